@@ -1,6 +1,7 @@
-//! Takes the symbols out of the released program: it is held to 6 MB.
+//! Strips the symbols from the released program, which has a size limit of 6 MB.
 //!
-//! `strip` of the profile does not reach a package that has an `opt-level` of its own, and cannot be given for one.
+//! The `strip` setting of the profile does not apply to a package that has its own `opt-level`, and cannot be set for
+//! one package.
 
 fn main() {
     if std::env::var_os("PROFILE").is_some_and(|profile| profile == "release") {
@@ -9,7 +10,7 @@ fn main() {
     emit("cargo::rerun-if-changed=build.rs");
 }
 
-/// Says something to cargo, which reads standard output.
+/// Prints an instruction to cargo, which reads standard output.
 fn emit(line: &str) {
     use std::io::Write;
     writeln!(std::io::stdout(), "{line}").expect("cargo listens while a build script runs");

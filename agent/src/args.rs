@@ -5,78 +5,78 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use stemma_core::name::is_blank;
-use stemma_wire::log::Format;
+use stemma_wire::log::LogFormat;
 
-/// The agent of a Stemma fleet: it makes this host what the fleet says it is, and says what this host is.
+/// The agent of a Stemma fleet: it brings this host to its desired state, and reports what this host is.
 #[derive(Debug, Parser)]
 #[command(name = "stemma-agent", version, propagate_version = true)]
 pub struct Arguments {
     /// Put all of the agent's paths below this directory.
     #[arg(long, global = true, default_value = "/", value_name = "DIR")]
     pub root: PathBuf,
-    /// Write the lines of the log to standard error in this form, under systemd too; unless given, they go to the journal there.
+    /// Write log lines to standard error in this format. Without this option, they go to the journal under systemd.
     #[arg(long, global = true, value_name = "FORMAT", value_parser = log_format())]
-    pub log_format: Option<Format>,
+    pub log_format: Option<LogFormat>,
     /// What to do.
     #[command(subcommand)]
-    pub verb: Verb,
+    pub verb: AgentCommand,
 }
 
-fn log_format() -> impl TypedValueParser<Value = Format> {
-    PossibleValuesParser::new(Format::WORDS).try_map(|word| word.parse::<Format>())
+fn log_format() -> impl TypedValueParser<Value = LogFormat> {
+    PossibleValuesParser::new(LogFormat::NAMES).try_map(|word| word.parse::<LogFormat>())
 }
 
-/// What is named. A variable that is not set makes an empty name in a script, and nothing is called so.
-fn named(text: &str) -> Result<String, &'static str> {
+/// Parses a name. In a script, an unset variable results in an empty name, which no object has.
+fn parse_name(text: &str) -> Result<String, &'static str> {
     if is_blank(text) { Err("it is empty: name what is meant") } else { Ok(text.to_owned()) }
 }
 
-/// What can be done on the host.
+/// The commands of the agent.
 #[derive(Debug, Subcommand)]
-pub enum Verb {
-    /// Join a fleet: a token becomes this host's certificate.
-    Join(Join),
-    /// Leave the fleet: the agent's labels and its own state go from this host, and what its tasks wrote stays.
-    Leave(Leave),
-    /// Run until stopped: keep this host as its desired state says.
+pub enum AgentCommand {
+    /// Join a fleet: exchange a token for this host's certificate.
+    Join(JoinArgs),
+    /// Leave the fleet: remove the agent's labels and its own state from this host. What its tasks wrote stays.
+    Leave(LeaveArgs),
+    /// Run until stopped, and keep this host in its desired state.
     Run,
-    /// Apply what is held once, without asking a controller, and end. Exit status 7 when tasks wait at a barrier.
+    /// Apply the stored desired state once, without contacting a controller. Exit status 7 if tasks wait at a barrier.
     Once,
-    /// Check what is held: what would change? Nothing is changed. Exit status 6 when something would.
-    Check(Printed),
-    /// Say what this host holds and where it stands.
-    Status(Printed),
-    /// Say where a label, trait, tag or task of this host came from.
+    /// Show what applying the stored desired state would change. Nothing is changed. Exit status 6 if something would change.
+    Check(PrintArgs),
+    /// Show the desired state that this host has, and the state of its tasks.
+    Status(PrintArgs),
+    /// Show where a label, trait, tag or task of this host came from.
     Explain {
-        /// What kind of thing.
-        kind: Explained,
+        /// The kind of object.
+        kind: ExplainedObject,
         /// Its name or key.
-        #[arg(value_parser = named)]
+        #[arg(value_parser = parse_name)]
         name: String,
-        /// How it is printed.
+        /// The output options.
         #[command(flatten)]
-        printed: Printed,
+        printed: PrintArgs,
     },
-    /// Stop running tasks here until `resume`, also over restarts. Labels flow on, and other hosts wait for this one.
+    /// Stop running tasks on this host until `resume`, even after a restart. Labels are still written, and other hosts wait for this one.
     Pause,
-    /// Run tasks here again after `pause`.
+    /// Run tasks on this host again after `pause`.
     Resume,
-    /// Settle a command that was begun and that nobody saw end.
+    /// Record the outcome of a command whose end was not recorded.
     ResolveUnknown {
         /// The task.
-        #[arg(value_parser = named)]
+        #[arg(value_parser = parse_name)]
         task: String,
-        /// What is the case.
-        answer: Answer,
+        /// The outcome of the command.
+        answer: ResolveAnswer,
     },
-    /// Write /run/stemma from what is held, without network (at boot).
+    /// Write /run/stemma from the stored desired state, without network (at boot).
     Refill,
 }
 
-/// Whom to join, and by what.
+/// Arguments of `join`.
 #[derive(Debug, Args)]
-pub struct Join {
-    /// The controllers, https://HOST:PORT; the first that answers is joined, all are kept.
+pub struct JoinArgs {
+    /// The controllers, https://HOST:PORT. The host joins the first that responds, and stores all of them.
     #[arg(required = true, value_name = "URL")]
     pub controllers: Vec<String>,
     /// The file that holds the token; `-` is standard input.
@@ -85,39 +85,39 @@ pub struct Join {
     /// SHA-256 of the fleet root's public key, in hex: `stemma token ca-hash` prints it.
     #[arg(long, value_name = "HASH")]
     pub ca_hash: String,
-    /// The node's name; the host's name unless said.
+    /// The name of the node. Default: the host's name.
     #[arg(long)]
     pub name: Option<String>,
 }
 
-/// How much goes.
+/// Arguments of `leave`.
 #[derive(Clone, Copy, Debug, Args)]
-pub struct Leave {
-    /// Take back the agent's labels alone, and keep who this host is: it goes on where it was once an agent runs again.
+pub struct LeaveArgs {
+    /// Remove only the agent's labels, and keep its identity and state. An agent that is started later continues from there.
     #[arg(long)]
     pub keep_state: bool,
 }
 
-/// How an answer is printed.
+/// Arguments of commands that print.
 #[derive(Clone, Copy, Debug, Args)]
-pub struct Printed {
-    /// For people, or for programs.
-    #[arg(short, long, value_enum, default_value_t = Output::Human)]
-    pub output: Output,
+pub struct PrintArgs {
+    /// The output format: for people or for programs.
+    #[arg(short, long, value_enum, default_value_t = OutputFormat::Human)]
+    pub output: OutputFormat,
 }
 
-/// For whom an answer is.
+/// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Output {
+pub enum OutputFormat {
     /// People.
     Human,
     /// Programs.
     Json,
 }
 
-/// What can be explained on the host.
+/// The kinds of objects that `explain` explains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Explained {
+pub enum ExplainedObject {
     /// A label.
     Label,
     /// A trait.
@@ -128,12 +128,12 @@ pub enum Explained {
     Task,
 }
 
-/// What became of a command that nobody saw end.
+/// The outcome of a command whose end was not recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Answer {
-    /// It did its work.
+pub enum ResolveAnswer {
+    /// The command did its work.
     Done,
-    /// It is to be run again.
+    /// The command will run again.
     Again,
 }
 
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn y09_an_empty_name_is_refused_and_not_looked_up() {
+    fn y09_parse_name_rejects_empty_name() {
         let read = |words: &[&str]| Arguments::try_parse_from([&["stemma-agent"], words].concat());
         for empty in ["", " ", "\t", "\u{200b}"] {
             for kind in ["label", "trait", "tag", "task"] {
@@ -157,14 +157,14 @@ mod tests {
     }
 
     #[test]
-    fn y09_the_form_of_the_log_is_one_of_two() {
+    fn y09_log_format_accepts_two_values() {
         let read = |words: &[&str]| {
             let line = [&["stemma-agent"], words].concat();
             Arguments::try_parse_from(line).map(|arguments| arguments.log_format)
         };
         assert_eq!(read(&["run"]).unwrap(), None);
-        assert_eq!(read(&["--log-format", "json", "run"]).unwrap(), Some(Format::Json));
-        assert_eq!(read(&["run", "--log-format", "text"]).unwrap(), Some(Format::Text));
+        assert_eq!(read(&["--log-format", "json", "run"]).unwrap(), Some(LogFormat::Json));
+        assert_eq!(read(&["run", "--log-format", "text"]).unwrap(), Some(LogFormat::Text));
         for wrong in ["", "JSON", "logfmt", "yaml"] {
             let said = read(&["run", "--log-format", wrong]).unwrap_err().to_string();
             assert!(said.contains("[possible values: text, json]"), "{wrong:?}: {said}");

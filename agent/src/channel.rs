@@ -1,134 +1,138 @@
-//! The channel between the agent's two halves.
+//! The channel between the two halves of the agent.
 //!
-//! Messages cross it encoded, as they will cross the socket between two processes, so that nothing but a message
-//! can ever be shared, and the split changes no line of either half. It is bounded: a half that does not listen
-//! makes the other one wait.
+//! Messages are encoded, as they will be when the halves are two processes with a socket between them. So the halves
+//! can share nothing but messages, and that split changes no line of either half. The channel is bounded: if one half
+//! does not receive, the other waits.
 
 use std::marker::PhantomData;
 
-use stemma_wire::message::channel::{FromApply, FromSync};
+use stemma_wire::message::channel::{ApplyMessage, SyncMessage};
 use stemma_wire::message::{DecodeError, Message, WireVersion, decode_up_to, encode_as};
 use tokio::sync::mpsc;
 
-/// Messages that may wait in one direction.
-const WAITING: usize = 32;
+/// Maximum number of messages that wait in one direction.
+const CAPACITY: usize = 32;
 
-/// One end: it sends messages of one type and receives those of the other.
-pub struct End<S, R> {
+/// One end of the channel. It sends messages of type `S` and receives messages of type `R`.
+pub struct ChannelEnd<S, R> {
     sender: Sender<S>,
     receiver: mpsc::Receiver<Vec<u8>>,
-    receives: PhantomData<R>,
+    received_type: PhantomData<R>,
 }
 
-/// `sync`'s end.
-pub type SyncEnd = End<FromSync, FromApply>;
+/// The end of the channel that the network half (`sync`) uses.
+pub type SyncEnd = ChannelEnd<SyncMessage, ApplyMessage>;
 
-/// `apply`'s end.
-pub type ApplyEnd = End<FromApply, FromSync>;
+/// The end of the channel that the root half (`apply`) uses.
+pub type ApplyEnd = ChannelEnd<ApplyMessage, SyncMessage>;
 
-/// Where one half says something to the other. Clones say it to the same one, in the order in which they send.
+/// Sends messages to the other half. A clone sends to the same half. Messages arrive in the order in which they were
+/// sent.
 #[derive(Clone)]
 pub struct Sender<M> {
     raw: mpsc::Sender<Vec<u8>>,
-    newest: WireVersion,
-    sends: PhantomData<M>,
+    max_version: WireVersion,
+    sent_type: PhantomData<M>,
 }
 
-/// Why a message did not cross.
+/// Why a message was not sent or received.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChannelError {
     /// The other half has ended.
     #[error("the other half of the agent has ended")]
     Closed,
-    /// Too large to be sent.
+    /// The message is too large to be sent.
     #[error("a message of {bytes} bytes between the halves: at most {limit} are allowed")]
-    Large {
-        /// How many it has.
+    TooLarge {
+        /// Size of the message, in bytes.
         bytes: usize,
-        /// How many it may have.
+        /// Maximum size of a message of its type, in bytes.
         limit: usize,
     },
-    /// No message that this program reads.
-    #[error("a message between the halves that is none: {0}")]
+    /// The bytes are not a message that this program can decode.
+    #[error("a malformed message between the halves: {0}")]
     Malformed(#[from] DecodeError),
 }
 
-/// Two ends that talk to each other.
+/// Creates a channel and returns its two ends.
 #[must_use]
 pub fn pair() -> (SyncEnd, ApplyEnd) {
-    pair_up_to(WireVersion::CURRENT)
+    pair_with_version(WireVersion::CURRENT)
 }
 
-/// The same in an agent that speaks wire versions up to this one.
+/// Creates a channel for an agent that supports wire versions up to `newest`, and returns its two ends.
 #[must_use]
-pub fn pair_up_to(newest: WireVersion) -> (SyncEnd, ApplyEnd) {
-    let (to_apply, from_sync) = mpsc::channel(WAITING);
-    let (to_sync, from_apply) = mpsc::channel(WAITING);
-    (End::new(to_apply, from_apply, newest), End::new(to_sync, from_sync, newest))
+pub fn pair_with_version(newest: WireVersion) -> (SyncEnd, ApplyEnd) {
+    let (to_apply, from_sync) = mpsc::channel(CAPACITY);
+    let (to_sync, from_apply) = mpsc::channel(CAPACITY);
+    (ChannelEnd::new(to_apply, from_apply, newest), ChannelEnd::new(to_sync, from_sync, newest))
 }
 
 impl<M: Message> Sender<M> {
-    /// Sends to the other half, waiting while too much waits already.
+    /// Sends a message to the other half, in the newest version that this agent supports. Waits while the channel is
+    /// full.
     ///
     /// # Errors
-    /// [`ChannelError::Closed`], [`ChannelError::Large`].
+    /// [`ChannelError::Closed`], [`ChannelError::TooLarge`].
     pub async fn send(&self, message: &M) -> Result<(), ChannelError> {
-        self.send_as(self.newest, message).await
+        self.send_as(self.max_version, message).await
     }
 
-    /// Sends in a version, which is that of the parts in the message.
+    /// Sends a message to the other half in a given version. A message may contain parts that are encoded already, and
+    /// the version must be that of these parts.
     ///
     /// # Errors
-    /// [`ChannelError::Closed`], [`ChannelError::Large`].
+    /// [`ChannelError::Closed`], [`ChannelError::TooLarge`].
     pub async fn send_as(&self, version: WireVersion, message: &M) -> Result<(), ChannelError> {
         let bytes = encode_as(version, message);
         if bytes.len() > M::MAX_BYTES {
-            return Err(ChannelError::Large { bytes: bytes.len(), limit: M::MAX_BYTES });
+            return Err(ChannelError::TooLarge { bytes: bytes.len(), limit: M::MAX_BYTES });
         }
         self.raw.send(bytes).await.map_err(|_| ChannelError::Closed)
     }
 }
 
-impl<S: Message + Clone, R: Message> End<S, R> {
+impl<S: Message + Clone, R: Message> ChannelEnd<S, R> {
     fn new(raw: mpsc::Sender<Vec<u8>>, receiver: mpsc::Receiver<Vec<u8>>, newest: WireVersion) -> Self {
-        Self { sender: Sender { raw, newest, sends: PhantomData }, receiver, receives: PhantomData }
+        Self { sender: Sender { raw, max_version: newest, sent_type: PhantomData }, receiver, received_type: PhantomData }
     }
 
-    /// The newest wire version that this agent speaks.
+    /// Returns the newest wire version that this agent supports.
     #[must_use]
-    pub fn newest(&self) -> WireVersion {
-        self.sender.newest
+    pub fn max_version(&self) -> WireVersion {
+        self.sender.max_version
     }
 
-    /// Where something is said to the other half, also while this end receives.
+    /// Returns a sender to the other half. It can be used while this end receives.
     #[must_use]
     pub fn sender(&self) -> Sender<S> {
         self.sender.clone()
     }
 
-    /// Sends to the other half, as [`Sender::send`].
+    /// Sends a message to the other half, like [`Sender::send`].
     ///
     /// # Errors
-    /// [`ChannelError::Closed`], [`ChannelError::Large`].
+    /// [`ChannelError::Closed`], [`ChannelError::TooLarge`].
     pub async fn send(&self, message: &S) -> Result<(), ChannelError> {
         self.sender.send(message).await
     }
 
-    /// The next message of the other half. Safe to cancel.
+    /// Receives the next message of the other half. If the future is dropped before it is ready, no message is lost.
     ///
     /// # Errors
-    /// [`ChannelError`]; after a malformed message the next one can be read.
+    /// [`ChannelError`]. After a malformed message the next one can be received.
     pub async fn receive(&mut self) -> Result<R, ChannelError> {
         Ok(self.receive_versioned().await?.1)
     }
 
-    /// The same with the version of the message, which is that of the parts in it. Safe to cancel.
+    /// Receives the next message like [`Self::receive`], and returns it with the version of the message and of the
+    /// encoded parts in it. If the future is dropped before it is ready, no message is lost.
     ///
     /// # Errors
-    /// [`ChannelError`], likewise.
+    /// [`ChannelError`], as for [`Self::receive`].
     pub async fn receive_versioned(&mut self) -> Result<(WireVersion, R), ChannelError> {
         let bytes = self.receiver.recv().await.ok_or(ChannelError::Closed)?;
-        Ok(decode_up_to(self.newest(), &bytes)?)
+        Ok(decode_up_to(self.max_version(), &bytes)?)
     }
 }
 
@@ -139,9 +143,9 @@ mod tests {
     use super::*;
 
     #[tokio::test(flavor = "current_thread")]
-    async fn what_is_no_message_is_refused_and_the_next_one_is_read() {
+    async fn receive_returns_next_message_when_one_is_malformed() {
         let (SyncEnd { sender: Sender { raw, .. }, receiver: _kept, .. }, mut apply) = pair();
-        let whole = encode(&FromSync::NoBody(Hash([7; 32])));
+        let whole = encode(&SyncMessage::BodyUnavailable(Hash([7; 32])));
         for (name, bytes) in [
             ("empty", vec![]),
             ("another version", [&[99], &whole[1..]].concat()),
@@ -153,18 +157,18 @@ mod tests {
             assert!(matches!(apply.receive().await, Err(ChannelError::Malformed(_))), "{name}");
         }
         raw.send(whole).await.unwrap();
-        assert_eq!(apply.receive().await, Ok(FromSync::NoBody(Hash([7; 32]))));
+        assert_eq!(apply.receive().await, Ok(SyncMessage::BodyUnavailable(Hash([7; 32]))));
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn messages_cross_in_order_until_an_end_is_gone() {
+    async fn channel_keeps_order_until_one_end_closes() {
         let (sync, mut apply) = pair();
         for byte in 0..3 {
-            sync.sender().send(&FromSync::NoBody(Hash([byte; 32]))).await.unwrap();
+            sync.sender().send(&SyncMessage::BodyUnavailable(Hash([byte; 32]))).await.unwrap();
         }
         drop(sync);
         for byte in 0..3 {
-            assert_eq!(apply.receive().await, Ok(FromSync::NoBody(Hash([byte; 32]))));
+            assert_eq!(apply.receive().await, Ok(SyncMessage::BodyUnavailable(Hash([byte; 32]))));
         }
         assert_eq!(apply.receive().await, Err(ChannelError::Closed));
     }

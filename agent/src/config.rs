@@ -1,135 +1,140 @@
-//! `/etc/stemma/agent.toml`: what a host's owner decides for the host, and no controller can change.
+//! `/etc/stemma/agent.toml`: settings that the owner of a host chooses and no controller can change.
 
 use serde::Deserialize;
-use stemma_core::field::{Form, Help, Part};
+use stemma_core::field::{FieldDef, FieldType, Help};
 use stemma_core::json;
-use stemma_core::name::{cut, near, suggest};
+use stemma_core::name::{closest_match, did_you_mean, truncated};
 use stemma_core::task::{TASK_TYPES, check_replaceable, task_type};
-use stemma_core::time::MAX_SECONDS;
+use stemma_core::time::MAX_DURATION_SECONDS;
 
 use crate::host::{Host, HostError, HostPath, PathRefused};
 use crate::paths;
 
-/// The largest configuration that is read.
-const LARGEST: u64 = 64 * 1024;
+/// Maximum size of the configuration file, in bytes.
+const MAX_CONFIG_BYTES: u64 = 64 * 1024;
 
-/// The fields of the file, for its manual page; a table's stand behind its name and a dot.
-pub const FIELDS: &[Part] = &[
-    Part::new(
+/// The fields of the configuration file, for its manual page. The name of a field in a table begins with the name of
+/// the table and a dot.
+pub const FIELDS: &[FieldDef] = &[
+    FieldDef::new(
         "host_label_map.path",
-        Form::Text,
+        FieldType::Text,
         Help::new(
             "/etc/stemma/node-labels",
-            "The file to which labels flow that other programs read.",
+            "The file to which the agent writes labels for other programs.",
             "\"/etc/stemma/node-labels\"",
         ),
     ),
-    Part::new(
+    FieldDef::new(
         "host_label_map.format",
-        Form::OneOf(&["env", "json", "node_feature_discovery"]),
+        FieldType::OneOf(&["env", "json", "node_feature_discovery"]),
         Help::new(
             "env",
-            "How that file is written: lines KEY=VALUE, one flat object, or the feature file of Node Feature Discovery.",
+            "Format of that file: lines KEY=VALUE, one flat JSON object, or the feature file of Node Feature Discovery.",
             "\"json\"",
         ),
     ),
-    Part::new(
+    FieldDef::new(
         "ceiling.task_types",
-        Form::Names,
+        FieldType::Names,
         Help::new(
             "all that the agent has",
-            "The task types that this host takes; others are reported unsupported. Without shell no command runs at all.",
+            "The task types that this host runs. Others are reported as unsupported. Without shell no command runs at all.",
             "[\"file\"]",
         ),
     ),
-    Part::new(
+    FieldDef::new(
         "schedule.drift_seconds",
-        Form::Seconds(1, MAX_SECONDS),
-        Help::new("1800", "Between two looks for drift. A changed file of a task is looked at within seconds.", "600"),
+        FieldType::Seconds(1, MAX_DURATION_SECONDS),
+        Help::new("1800", "Time between two checks for drift. A changed file of a task is checked within seconds.", "600"),
     ),
-    Part::new(
+    FieldDef::new(
         "schedule.retry_seconds",
-        Form::Seconds(1, MAX_SECONDS),
-        Help::new("60", "Before failed tasks are tried again; doubled each time, up to schedule.drift_seconds.", "30"),
+        FieldType::Seconds(1, MAX_DURATION_SECONDS),
+        Help::new("60", "Time before failed tasks are retried. Doubled each time, up to schedule.drift_seconds.", "30"),
     ),
-    Part::new("schedule.hook_seconds", Form::Seconds(1, MAX_SECONDS), Help::new("30", "What one hook may take.", "10")),
+    FieldDef::new(
+        "schedule.hook_seconds",
+        FieldType::Seconds(1, MAX_DURATION_SECONDS),
+        Help::new("30", "Maximum run time of one hook.", "10"),
+    ),
 ];
 
-/// The whole file. Every field has a default; an unknown one is refused.
+/// The settings in the configuration file. Every field has a default. An unknown field is an error.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Config {
-    /// The host label map: where it is, in which format.
-    pub host_label_map: HostLabelMap,
-    /// The host's own ceiling.
+pub struct AgentConfig {
+    /// Path and format of the host label map.
+    pub host_label_map: HostLabelMapConfig,
+    /// The limits that the owner of the host sets for what controllers can run here.
     pub ceiling: Ceiling,
-    /// When things are looked at again.
+    /// The intervals of checks and retries.
     pub schedule: Schedule,
 }
 
-/// `[host_label_map]`.
+/// The table `[host_label_map]`: where and in which format labels are written for other programs.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct HostLabelMap {
-    /// The file.
+pub struct HostLabelMapConfig {
+    /// Path of the file to which the labels are written.
     pub path: String,
-    /// How it is written.
-    pub format: Format,
+    /// Format in which the labels are written.
+    pub format: LabelMapFormat,
 }
 
-/// How the host label map is written.
+/// The format of the host label map.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Format {
-    /// Lines `KEY=VALUE`, the key as it is.
+pub enum LabelMapFormat {
+    /// Lines `KEY=VALUE`. The key is unchanged.
     #[default]
     Env,
-    /// One flat object.
+    /// One JSON object without nesting.
     Json,
-    /// Node Feature Discovery's feature file: `KEY=VALUE`, and `KEY` alone for `true`.
+    /// The feature file of Node Feature Discovery: lines `KEY=VALUE`, or `KEY` alone for `true`.
     NodeFeatureDiscovery,
 }
 
-/// `[ceiling]`.
+/// The table `[ceiling]`: what controllers can run on this host at most.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Ceiling {
-    /// The task types that this host takes; absent: all that the agent has.
+    /// The task types that this host runs. Absent: all types of the agent.
     pub task_types: Option<Vec<String>>,
 }
 
 impl Ceiling {
-    /// Whether this host takes tasks of a type.
+    /// Returns whether this host runs tasks of a type.
     #[must_use]
-    pub fn takes(&self, name: &str) -> bool {
-        self.task_types.as_ref().is_none_or(|types| types.iter().any(|taken| taken == name))
+    pub fn allows(&self, name: &str) -> bool {
+        self.task_types.as_ref().is_none_or(|types| types.iter().any(|allowed| allowed == name))
     }
 
-    /// Refuses a name that no task type has, as its own or as an alias.
+    /// Fails if a name is neither the name nor an alias of a task type.
     fn check(&self) -> Result<(), ConfigError> {
-        let mut said = self.task_types.iter().flatten();
-        let Some(wrong) = said.find(|name| task_type(name).is_none()) else { return Ok(()) };
-        let known: Vec<&str> = TASK_TYPES.iter().filter(|one| !one.marker).map(|one| one.name).collect();
-        let near = suggest(near(wrong, known.iter().copied()));
-        Err(ConfigError::TaskType { said: cut(wrong), near, known: known.join(", ") })
+        let mut names = self.task_types.iter().flatten();
+        let Some(wrong) = names.find(|name| task_type(name).is_none()) else { return Ok(()) };
+        let known: Vec<&str> = TASK_TYPES.iter().filter(|one| !one.is_marker).map(|one| one.name).collect();
+        let near = did_you_mean(closest_match(wrong, known.iter().copied()));
+        Err(ConfigError::TaskType { said: truncated(wrong), near, known: known.join(", ") })
     }
 }
 
-/// `[schedule]`.
+/// The table `[schedule]`: the intervals of checks and retries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Schedule {
-    /// Seconds between two looks for drift.
+    /// Seconds between two checks for drift.
     pub drift_seconds: u64,
-    /// Seconds before failed tasks are tried again; doubled each time, up to `drift_seconds`.
+    /// Seconds before failed tasks are retried. Doubled each time, up to `drift_seconds`.
     pub retry_seconds: u64,
-    /// Seconds that one hook may take.
+    /// Timeout of one hook, in seconds.
     pub hook_seconds: u64,
 }
 
-impl Default for HostLabelMap {
+impl Default for HostLabelMapConfig {
     fn default() -> Self {
-        Self { path: paths::HOST_LABEL_MAP.into(), format: Format::Env }
+        Self { path: paths::DEFAULT_HOST_LABEL_MAP.into(), format: LabelMapFormat::Env }
     }
 }
 
@@ -139,79 +144,79 @@ impl Default for Schedule {
     }
 }
 
-/// Why the configuration is not used.
+/// Why the configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("the configuration cannot be read")]
     Read(#[from] HostError),
-    /// Others may write it: they would decide what root does here.
+    /// Other users can write the file, so they could decide what root does on this host.
     #[error("{path} can be written by others (mode {mode:04o}): run `chmod go-w {path}`")]
     WritableByOthers {
-        /// The file, as this system sees it.
+        /// Path of the file on this system.
         path: String,
-        /// Its mode.
+        /// File mode.
         mode: u32,
     },
-    /// It is no TOML, or has a field that is none.
+    /// The file is not TOML, or has an unknown field.
     #[error("{path}: {message}")]
     Syntax {
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// What and where.
+        /// The error and its place in the file.
         message: String,
     },
-    /// A path in it is none.
+    /// A path in the file is not valid.
     #[error("host_label_map.path in {CONFIG}", CONFIG = paths::CONFIG)]
     Path(#[from] PathRefused),
-    /// A schedule without a pause, or without a next time.
+    /// An interval of the schedule is zero or too long.
     #[error(
-        "schedule.{field} in {CONFIG} is {seconds}: write whole seconds, 1 to {MAX_SECONDS}",
+        "schedule.{field} in {CONFIG} is {seconds}: write whole seconds, 1 to {MAX_DURATION_SECONDS}",
         CONFIG = paths::CONFIG
     )]
     Pause {
-        /// Which one.
+        /// Name of the field in `[schedule]`.
         field: &'static str,
-        /// What it says.
+        /// Value of the field, in seconds.
         seconds: u64,
     },
-    /// A task type that is none: a host whose owner misspells one would take no tasks of it.
+    /// An unknown task type. It is an error, because a host whose owner misspells a type would run no tasks of it.
     #[error(
         "ceiling.task_types in {CONFIG}: {said:?} is no type of task{near}: mend its spelling, or take it out; there are {known}",
         CONFIG = paths::CONFIG
     )]
     TaskType {
-        /// What it says.
+        /// The unknown name.
         said: String,
-        /// The one that may have been meant, as a part of the sentence.
+        /// The most similar known name, as a part of the message.
         near: String,
-        /// The types that there are.
+        /// The names of all task types, separated by commas.
         known: String,
     },
 }
 
-impl Config {
-    /// Reads the file; without one, the defaults.
+impl AgentConfig {
+    /// Reads the configuration file. Returns the defaults if the file does not exist.
     ///
     /// # Errors
-    /// [`ConfigError`]; the agent does not start then (S71).
+    /// [`ConfigError`]. The agent then does not start (S71).
     pub fn load(host: &dyn Host) -> Result<Self, ConfigError> {
-        let path = HostPath::own(paths::CONFIG);
-        let Some(dir) = host.parent_of(&path)? else { return Ok(Self::default()) };
+        let path = HostPath::from_static(paths::CONFIG);
+        let Some(dir) = host.parent_dir(&path)? else { return Ok(Self::default()) };
         let Some(stat) = dir.stat(path.name())? else { return Ok(Self::default()) };
         if stat.mode & 0o022 != 0 {
-            return Err(ConfigError::WritableByOthers { path: shown(host, &path), mode: stat.mode });
+            return Err(ConfigError::WritableByOthers { path: display_path(host, &path), mode: stat.mode });
         }
-        let bytes = dir.read(path.name(), LARGEST)?.unwrap_or_default();
-        let syntax = |message: String| ConfigError::Syntax { path: shown(host, &path), message };
-        let text = json::utf_8(bytes).map_err(|why| syntax(why.to_string()))?;
+        let bytes = dir.read(path.name(), MAX_CONFIG_BYTES)?.unwrap_or_default();
+        let syntax = |message: String| ConfigError::Syntax { path: display_path(host, &path), message };
+        let text = json::decode_utf8(bytes).map_err(|why| syntax(why.to_string()))?;
         Self::parse(&text).map_err(|error| match error {
             ConfigError::Syntax { message, .. } => syntax(message),
             other => other,
         })
     }
 
-    /// Reads the text of the file.
+    /// Parses the text of the configuration file, and checks paths, intervals and task types.
     ///
     /// # Errors
     /// [`ConfigError::Syntax`], [`ConfigError::Path`], [`ConfigError::Pause`], [`ConfigError::TaskType`].
@@ -225,7 +230,7 @@ impl Config {
             ("retry_seconds", config.schedule.retry_seconds),
             ("hook_seconds", config.schedule.hook_seconds),
         ] {
-            if !(1..=MAX_SECONDS).contains(&seconds) {
+            if !(1..=MAX_DURATION_SECONDS).contains(&seconds) {
                 return Err(ConfigError::Pause { field, seconds });
             }
         }
@@ -234,8 +239,9 @@ impl Config {
     }
 }
 
-fn shown(host: &dyn Host, path: &HostPath) -> String {
-    host.outside(path).display().to_string()
+/// Returns the path on this system (below `--root`) as text for a message.
+fn display_path(host: &dyn Host, path: &HostPath) -> String {
+    host.system_path(path).display().to_string()
 }
 
 #[cfg(test)]
@@ -247,14 +253,12 @@ mod tests {
     use crate::host::real::RealHost;
 
     #[test]
-    fn s71_w15_11_a_configuration_that_others_may_write_is_not_taken() {
-        for (mode, is_taken) in
-            [(0o600, true), (0o644, true), (0o664, false), (0o646, false), (0o666, false), (0o622, false)]
-        {
+    fn s71_w15_11_load_fails_when_others_can_write_file() {
+        for (mode, is_taken) in [(0o600, true), (0o644, true), (0o664, false), (0o646, false), (0o666, false), (0o622, false)] {
             let host = MemoryHost::new();
             host.put(paths::CONFIG, "[schedule]\ndrift_seconds = 7\n");
             host.chmod(paths::CONFIG, mode);
-            match Config::load(&host) {
+            match AgentConfig::load(&host) {
                 Ok(config) => assert!(is_taken && config.schedule.drift_seconds == 7, "{mode:04o}"),
                 Err(error) => {
                     let said = error.to_string();
@@ -268,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn y09_a_configuration_in_utf_16_is_said_to_be_in_that() {
+    fn y09_load_names_encoding_when_file_is_utf_16() {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join(paths::CONFIG.trim_start_matches('/'));
         std::fs::create_dir_all(file.parent().unwrap()).unwrap();
@@ -281,15 +285,15 @@ mod tests {
         ] {
             std::fs::write(&file, bytes).unwrap();
             std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
-            let said = Config::load(&RealHost::new(root.path()).unwrap()).unwrap_err().to_string();
+            let said = AgentConfig::load(&RealHost::new(root.path()).unwrap()).unwrap_err().to_string();
             assert!(said.ends_with(&format!("{}: {why}", paths::CONFIG)), "{said}");
         }
     }
 
     #[test]
-    fn the_manual_page_has_the_fields_that_are_read() {
+    fn manual_page_lists_all_fields() {
         let known = |text: &str| {
-            let said = Config::parse(text).unwrap_err().to_string();
+            let said = AgentConfig::parse(text).unwrap_err().to_string();
             let words = said.split_once("unknown field").unwrap().1;
             words.split('`').skip(3).step_by(2).map(str::to_owned).collect::<Vec<_>>()
         };
@@ -302,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn y05_a_configuration_says_what_is_wrong_with_it() {
+    fn y05_parse_explains_error() {
         for (text, said) in [
             ("[host_label_map]\npath = \"etc/x\"", "host_label_map.path in /etc/stemma/agent.toml"),
             ("[host_label_map]\npath = \"/proc/x\"", "host_label_map.path in /etc/stemma/agent.toml"),
@@ -310,30 +314,24 @@ mod tests {
             ("[schedule]\nhook_seconds = 0", "schedule.hook_seconds in /etc/stemma/agent.toml is 0"),
             ("[schedule]\nhook_seconds = 31622401", "schedule.hook_seconds in /etc/stemma/agent.toml is 31622401"),
             ("[schedule]\nhook_seconds = 9000000000000000000", "schedule.hook_seconds in /etc/stemma/agent.toml is 9"),
-            (
-                "[schedule]\nretry_seconds = 9000000000000000000",
-                "retry_seconds in /etc/stemma/agent.toml is 9000000000000000000",
-            ),
+            ("[schedule]\nretry_seconds = 9000000000000000000", "retry_seconds in /etc/stemma/agent.toml is 9000000000000000000"),
             ("[celing]\n", "unknown field `celing`"),
             (
                 "[ceiling]\ntask_types = [\"shell\", \"flie\"]",
                 "ceiling.task_types in /etc/stemma/agent.toml: \"flie\" is no type of task (did you mean \"file\"?): mend",
             ),
-            (
-                "[ceiling]\ntask_types = [\"\"]",
-                "\"\" is no type of task: mend its spelling, or take it out; there are file, ",
-            ),
+            ("[ceiling]\ntask_types = [\"\"]", "\"\" is no type of task: mend its spelling, or take it out; there are file, "),
             ("[ceiling]\ntask_types = [\"Shell\"]", "\"Shell\" is no type of task (did you mean \"shell\"?): mend"),
             ("[host_label_map]\nformat = \"yaml\"", "unknown variant `yaml`"),
         ] {
-            let error = Config::parse(text).unwrap_err().to_string();
+            let error = AgentConfig::parse(text).unwrap_err().to_string();
             assert!(error.contains(said), "{text}: {error}");
         }
         for taken in ["", "\"file\"", "\"upload_file\", \"package\"", "\"stage\""] {
-            assert!(Config::parse(&format!("[ceiling]\ntask_types = [{taken}]")).is_ok(), "{taken}");
+            assert!(AgentConfig::parse(&format!("[ceiling]\ntask_types = [{taken}]")).is_ok(), "{taken}");
         }
-        let config = Config::parse("[host_label_map]\nformat = \"node_feature_discovery\"\n").unwrap();
-        assert_eq!(config.host_label_map.format, Format::NodeFeatureDiscovery);
+        let config = AgentConfig::parse("[host_label_map]\nformat = \"node_feature_discovery\"\n").unwrap();
+        assert_eq!(config.host_label_map.format, LabelMapFormat::NodeFeatureDiscovery);
         assert_eq!(config.host_label_map.path, "/etc/stemma/node-labels");
     }
 }

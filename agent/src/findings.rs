@@ -1,33 +1,35 @@
-//! Findings of this host as they are reported: sentences, no more of them than a list takes.
+//! Findings of this host in the form in which they are reported: sentences, up to a maximum number.
 
-use stemma_core::finding::first_few;
+use stemma_core::finding::join_first;
 
-/// Leaves so many of them at most. Where there are more, the last says how many are not named.
-pub(crate) fn bound(findings: &mut Vec<String>, most: usize) {
+/// Reduces a list of findings to at most `most` entries. If findings are removed, the last entry says how many.
+pub(crate) fn limit(findings: &mut Vec<String>, most: usize) {
     if findings.len() > most {
         let named = most.saturating_sub(1);
         let more = findings.len() - named;
         findings.truncate(named);
-        findings.push(format!("and {more} more findings: the first {named} are named"));
+        findings.push(format!("and {more} more findings; only the first {named} are listed"));
     }
 }
 
-/// How many of the files of a directory are named that are left out for one reason.
-const MOST_NAMED: usize = 4;
+/// Maximum number of files that a finding names for one reason.
+const MAX_NAMED: usize = 4;
 
-/// What is said of the files of a directory that are left out by their names (`is_run_parts_name`): one sentence, however many there are.
-pub(crate) fn left_out(dir: &str, names: &[String]) -> Option<String> {
+/// Returns a finding about the files of a directory that are skipped because of their names (`is_run_parts_name`): one
+/// sentence for all of them.
+pub(crate) fn skipped_by_name(dir: &str, names: &[String]) -> Option<String> {
     (!names.is_empty()).then(|| {
         let named = first_names(names);
         format!(
-            "{dir}: left out by their names: {named}: a name that is read has letters, digits, \"-\" and \"_\" alone, as run-parts takes it: \
-             rename what is meant, remove what was left"
+            "{dir}: skipped because of their names: {named}: a name may only contain letters, digits, \"-\" and \"_\", as for run-parts: \
+             rename the files that you need, and remove the others"
         )
     })
 }
 
-/// What is said of the things in a directory that are not run, since they are no files: one sentence for the links, and one for all else.
-pub(crate) fn not_run(dir: &str, links: &[String], others: &[String]) -> Vec<String> {
+/// Returns findings about directory entries that are not executed because they are not regular files: one sentence for
+/// links, one for the rest.
+pub(crate) fn not_executed(dir: &str, links: &[String], others: &[String]) -> Vec<String> {
     let links = (!links.is_empty()).then(|| {
         let named = first_names(links);
         format!("{dir}: not run, since symbolic links are not followed: {named}: copy the file itself there, or put a script there that runs it")
@@ -39,9 +41,10 @@ pub(crate) fn not_run(dir: &str, links: &[String], others: &[String]) -> Vec<Str
     links.into_iter().chain(others).collect()
 }
 
+/// Returns the first names, quoted and joined, for a sentence.
 fn first_names(names: &[String]) -> String {
     let quoted: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
-    first_few(quoted.iter().map(String::as_str), MOST_NAMED)
+    join_first(quoted.iter().map(String::as_str), MAX_NAMED)
 }
 
 #[cfg(test)]
@@ -49,30 +52,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn x01_of_findings_beyond_the_bound_the_last_says_how_many_there_are_more() {
+    fn x01_limit_counts_rest_in_last_finding() {
         let some = |count: usize| (1..=count).map(|at| format!("f{at}")).collect::<Vec<_>>();
         for (count, kept) in [
             (0, vec![]),
             (3, vec!["f1", "f2", "f3"]),
-            (4, vec!["f1", "f2", "and 2 more findings: the first 2 are named"]),
-            (9, vec!["f1", "f2", "and 7 more findings: the first 2 are named"]),
+            (4, vec!["f1", "f2", "and 2 more findings; only the first 2 are listed"]),
+            (9, vec!["f1", "f2", "and 7 more findings; only the first 2 are listed"]),
         ] {
             let mut findings = some(count);
-            bound(&mut findings, 3);
+            limit(&mut findings, 3);
             assert_eq!(findings, kept);
         }
     }
 
     #[test]
-    fn y08_what_is_left_out_by_its_name_is_one_sentence() {
+    fn y08_skipped_by_name_returns_one_sentence() {
         let some = |count: usize| (1..=count).map(|at| format!("f{at}~")).collect::<Vec<_>>();
-        assert_eq!(left_out("/d", &[]), None);
+        assert_eq!(skipped_by_name("/d", &[]), None);
         for (count, said) in [
-            (1, r#"/d: left out by their names: "f1~": a name"#),
-            (4, r#"/d: left out by their names: "f1~", "f2~", "f3~", "f4~": a name"#),
-            (9, r#"/d: left out by their names: "f1~", "f2~", "f3~", "f4~" and 5 more: a name"#),
+            (1, r#"/d: skipped because of their names: "f1~": a name"#),
+            (4, r#"/d: skipped because of their names: "f1~", "f2~", "f3~", "f4~": a name"#),
+            (9, r#"/d: skipped because of their names: "f1~", "f2~", "f3~", "f4~" and 5 more: a name"#),
         ] {
-            let found = left_out("/d", &some(count)).unwrap();
+            let found = skipped_by_name("/d", &some(count)).unwrap();
             assert!(found.starts_with(said), "{found}");
         }
     }

@@ -1,53 +1,55 @@
-//! The hooks that are there: `/etc/stemma/hooks.d/*`, executables of the host's owner. The root half runs them at a change. The network half
-//! reports what is not run, as soon as it is there and until it is gone.
+//! Lists the hooks of this host: `/etc/stemma/hooks.d/*`, executables of the host's owner. The root half runs them
+//! after a change. The network half reports the entries that are not run, as soon as they appear and until they are
+//! removed.
 
 use stemma_core::name::is_run_parts_name;
 
-use crate::findings::{left_out, not_run};
-use crate::host::{Host, HostError, HostPath, Kind, Stat};
+use crate::findings::{not_executed, skipped_by_name};
+use crate::host::{FileKind, Host, HostError, HostPath, Stat};
 use crate::paths;
 
-/// What is there and is not run, and why, one sentence each.
+/// Returns the findings about the hooks directory: which entries are not run, and why. If the directory cannot be read,
+/// the error is the only finding.
 pub(crate) fn findings(host: &dyn Host) -> Vec<String> {
-    hooks(host).map_or_else(|error| vec![error.sentence()], |(_, findings)| findings)
+    list_hooks(host).map_or_else(|error| vec![error.sentence()], |(_, findings)| findings)
 }
 
-/// The executables, by name; one that others may write is never run as root (S71).
-pub(crate) fn hooks(host: &dyn Host) -> Result<(Vec<String>, Vec<String>), HostError> {
-    let Some(dir) = host.dir(&HostPath::own(paths::HOOKS))? else { return Ok((Vec::new(), Vec::new())) };
+/// Lists the hooks directory. Returns the names of the hooks to run, and findings about the entries that are not run. A
+/// file that other users can write is never run as root (S71). If others can write the directory, no hook is run.
+pub(crate) fn list_hooks(host: &dyn Host) -> Result<(Vec<String>, Vec<String>), HostError> {
+    let Some(dir) = host.dir(&HostPath::from_static(paths::HOOKS))? else { return Ok((Vec::new(), Vec::new())) };
     let (mut names, mut findings) = (Vec::new(), Vec::new());
-    let (own, _) = host.identity();
-    if let Some((open, _)) = host.open_to_others(&HostPath::own(paths::HOOKS))? {
+    let (user, _) = host.user_and_group();
+    if let Some((open, _)) = host.first_untrusted_dir(&HostPath::from_static(paths::HOOKS))? {
         findings.push(format!("{open} can be written by others, so no hook is run: chmod go-w, chown root"));
         return Ok((names, findings));
     }
-    let (mut left, mut links, mut others) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut skipped, mut links, mut others) = (Vec::new(), Vec::new(), Vec::new());
     for name in dir.names()?.into_iter().filter(|name| !name.starts_with('.')) {
         let Some(stat) = dir.stat(&name)? else { continue };
-        if !may_be_meant(&stat) {
+        if !may_be_hook(&stat) {
             continue;
         }
         if !is_run_parts_name(&name) {
-            left.push(name);
-        } else if stat.kind == Kind::Link {
+            skipped.push(name);
+        } else if stat.kind == FileKind::Link {
             links.push(name);
-        } else if stat.kind != Kind::File {
+        } else if stat.kind != FileKind::File {
             others.push(name);
-        } else if stat.is_open_to_others(own) {
+        } else if stat.is_open_to_others(user) {
             findings.push(format!("hook {name} can be written by others and is not run: chmod go-w, chown root"));
         } else {
             names.push(name);
         }
     }
-    let unreadable =
-        dir.unreadable_names()?.into_iter().filter(|(name, stat)| !name.starts_with('.') && may_be_meant(stat));
-    left.extend(unreadable.map(|(name, _)| name));
-    findings.extend(left_out(paths::HOOKS, &left));
-    findings.extend(not_run(paths::HOOKS, &links, &others));
+    let unreadable = dir.unreadable_names()?.into_iter().filter(|(name, stat)| !name.starts_with('.') && may_be_hook(stat));
+    skipped.extend(unreadable.map(|(name, _)| name));
+    findings.extend(skipped_by_name(paths::HOOKS, &skipped));
+    findings.extend(not_executed(paths::HOOKS, &links, &others));
     Ok((names, findings))
 }
 
-/// Whether what stands there may be meant as a hook: a file that nobody may execute, as a README, is none.
-const fn may_be_meant(stat: &Stat) -> bool {
-    !matches!(stat.kind, Kind::File) || stat.mode & 0o111 != 0
+/// Returns whether a directory entry may be a hook. A file that nobody can execute, such as a README, is not.
+const fn may_be_hook(stat: &Stat) -> bool {
+    !matches!(stat.kind, FileKind::File) || stat.mode & 0o111 != 0
 }

@@ -1,7 +1,7 @@
-//! stemma-agent: the half of Stemma that lives on a host.
+//! stemma-agent: the part of Stemma that runs on a host.
 //!
-//! Two halves in one process: `sync` has the network and no root, `apply` has root and no network. They share
-//! nothing but the messages of [`channel`].
+//! It has two halves in one process. `sync` uses the network and needs no root. `apply` is root and uses no network.
+//! They share nothing but the messages of [`channel`].
 
 pub mod apply;
 pub mod args;

@@ -1,17 +1,20 @@
-//! Where the agent keeps and writes things, all below `--root`.
+//! Paths of the files that the agent reads and writes, all below `--root`.
 
 use stemma_core::task::is_at_or_below;
-pub use stemma_core::task::{AGENT_CONFIG as CONFIG, AGENT_RUN as RUN, AGENT_STATE as STATE, HOST_LABEL_MAP};
+pub use stemma_core::task::{
+    AGENT_CONFIG_FILE as CONFIG, AGENT_RUN_DIR as RUN, AGENT_STATE_DIR as STATE, DEFAULT_HOST_LABEL_MAP,
+};
 
 use crate::host::HostPath;
 
-/// Executables that are told of a change.
+/// Directory of the executables that the agent runs after a change.
 pub const HOOKS: &str = "/etc/stemma/hooks.d";
 
-/// The root half's own state. It writes this and `identity` below [`STATE`]; sync writes the rest.
+/// Directory of the state of the root half. Below [`STATE`], the root half writes this directory and the identity file,
+/// and the network half (`sync`) writes the rest.
 pub const APPLY_STATE: &str = "/var/lib/stemma-agent/apply";
 
-/// Whether the agent runs what is put there.
+/// Returns whether a path is in the hooks directory, so that the agent would execute a file there.
 #[must_use]
 pub fn is_hook(path: &HostPath) -> bool {
     is_at_or_below(path.as_str(), HOOKS)

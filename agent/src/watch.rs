@@ -1,12 +1,13 @@
-//! Told by the kernel when files or directories change, so that nothing is looked at while nothing changes.
+//! Watches files and directories by kernel events, so that the agent does not poll them while nothing changes.
 //!
-//! A watch is of directories and not of names: a file is replaced by a rename, and a watch of it would follow the old one. A
-//! directory that is removed, or moved away, and made again (as a package does that is installed again) would be seen no
-//! more. So the directories above are watched too, for that name alone, and the watch is laid again when one of them was
-//! replaced.
+//! A watch is on directories, not on file names: a file is replaced by a rename, and a watch on the file would follow
+//! the old one. If a directory is removed or renamed and then created again (as when a package is reinstalled), its
+//! watch no longer sees anything. So the directories above are watched too, for that name alone, and the watch is set
+//! again when one of them was replaced.
 //!
-//! The kernel tells nothing of a mount over a directory or away from it, nor of what another host writes into one of a network. Whoever wants
-//! to see that asks now and then whether something else is there than at the last look ([`Watch::is_outdated`]).
+//! The kernel sends no event for a mount over a directory or its removal, nor for what another host writes to a network
+//! file system. A caller that has to notice these compares with the last snapshot from time to time
+//! ([`FileWatch::is_outdated`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, Metadata};
@@ -20,75 +21,77 @@ use notify::event::ModifyKind;
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
 use tokio::sync::Notify;
 
-/// What is watched at a path.
+/// How much is watched at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// A directory, whatever it holds.
+pub enum WatchScope {
+    /// A directory and all of its entries.
     All,
-    /// One file.
+    /// One file, whether it exists or not.
     File,
 }
 
-/// What is watched, by its path on this system.
-pub type Parts = BTreeMap<PathBuf, Part>;
+/// The watched paths on this system, each with its scope.
+pub type WatchedPaths = BTreeMap<PathBuf, WatchScope>;
 
-/// Watches while it lives.
-pub struct Watch {
+/// A watch of files and directories. Dropping the value ends the watch.
+pub struct FileWatch {
     root: PathBuf,
-    shared: Arc<Shared>,
+    shared: Arc<WatchState>,
     watcher: Option<RecommendedWatcher>,
-    /// What was there at the last look.
-    seen: Seen,
+    /// The snapshot that [`Self::renew`] took last.
+    snapshot: WatchSnapshot,
 }
 
-/// What stands at the paths that are watched, and in the directories of [`Part::All`]. What is not there is left out.
-type Seen = BTreeMap<PathBuf, Identity>;
+/// The identity of each watched path, and of the entries of each [`WatchScope::All`] directory. Paths that do not exist
+/// are absent.
+type WatchSnapshot = BTreeMap<PathBuf, FileIdentity>;
 
-/// Which file or directory it is.
+/// Identifies a file or directory and its last change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Identity {
-    /// Its device and its number there.
+struct FileIdentity {
+    /// Device and inode number.
     file: (u64, u64),
-    /// When it was changed last. `None` for a directory above those that are watched whole: what else changes in it does not matter.
-    changed: Option<(i64, i64)>,
+    /// Time of the last change. `None` for a directory above a watched path, because other changes in it do not matter.
+    changed_at: Option<(i64, i64)>,
 }
 
-/// What the watcher's thread reads and writes.
+/// State that the watcher's thread and the agent share.
 #[derive(Default)]
-struct Shared {
-    changed: Notify,
-    /// Whether a directory was replaced since the watch was laid.
+struct WatchState {
+    change_notify: Notify,
+    /// True if a directory was replaced since the watch was set.
     is_stale: AtomicBool,
-    watched: Mutex<Watched>,
+    watch_list: Mutex<WatchList>,
 }
 
+/// What is watched now: the paths that the caller named, and the directories that need a watch for it.
 #[derive(Default)]
-struct Watched {
-    parts: Parts,
-    /// The directories of the parts and those above, up to the agent's root.
+struct WatchList {
+    paths: WatchedPaths,
+    /// The directories that contain the watched paths, and all directories above them up to the agent's root.
     dirs: BTreeSet<PathBuf>,
 }
 
-impl Watch {
-    /// Watches parts at or below `root`, also where they are not there yet. Where watching cannot be done, changes are seen
-    /// at the next look by schedule.
-    pub fn new(root: PathBuf, parts: Parts) -> Self {
-        let shared = Arc::new(Shared::default());
-        let told = shared.clone();
-        let watcher = notify::recommended_watcher(move |event| told.take(event))
+impl FileWatch {
+    /// Watches paths at or below `root`, even if they do not exist yet. If watching fails, changes are noticed only at
+    /// the next scheduled check.
+    pub fn new(root: PathBuf, parts: WatchedPaths) -> Self {
+        let shared = Arc::new(WatchState::default());
+        let handler = shared.clone();
+        let watcher = notify::recommended_watcher(move |event| handler.on_event(event))
             .inspect_err(|error| warn!(path:% = root.display(), error:% = error; "nothing is watched"))
             .ok();
-        let mut watch = Self { root, shared, watcher, seen: Seen::new() };
+        let mut watch = Self { root, shared, watcher, snapshot: WatchSnapshot::new() };
         watch.set(parts);
         watch
     }
 
-    /// Watches these parts and no others from now on.
-    pub fn set(&mut self, parts: Parts) {
-        let dirs: BTreeSet<_> = parts.iter().flat_map(|(path, part)| above(&self.root, path, *part)).collect();
-        let before = std::mem::replace(&mut *self.shared.watched(), Watched { parts, dirs: dirs.clone() });
+    /// Replaces the watched paths, and sets and removes watches of directories accordingly.
+    pub fn set(&mut self, parts: WatchedPaths) {
+        let dirs: BTreeSet<_> = parts.iter().flat_map(|(path, part)| dir_and_parents(&self.root, path, *part)).collect();
+        let before = std::mem::replace(&mut *self.shared.watched(), WatchList { paths: parts, dirs: dirs.clone() });
         if let Some(watcher) = &mut self.watcher {
-            // One that is gone is watched no more already.
+            // The kernel has already removed the watch of a deleted directory.
             before.dirs.difference(&dirs).for_each(|dir| drop(watcher.unwatch(dir)));
         }
         if before.dirs != dirs {
@@ -97,78 +100,83 @@ impl Watch {
         self.renew();
     }
 
-    /// Waits until something was changed there. Safe to cancel.
+    /// Waits until a watched path has changed. If the future is dropped before that, the change is reported to the next
+    /// call.
     pub async fn changed(&self) {
-        self.shared.changed.notified().await;
+        self.shared.change_notify.notified().await;
     }
 
-    /// Whether something else is there than at the last look, whatever was told of it.
+    /// Returns whether the watched paths differ from the last snapshot, whether or not there was an event.
     pub fn is_outdated(&self) -> bool {
-        self.look() != self.seen
+        self.take_snapshot() != self.snapshot
     }
 
-    /// Lays the watch again where a directory is another one; to be called before what is there is read.
+    /// Takes a new snapshot, and sets the watch again for directories that were replaced. Call this before reading the
+    /// watched files, so that a later change causes an event.
     pub fn renew(&mut self) {
         let is_stale = self.shared.is_stale.swap(false, Ordering::AcqRel);
-        // Before the watch is laid: what is replaced in between is another one at the next look.
-        let now = self.look();
-        let before = std::mem::replace(&mut self.seen, now);
+        // The snapshot is taken before the watch is set. If a directory is replaced in between, the next snapshot
+        // differs.
+        let now = self.take_snapshot();
+        let before = std::mem::replace(&mut self.snapshot, now);
         let Some(watcher) = &mut self.watcher else { return };
         let dirs = self.shared.watched().dirs.clone();
-        let file = |seen: &Seen, dir: &PathBuf| seen.get(dir).map(|identity| identity.file);
-        // From above: what is made below meanwhile is told by the directory that it is made in.
-        for dir in dirs.iter().filter(|dir| is_stale || file(&before, dir) != file(&self.seen, dir)) {
+        let file = |seen: &WatchSnapshot, dir: &PathBuf| seen.get(dir).map(|identity| identity.file);
+        // From the top down: if a directory is created below in the meantime, the watch of its parent reports it.
+        for dir in dirs.iter().filter(|dir| is_stale || file(&before, dir) != file(&self.snapshot, dir)) {
             let _ = watcher.unwatch(dir);
             match watcher.watch(dir, RecursiveMode::NonRecursive) {
                 Ok(()) => {}
-                // The directory above tells when it comes.
+                // The watch of the parent reports when the directory is created.
                 Err(_) if !dir.exists() => {}
                 Err(error) => warn!(path:% = dir.display(), error:% = error; "a directory is not watched"),
             }
         }
     }
 
-    /// What is there now.
-    fn look(&self) -> Seen {
+    /// Returns the identity of each directory in the watch list, and of the entries of each fully watched directory.
+    fn take_snapshot(&self) -> WatchSnapshot {
         let (dirs, whole) = {
             let watched = self.shared.watched();
-            let whole = watched.parts.iter().filter(|(_, part)| **part == Part::All);
+            let whole = watched.paths.iter().filter(|(_, part)| **part == WatchScope::All);
             (watched.dirs.clone(), whole.map(|(path, _)| path.clone()).collect::<Vec<_>>())
         };
         let above = dirs.into_iter().filter_map(|dir| {
-            let identity = Identity { changed: None, ..Identity::of(&fs::metadata(&dir).ok()?) };
+            let identity = FileIdentity { changed_at: None, ..FileIdentity::from_metadata(&fs::metadata(&dir).ok()?) };
             Some((dir, identity))
         });
-        let mut seen: Seen = above.collect();
+        let mut snapshot: WatchSnapshot = above.collect();
         let entries = whole.iter().flat_map(fs::read_dir).flatten().flatten().map(|entry| entry.path());
-        seen.extend(whole.iter().cloned().chain(entries).filter_map(|path| {
-            let identity = Identity::of(&fs::symlink_metadata(&path).ok()?);
+        snapshot.extend(whole.iter().cloned().chain(entries).filter_map(|path| {
+            let identity = FileIdentity::from_metadata(&fs::symlink_metadata(&path).ok()?);
             Some((path, identity))
         }));
-        seen
+        snapshot
     }
 }
 
-impl Identity {
-    fn of(found: &Metadata) -> Self {
-        Self { file: (found.dev(), found.ino()), changed: Some((found.ctime(), found.ctime_nsec())) }
+impl FileIdentity {
+    fn from_metadata(metadata: &Metadata) -> Self {
+        Self { file: (metadata.dev(), metadata.ino()), changed_at: Some((metadata.ctime(), metadata.ctime_nsec())) }
     }
 }
 
-/// The directory of a part, and those above it up to the root.
-fn above<'a>(root: &'a Path, path: &'a Path, part: Part) -> impl Iterator<Item = PathBuf> + 'a {
-    let own = usize::from(part == Part::File);
-    path.ancestors().skip(own).take_while(move |above| above.starts_with(root)).map(PathBuf::from)
+/// Returns the directories to watch for a path, up to the root: for a file, the directory that contains it and those
+/// above; for a directory with all entries, also the directory itself.
+fn dir_and_parents<'a>(root: &'a Path, path: &'a Path, part: WatchScope) -> impl Iterator<Item = PathBuf> + 'a {
+    let skipped = usize::from(part == WatchScope::File);
+    path.ancestors().skip(skipped).take_while(move |above| above.starts_with(root)).map(PathBuf::from)
 }
 
-impl Shared {
-    fn watched(&self) -> MutexGuard<'_, Watched> {
-        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+impl WatchState {
+    fn watched(&self) -> MutexGuard<'_, WatchList> {
+        self.watch_list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes an event of the kernel.
-    fn take(&self, event: notify::Result<Event>) {
-        // Where events were lost, anything may have changed.
+    /// Handles an event of the kernel. Wakes [`FileWatch::changed`] if a watched path, or a directory above one, may
+    /// have changed. If a directory was replaced or events were lost, also marks the watch as stale.
+    fn on_event(&self, event: notify::Result<Event>) {
+        // If events were lost, anything may have changed.
         let event = event.unwrap_or_else(|_| Event::new(EventKind::Other));
         let is_lost = event.kind == EventKind::Other || event.need_rescan();
         if event.kind.is_access() && !is_lost {
@@ -178,19 +186,20 @@ impl Shared {
         let is_replaced = !event.kind.is_modify() || matches!(event.kind, EventKind::Modify(ModifyKind::Name(_)));
         let is_above = is_lost || (is_replaced && event.paths.iter().any(|path| watched.dirs.contains(path)));
         let is_part = |path: &PathBuf| {
-            let holds = |dir: &Path| watched.parts.get(dir) == Some(&Part::All);
-            watched.parts.contains_key(path) || path.parent().is_some_and(holds)
+            let is_whole = |dir: &Path| watched.paths.get(dir) == Some(&WatchScope::All);
+            watched.paths.contains_key(path) || path.parent().is_some_and(is_whole)
         };
-        // Who may write a directory above one that is watched whole may put another in its place: whether that one is trusted goes by these.
-        let is_on_the_way =
-            |path: &PathBuf| watched.parts.iter().any(|(whole, part)| *part == Part::All && whole.starts_with(path));
-        let are_rights = matches!(event.kind, EventKind::Modify(ModifyKind::Metadata(_)));
-        let is_of_the_way = are_rights && event.paths.iter().any(is_on_the_way);
+        // A user who can write a directory above a fully watched directory can replace the watched one. So a change of
+        // the permissions of a directory above can change whether the watched files are trusted.
+        let is_parent =
+            |path: &PathBuf| watched.paths.iter().any(|(whole, part)| *part == WatchScope::All && whole.starts_with(path));
+        let is_metadata_change = matches!(event.kind, EventKind::Modify(ModifyKind::Metadata(_)));
+        let may_change_trust = is_metadata_change && event.paths.iter().any(is_parent);
         if is_above {
             self.is_stale.store(true, Ordering::Release);
         }
-        if is_above || is_of_the_way || event.paths.iter().any(is_part) {
-            self.changed.notify_one();
+        if is_above || may_change_trust || event.paths.iter().any(is_part) {
+            self.change_notify.notify_one();
         }
     }
 }
@@ -203,61 +212,62 @@ mod tests {
 
     use super::*;
 
-    /// How long the kernel may take to tell of a change on a busy machine.
+    /// Maximum time that the kernel may need to report a change on a busy machine.
     const PATIENCE: Duration = Duration::from_mins(2);
 
-    /// Looks whenever something is told, until nothing more is; whether something was.
-    async fn is_told(watch: &mut Watch) -> bool {
-        let mut told = false;
+    /// Renews the watch after each event until there are no more events. Returns whether there was one.
+    async fn drain_events(watch: &mut FileWatch) -> bool {
+        let mut has_events = false;
         let wait = |told: bool| if told { Duration::from_millis(200) } else { PATIENCE };
-        while tokio::time::timeout(wait(told), watch.changed()).await.is_ok() {
-            told = true;
+        while tokio::time::timeout(wait(has_events), watch.changed()).await.is_ok() {
+            has_events = true;
             watch.renew();
         }
-        told
+        has_events
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn a_directory_that_is_made_again_is_watched_again() {
+    async fn watch_follows_directory_when_recreated() {
         let root = tempfile::tempdir().unwrap();
         let root = root.path().canonicalize().unwrap();
         let dir = root.join("etc/stemma/labels.d");
-        let mut watch = Watch::new(root.clone(), [(dir.clone(), Part::All)].into());
+        let mut watch = FileWatch::new(root.clone(), [(dir.clone(), WatchScope::All)].into());
         for round in 0..3 {
             fs::create_dir_all(&dir).unwrap();
-            assert!(is_told(&mut watch).await, "round {round}: it is there");
+            assert!(drain_events(&mut watch).await, "round {round}: it is there");
             fs::write(dir.join("10-a"), "a=1\n").unwrap();
-            assert!(is_told(&mut watch).await, "round {round}: a file");
+            assert!(drain_events(&mut watch).await, "round {round}: a file");
             fs::write(dir.join("10-a"), "a=2\n").unwrap();
-            assert!(is_told(&mut watch).await, "round {round}: an edit");
+            assert!(drain_events(&mut watch).await, "round {round}: an edit");
             if round == 0 {
                 fs::remove_dir_all(&dir).unwrap();
             } else {
                 fs::rename(root.join("etc/stemma"), root.join(format!("old-{round}"))).unwrap();
             }
-            assert!(is_told(&mut watch).await, "round {round}: it is gone");
+            assert!(drain_events(&mut watch).await, "round {round}: it is gone");
         }
     }
 
-    /// Whether hooks are run and labels read goes by these rights: a finding came and went up to an hour late.
+    /// These permissions decide whether hooks run and labels are read. Before, a finding appeared or disappeared up to
+    /// an hour late.
     #[tokio::test(flavor = "current_thread")]
-    async fn y08_the_rights_of_a_directory_above_one_that_is_watched_whole_are_told() {
+    async fn y08_watch_reports_mode_change_of_parent_directory() {
         use std::os::unix::fs::PermissionsExt as _;
 
         let root = tempfile::tempdir().unwrap();
         let root = root.path().canonicalize().unwrap();
         let dir = root.join("etc/stemma/labels.d");
         fs::create_dir_all(&dir).unwrap();
-        let mut watch = Watch::new(root.clone(), [(dir, Part::All)].into());
+        let mut watch = FileWatch::new(root.clone(), [(dir, WatchScope::All)].into());
         for above in ["etc", "etc/stemma"] {
             fs::set_permissions(root.join(above), fs::Permissions::from_mode(0o775)).unwrap();
-            assert!(is_told(&mut watch).await, "{above}");
+            assert!(drain_events(&mut watch).await, "{above}");
         }
         let map = root.join("etc/map");
         fs::write(&map, "").unwrap();
-        let of_file = Watch::new(root.clone(), [(map, Part::File)].into());
+        let of_file = FileWatch::new(root.clone(), [(map, WatchScope::File)].into());
         let rights = EventKind::Modify(ModifyKind::Metadata(MetadataKind::Permissions));
-        of_file.shared.take(Ok(Event::new(rights).add_path(root.join("etc"))));
+        of_file.shared.on_event(Ok(Event::new(rights).add_path(root.join("etc"))));
         tokio::select! {
             biased;
             () = of_file.changed() => panic!("it is told of the rights above a file"),
@@ -265,9 +275,10 @@ mod tests {
         }
     }
 
-    /// A mount does to a path what a rename does, and is told by nothing: nothing is heard here, and no root is needed.
+    /// A mount has the same effect on a path as a rename, but causes no event. This test reads no events, and needs no
+    /// root.
     #[test]
-    fn y08_that_something_else_is_there_is_seen_where_nothing_is_told() {
+    fn y08_is_outdated_detects_change_without_event() {
         let root = tempfile::tempdir().unwrap();
         let root = root.path().canonicalize().unwrap();
         let (above, dir) = (root.join("etc/stemma"), root.join("etc/stemma/labels.d"));
@@ -281,7 +292,7 @@ mod tests {
             let _ = fs::remove_dir_all(root.join("covered"));
         };
         fs::create_dir_all(&above).unwrap();
-        let mut watch = Watch::new(root.clone(), [(dir.clone(), Part::All)].into());
+        let mut watch = FileWatch::new(root.clone(), [(dir.clone(), WatchScope::All)].into());
         let changes: [(&str, &dyn Fn(), bool); 10] = [
             ("it comes", &|| again(&dir), true),
             ("nothing", &|| (), false),
@@ -303,25 +314,25 @@ mod tests {
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn of_one_file_no_neighbour_is_told() {
+    async fn watch_ignores_neighbours_of_single_file() {
         let root = tempfile::tempdir().unwrap();
         let root = root.path().canonicalize().unwrap();
-        let mut watch = Watch::new(root.clone(), [(root.join("map"), Part::File)].into());
+        let mut watch = FileWatch::new(root.clone(), [(root.join("map"), WatchScope::File)].into());
         fs::write(root.join("neighbour"), "x").unwrap();
         assert!(tokio::time::timeout(Duration::from_millis(200), watch.changed()).await.is_err());
         fs::write(root.join("new"), "x").unwrap();
         fs::rename(root.join("new"), root.join("map")).unwrap();
-        assert!(is_told(&mut watch).await);
+        assert!(drain_events(&mut watch).await);
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn a_change_by_another_hand_is_told_and_one_of_a_neighbour_is_not() {
+    async fn watch_reports_foreign_change_but_not_of_neighbour() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().canonicalize().unwrap();
         let (ours, theirs) = (path.join("ours"), path.join("theirs"));
         fs::write(&ours, "").unwrap();
-        let mut managed = Watch::new(path.clone(), Parts::new());
-        managed.set([(ours.clone(), Part::File)].into());
+        let mut managed = FileWatch::new(path.clone(), WatchedPaths::new());
+        managed.set([(ours.clone(), WatchScope::File)].into());
         fs::write(&theirs, "x").unwrap();
         let told = tokio::time::timeout(Duration::from_millis(200), managed.changed()).await;
         assert!(told.is_err(), "a neighbour");
@@ -331,23 +342,23 @@ mod tests {
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn a_directory_that_was_replaced_is_watched_anew_after_the_next_look() {
+    async fn renew_watches_directory_again_when_replaced() {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().canonicalize().unwrap().join("conf");
         let ours = dir.join("ours");
-        let mut managed = Watch::new(dir.parent().unwrap().to_owned(), Parts::new());
+        let mut managed = FileWatch::new(dir.parent().unwrap().to_owned(), WatchedPaths::new());
         let make = || {
             fs::create_dir(&dir).unwrap();
             fs::write(&ours, "").unwrap();
         };
         make();
-        managed.set([(ours.clone(), Part::File)].into());
+        managed.set([(ours.clone(), WatchScope::File)].into());
         fs::remove_dir_all(&dir).unwrap();
-        let told = async |managed: &Watch| tokio::time::timeout(PATIENCE, managed.changed()).await.is_ok();
+        let told = async |managed: &FileWatch| tokio::time::timeout(PATIENCE, managed.changed()).await.is_ok();
         assert!(told(&managed).await, "it is gone");
         make();
-        managed.set([(ours.clone(), Part::File)].into());
-        // As an agent does: it looks after each change. The first may have been that of the file alone.
+        managed.set([(ours.clone(), WatchScope::File)].into());
+        // Like the agent, which renews after each change. The first event may have been for the file alone.
         while tokio::time::timeout(Duration::from_millis(100), managed.changed()).await.is_ok() {
             managed.renew();
         }

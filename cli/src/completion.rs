@@ -1,7 +1,8 @@
-//! What a shell proposes where a name is to be written: kinds, and the names of objects, which the controller is asked for.
+//! Completes kinds and object names for a shell. The names are read from the controller.
 //!
-//! The script that `stemma completion` prints runs `stemma` with [`VARIABLE`] set and the words of the line. Who waits for a
-//! proposal has no use for an error, so a controller that cannot be reached in time gives none and nothing is printed.
+//! The script that `stemma completion` prints runs `stemma` with [`VARIABLE`] set and with the words of the line. An
+//! error is useless during completion. So if the controller does not answer in time, there are no candidates and
+//! nothing is printed.
 
 use std::ffi::OsStr;
 use std::time::Duration;
@@ -11,136 +12,137 @@ use clap::{Arg, Command, FromArgMatches as _, ValueEnum as _};
 use clap_complete::env::Shells;
 use clap_complete::{ArgValueCompleter, CompletionCandidate, Shell};
 
-use crate::api::Api;
-use crate::args::{Asked, Global, Kind, Subject};
-use crate::command::{question, tasks};
+use crate::api::ApiClient;
+use crate::args::{GetTarget, GlobalArgs, KindArg, ObjectRef};
+use crate::command::{read, tasks};
 
-/// The variable by which a shell asks for proposals.
+/// The variable with which a shell requests candidates.
 pub(crate) const VARIABLE: &str = "STEMMA_COMPLETE";
 
-/// How long a controller has to tell its names.
+/// The time in which a controller must return its names.
 const DEADLINE: Duration = Duration::from_secs(1);
 
-/// What stands at a place of the command line.
+/// The meaning of an argument of the command line.
 #[derive(Clone, Copy)]
-enum Argument {
-    /// One of these kinds, or one object of it as `KIND/NAME`.
-    Subject(&'static [Kind]),
-    /// The same, or tasks.
-    Asked,
-    /// A name of the kind that stands before it.
+enum CompletionArgument {
+    /// One of these kinds, or one object as `KIND/NAME`.
+    ObjectRef(&'static [KindArg]),
+    /// Any kind or object, or tasks.
+    GetTarget,
+    /// A name of the kind that precedes the argument.
     Name,
     /// A name of this kind.
-    Of(Kind),
+    NameOfKind(KindArg),
 }
 
-/// Prints a shell's script.
+/// Prints the completion script of a shell.
 ///
 /// # Errors
-/// For a shell that there is no script for.
-pub(crate) fn script(shell: Shell) -> Result<()> {
+/// Fails if there is no script for the shell.
+pub(crate) fn print_script(shell: Shell) -> Result<()> {
     let shells = Shells::builtins();
     let completer = shells.completer(&shell.to_string()).context("no script for this shell")?;
     let mut script = Vec::new();
     completer.write_registration(VARIABLE, "stemma", "stemma", "stemma", &mut script)?;
-    say_part!("{}", String::from_utf8_lossy(&script));
+    out!("{}", String::from_utf8_lossy(&script));
     Ok(())
 }
 
-/// The command line, with what is proposed for each of its names.
-pub(crate) fn completing(command: Command) -> Command {
+/// Adds completion to each argument of the command line that is a name.
+pub(crate) fn with_completions(command: Command) -> Command {
     let verb = command.get_name().to_owned();
-    command.mut_args(|arg| completing_one(&verb, arg)).mut_subcommands(completing)
+    command.mut_args(|arg| with_completion(&verb, arg)).mut_subcommands(with_completions)
 }
 
-fn completing_one(verb: &str, arg: Arg) -> Arg {
+/// Adds completion to an argument of the command `verb`, if the argument is a name.
+fn with_completion(verb: &str, arg: Arg) -> Arg {
     let argument = match (verb, arg.get_id().as_str()) {
         ("render", _) => return arg,
-        ("get" | "describe", "subject") => Argument::Asked,
-        ("pause" | "resume", "subject") => Argument::Subject(Kind::PAUSED),
-        ("label", "subject") => Argument::Subject(Kind::LABELED),
-        (_, "subject") => Argument::Subject(Kind::value_variants()),
+        ("get" | "describe", "subject") => CompletionArgument::GetTarget,
+        ("pause" | "resume", "subject") => CompletionArgument::ObjectRef(KindArg::PAUSABLE),
+        ("label", "subject") => CompletionArgument::ObjectRef(KindArg::LABELED),
+        (_, "subject") => CompletionArgument::ObjectRef(KindArg::value_variants()),
         ("get" | "delete" | "pause" | "resume", "names") | ("describe" | "explain", "name") | ("label", "words") => {
-            Argument::Name
+            CompletionArgument::Name
         }
-        (_, "names" | "words" | "node" | "candidate_node") => Argument::Of(Kind::Node),
-        (_, "nodegroup") => Argument::Of(Kind::Nodegroup),
-        (_, "cluster") => Argument::Of(Kind::Cluster),
-        (_, "cluster_template") => Argument::Of(Kind::Clustertemplate),
-        (_, "release") => Argument::Of(Kind::Release),
-        ("delete", "id") => Argument::Of(Kind::Token),
+        (_, "names" | "words" | "node" | "candidate_node") => CompletionArgument::NameOfKind(KindArg::Node),
+        (_, "nodegroup") => CompletionArgument::NameOfKind(KindArg::Nodegroup),
+        (_, "cluster") => CompletionArgument::NameOfKind(KindArg::Cluster),
+        (_, "cluster_template") => CompletionArgument::NameOfKind(KindArg::Clustertemplate),
+        (_, "release") => CompletionArgument::NameOfKind(KindArg::Release),
+        ("delete", "id") => CompletionArgument::NameOfKind(KindArg::Token),
         _ => return arg,
     };
-    arg.add(ArgValueCompleter::new(move |begun: &OsStr| proposals(argument, &begun.to_string_lossy())))
+    arg.add(ArgValueCompleter::new(move |begun: &OsStr| candidates(argument, &begun.to_string_lossy())))
 }
 
-/// What may stand there and begins so.
-fn proposals(argument: Argument, begun: &str) -> Vec<CompletionCandidate> {
-    let kinds = || Kind::value_variants().iter().copied();
-    let all: Vec<String> = match (argument, begun.split_once('/')) {
-        (Argument::Subject(kinds), None) => kinds.iter().map(|kind| kind.name().to_owned()).collect(),
-        (Argument::Asked, None) => kinds().map(Kind::name).chain(["task"]).map(str::to_owned).collect(),
-        (Argument::Asked, Some(("task", _))) => with_word("task", Listed::Tasks),
-        (Argument::Subject(kinds), Some((kind, _))) => {
-            Kind::named(kind).filter(|kind| kinds.contains(kind)).map(with_kind).unwrap_or_default()
+/// Returns the candidates for an argument that begin with the given text.
+fn candidates(argument: CompletionArgument, begun: &str) -> Vec<CompletionCandidate> {
+    let kinds = || KindArg::value_variants().iter().copied();
+    let options: Vec<String> = match (argument, begun.split_once('/')) {
+        (CompletionArgument::ObjectRef(kinds), None) => kinds.iter().map(|kind| kind.name().to_owned()).collect(),
+        (CompletionArgument::GetTarget, None) => kinds().map(KindArg::name).chain(["task"]).map(str::to_owned).collect(),
+        (CompletionArgument::GetTarget, Some(("task", _))) => with_prefix("task", NameSource::Tasks),
+        (CompletionArgument::ObjectRef(kinds), Some((kind, _))) => {
+            KindArg::from_name(kind).filter(|kind| kinds.contains(kind)).map(prefixed_names).unwrap_or_default()
         }
-        (Argument::Asked, Some((kind, _))) => Kind::named(kind).map(with_kind).unwrap_or_default(),
-        (Argument::Of(kind), _) => names(Listed::Of(kind)),
-        (Argument::Name, _) => match words().iter().find_map(|word| word.parse::<Asked>().ok()) {
-            Some(Asked::Objects(Subject { kind, name: None })) => names(Listed::Of(kind)),
-            Some(Asked::Objects(Subject { kind, name: Some(_) })) => with_kind(kind),
-            Some(Asked::Tasks(None)) => names(Listed::Tasks),
-            Some(Asked::Tasks(Some(_))) => with_word("task", Listed::Tasks),
+        (CompletionArgument::GetTarget, Some((kind, _))) => KindArg::from_name(kind).map(prefixed_names).unwrap_or_default(),
+        (CompletionArgument::NameOfKind(kind), _) => read_names(NameSource::Objects(kind)),
+        (CompletionArgument::Name, _) => match command_words().iter().find_map(|word| word.parse::<GetTarget>().ok()) {
+            Some(GetTarget::Objects(ObjectRef { kind, name: None })) => read_names(NameSource::Objects(kind)),
+            Some(GetTarget::Objects(ObjectRef { kind, name: Some(_) })) => prefixed_names(kind),
+            Some(GetTarget::Tasks(None)) => read_names(NameSource::Tasks),
+            Some(GetTarget::Tasks(Some(_))) => with_prefix("task", NameSource::Tasks),
             None => Vec::new(),
         },
     };
-    all.into_iter().filter(|one| one.starts_with(begun)).map(CompletionCandidate::new).collect()
+    options.into_iter().filter(|one| one.starts_with(begun)).map(CompletionCandidate::new).collect()
 }
 
-/// The names of a kind's objects as `-o name` prints them.
-fn with_kind(kind: Kind) -> Vec<String> {
-    with_word(kind.name(), Listed::Of(kind))
+/// Returns the names of a kind's objects, as `-o name` prints them.
+fn prefixed_names(kind: KindArg) -> Vec<String> {
+    with_prefix(kind.name(), NameSource::Objects(kind))
 }
 
-/// The same of anything that is listed.
-fn with_word(word: &str, listed: Listed) -> Vec<String> {
-    names(listed).into_iter().map(|name| format!("{word}/{name}")).collect()
+/// Returns the names from a source, as `WORD/NAME`.
+fn with_prefix(word: &str, source: NameSource) -> Vec<String> {
+    read_names(source).into_iter().map(|name| format!("{word}/{name}")).collect()
 }
 
-/// The words of the line that is completed.
-fn words() -> Vec<String> {
+/// Returns the words of the line to complete.
+fn command_words() -> Vec<String> {
     let words = std::env::args_os().skip_while(|word| word != "--").skip(1);
     words.map(|word| word.to_string_lossy().into_owned()).collect()
 }
 
-/// What a controller is asked to name.
+/// The list from which names are read.
 #[derive(Clone, Copy)]
-enum Listed {
+enum NameSource {
     /// The objects of a kind.
-    Of(Kind),
-    /// The tasks that nodes have.
+    Objects(KindArg),
+    /// The tasks of all nodes.
     Tasks,
 }
 
-/// The names of what is listed, as far as the controller tells them in time.
-fn names(listed: Listed) -> Vec<String> {
-    let told = || {
-        let matches = crate::command_line().ignore_errors(true).try_get_matches_from(words())?;
-        let mut api = Api::new(&Global::from_arg_matches(&matches)?)?;
+/// Returns the names from a source, or none if the controller does not answer in time.
+fn read_names(source: NameSource) -> Vec<String> {
+    let read = || {
+        let matches = crate::command_line().ignore_errors(true).try_get_matches_from(command_words())?;
+        let mut api = ApiClient::new(&GlobalArgs::from_arg_matches(&matches)?)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(in_time(async {
-            match listed {
-                Listed::Of(kind) => question::names(&mut api, kind).await,
-                Listed::Tasks => tasks::names(&mut api).await,
+        runtime.block_on(with_deadline(async {
+            match source {
+                NameSource::Objects(kind) => read::names(&mut api, kind).await,
+                NameSource::Tasks => tasks::task_ids(&mut api).await,
             }
         }))
     };
-    told().unwrap_or_default()
+    read().unwrap_or_default()
 }
 
-/// What is told before the deadline.
-async fn in_time<T>(telling: impl Future<Output = Result<T>>) -> Result<T> {
-    tokio::time::timeout(DEADLINE, telling).await?
+/// Waits for a result until the deadline.
+async fn with_deadline<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
+    tokio::time::timeout(DEADLINE, future).await?
 }
 
 #[cfg(test)]
@@ -150,26 +152,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn y09_a_verb_is_proposed_the_kinds_that_it_takes() {
+    fn y09_candidates_are_kinds_of_verb() {
         for (verb, kinds, expected) in [
-            ("pause", Kind::PAUSED, &["nodegroup", "cluster"][..]),
-            ("resume", Kind::PAUSED, &["nodegroup", "cluster"]),
-            ("label", Kind::LABELED, &["node", "nodegroup", "cluster", "clustertemplate", "release"]),
+            ("pause", KindArg::PAUSABLE, &["nodegroup", "cluster"][..]),
+            ("resume", KindArg::PAUSABLE, &["nodegroup", "cluster"]),
+            ("label", KindArg::LABELED, &["node", "nodegroup", "cluster", "clustertemplate", "release"]),
         ] {
-            let proposed = proposals(Argument::Subject(kinds), "");
+            let proposed = candidates(CompletionArgument::ObjectRef(kinds), "");
             let words: Vec<_> = proposed.iter().map(|one| one.get_value().to_string_lossy().into_owned()).collect();
             assert_eq!(words, expected, "{verb}");
             let help = crate::command_line().try_get_matches_from(["stemma", verb, "-h"]).unwrap_err().to_string();
             let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
             assert!(expected.iter().all(|kind| help.contains(&format!("`{kind}`"))), "{verb}: {help}");
-            assert!(!help.contains("The kind, as"), "{verb}: {help}");
+            assert!(!help.contains("The kind, such as"), "{verb}: {help}");
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn w13_a_controller_that_says_nothing_is_waited_for_a_second_and_no_longer() {
+    async fn w13_with_deadline_gives_up_after_one_second() {
         let begun = Instant::now();
-        let told = in_time(std::future::pending::<Result<Vec<String>>>()).await;
+        let told = with_deadline(std::future::pending::<Result<Vec<String>>>()).await;
         assert!(told.is_err());
         assert_eq!(begun.elapsed(), Duration::from_secs(1));
     }

@@ -1,4 +1,5 @@
-//! Which controller is asked, and as whom: one small file, written by `stemma-controller init` for the admin.
+//! The context: a small file with the controller's address and the client's credentials. `stemma-controller init`
+//! writes one for the admin.
 
 use std::fmt::Display;
 use std::io::ErrorKind;
@@ -9,63 +10,64 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use serde::Deserialize;
 use stemma_core::name::is_blank;
 use stemma_wire::client::Target;
-use stemma_wire::config::{self, ConfigError, Holds};
-use stemma_wire::message::enroll::odd_in_token;
+use stemma_wire::config::{self, ConfigError, FileSensitivity};
+use stemma_wire::message::enroll::find_token_error;
 
-use crate::args::Global;
+use crate::args::GlobalArgs;
 use crate::exit::Exit;
 
-/// What the URL of root's socket begins with.
-const SOCKET: &str = "unix:";
+/// The start of the URL of root's socket.
+const SOCKET_PREFIX: &str = "unix:";
 
-/// Root's socket where the packaged controller has it.
+/// The path of root's socket in the packaged controller.
 const ROOT_SOCKET: &str = "/var/lib/stemma-controller/admin.sock";
 
-/// What a context is called that nobody named.
-const DEFAULT: &str = "default";
+/// The name of the context that is used if none is given.
+const DEFAULT_NAME: &str = "default";
 
-/// A context as its file says it; paths are relative to the file.
+/// A context file. Its paths are relative to the file.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Context {
     /// The controller's admin URL.
     pub(crate) url: String,
-    /// The fleet root's certificate, PEM.
+    /// File with the certificate of the fleet's root, in PEM.
     #[serde(default)]
     pub(crate) ca: Option<PathBuf>,
-    /// The client's certificate chain, PEM.
+    /// File with the client's certificate chain, in PEM.
     #[serde(default)]
     pub(crate) cert: Option<PathBuf>,
-    /// Its key, PEM.
+    /// File with the client's private key, in PEM.
     #[serde(default)]
     pub(crate) key: Option<PathBuf>,
-    /// A bearer token, in place of both.
+    /// File with a bearer token, in place of certificate and key.
     #[serde(default)]
     pub(crate) token_file: Option<PathBuf>,
 }
 
 impl Context {
-    /// The context that the command line, or the default name, means. Where nobody names one and there is none of the default name, whoever
-    /// may see root's socket on the controller's own machine is led there.
+    /// Loads the context that the command line names, or else the one with the default name. A URL of the command line
+    /// replaces that of the context. If neither is given and the default context does not exist, root on the
+    /// controller's own machine uses root's socket.
     ///
     /// # Errors
-    /// When no file is there, or it can't be read as a context.
-    pub(crate) fn load(global: &Global) -> Result<Self> {
-        let needs_nothing = |url: &&str| url.starts_with("http://") || url.starts_with(SOCKET);
-        let plain = global.server.as_deref().filter(needs_nothing);
+    /// Fails if the file does not exist or is not a context.
+    pub(crate) fn load(global: &GlobalArgs) -> Result<Self> {
+        let is_keyless = |url: &&str| url.starts_with("http://") || url.starts_with(SOCKET_PREFIX);
+        let keyless_url = global.server.as_deref().filter(is_keyless);
         if let Some(url) = &global.server {
             url.parse::<Target>()?;
         }
-        if let Some(url) = plain {
+        if let Some(url) = keyless_url {
             return Ok(Self::without_keys(url.to_owned()));
         }
-        if global.context.is_none() && global.server.is_none() && is_on_controller(Path::new(ROOT_SOCKET)) {
-            return Ok(Self::without_keys(format!("{SOCKET}{ROOT_SOCKET}")));
+        if global.context.is_none() && global.server.is_none() && is_root_on_controller(Path::new(ROOT_SOCKET)) {
+            return Ok(Self::without_keys(format!("{SOCKET_PREFIX}{ROOT_SOCKET}")));
         }
         let home = home_directory();
         let file = match &global.context {
-            Some(said) => file(said, home.as_deref())?,
-            None => below_home(DEFAULT, home.as_deref())?,
+            Some(name) => context_file(name, home.as_deref())?,
+            None => file_by_name(DEFAULT_NAME, home.as_deref())?,
         };
         let mut context = Self::read(&file)?;
         if let Some(url) = &global.server {
@@ -78,17 +80,18 @@ impl Context {
         Self { url, ca: None, cert: None, key: None, token_file: None }
     }
 
-    /// Whether it is root's socket: what stands beside that belongs to whoever answers there, and is believed as they are.
+    /// Returns whether the context is root's socket. The files next to that socket can be trusted as the socket is.
     pub(crate) fn is_socket(&self) -> bool {
-        self.url.starts_with(SOCKET)
+        self.url.starts_with(SOCKET_PREFIX)
     }
 
-    /// Of root's socket, the context of the first admin that stands beside it: it says how the controller is reached by others.
+    /// Returns the context itself, or, if it is root's socket, the context of the first admin. That context is stored
+    /// next to the socket, and contains the address for other machines.
     ///
     /// # Errors
     /// As [`Self::load`].
-    pub(crate) fn beside_socket(self) -> Result<Self> {
-        match self.url.strip_prefix(SOCKET).and_then(|path| Path::new(path).parent()) {
+    pub(crate) fn with_socket_context(self) -> Result<Self> {
+        match self.url.strip_prefix(SOCKET_PREFIX).and_then(|path| Path::new(path).parent()) {
             Some(directory) => {
                 let file = directory.join("admin/context.toml");
                 let text = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
@@ -98,38 +101,41 @@ impl Context {
         }
     }
 
-    /// The bearer token, where the context names one.
+    /// Returns the bearer token, if the context names one.
     ///
     /// # Errors
-    /// When its file can't be read, when others may read it, or when it holds something else than a token.
+    /// Fails if its file can't be read, if others can read it, or if it contains anything other than a token.
     pub(crate) fn token(&self) -> Result<Option<String>> {
         let Some(file) = self.token_file.as_deref() else { return Ok(None) };
-        let no_token = |what: &dyn Display| {
+        let token_error = |what: &dyn Display| {
             let form = "a token is ID.SECRET, as `stemma principal token create` prints it, in a file of its own";
             anyhow!("{}: holds no token alone: {what}; {form}; nothing was sent", file.display())
         };
-        let text = config::read(file, Holds::Secret).map_err(|error| match error {
-            ConfigError::NotText { why, .. } => no_token(&why),
+        let text = config::read(file, FileSensitivity::Secret).map_err(|error| match error {
+            ConfigError::NotText { why, .. } => token_error(&why),
             refused => refused.into(),
         })?;
         let token = text.trim();
-        odd_in_token(token).map_or_else(|| Ok(Some(token.to_owned())), |what| Err(no_token(&what)))
+        find_token_error(token).map_or_else(|| Ok(Some(token.to_owned())), |what| Err(token_error(&what)))
     }
 
+    /// Reads a context file. Fails if other users can write it.
     fn read(file: &Path) -> Result<Self> {
-        let text = config::read(file, Holds::Settings).map_err(|error| match error {
+        let text = config::read(file, FileSensitivity::Settings).map_err(|error| match error {
             ConfigError::Read { why, .. } if matches!(why.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
                 anyhow::Error::new(why).context(format!(
                     "no context at {}: name one with --context FILE or STEMMA_CONTEXT (init writes one to DATA_DIR/admin/context.toml)",
                     file.display()
                 ))
             }
-            // Whoever may write it says whom we trust and which key we show.
+            // A user who can write the file decides which controller is trusted and which key is used, so such a file
+            // is refused.
             refused => refused.into(),
         })?;
         Self::parse(&text, file)
     }
 
+    /// Parses a context. Its paths are relative to the directory of the file.
     fn parse(text: &str, file: &Path) -> Result<Self> {
         let mut context: Self = toml::from_str(text).with_context(|| format!("{} is no context", file.display()))?;
         let dir = file.parent().unwrap_or(Path::new("."));
@@ -141,41 +147,46 @@ impl Context {
     }
 }
 
-/// Whether this is root on the controller's machine, without a context of their own. To others the directory is closed.
-fn is_on_controller(socket: &Path) -> bool {
-    let own = below_home(DEFAULT, home_directory().as_deref()).is_ok_and(|file| file.exists());
-    !own && std::fs::symlink_metadata(socket).is_ok_and(|found| found.file_type().is_socket())
+/// Returns whether root's socket is accessible and there is no default context. Only root can access the directory of
+/// the socket, so this is then root on the controller's machine.
+fn is_root_on_controller(socket: &Path) -> bool {
+    let has_context = file_by_name(DEFAULT_NAME, home_directory().as_deref()).is_ok_and(|file| file.exists());
+    !has_context && std::fs::symlink_metadata(socket).is_ok_and(|metadata| metadata.file_type().is_socket())
 }
 
 fn home_directory() -> Option<PathBuf> {
     std::env::var_os("HOME").map(PathBuf::from)
 }
 
-/// What has a slash is a path. A bare name stands below `~/.config/stemma`, whatever lies in the working directory: others may have filled that.
-fn file(said: &str, home: Option<&Path>) -> Result<PathBuf> {
-    if is_blank(said) {
-        let sentence = "the context is empty: name a file, or one below ~/.config/stemma, with --context or STEMMA_CONTEXT, or unset that";
-        return Err(Exit::Usage.because(sentence));
+/// Returns the file of a context. A text with a slash is a path. A bare name is always below `~/.config/stemma` and
+/// never in the working directory, which others may be able to write.
+fn context_file(text: &str, home: Option<&Path>) -> Result<PathBuf> {
+    if is_blank(text) {
+        let sentence =
+            "the context is empty: name a file, or one below ~/.config/stemma, with --context or STEMMA_CONTEXT, or unset that";
+        return Err(Exit::Usage.with_message(sentence));
     }
-    if said.contains('/') {
-        return Ok(PathBuf::from(said));
+    if text.contains('/') {
+        return Ok(PathBuf::from(text));
     }
-    if matches!(said, "." | "..") {
-        return Err(Exit::Usage
-            .because(format!("the context {said} is a directory: name a file in it, as {said}/context.toml")));
+    if matches!(text, "." | "..") {
+        return Err(
+            Exit::Usage.with_message(format!("the context {text} is a directory: name a file in it, as {text}/context.toml"))
+        );
     }
-    let file = below_home(said, home)?;
-    if !file.exists() && Path::new(said).is_file() {
-        bail!("no context at {}: for the file in the working directory write ./{said}", file.display());
+    let file = file_by_name(text, home)?;
+    if !file.exists() && Path::new(text).is_file() {
+        bail!("no context at {}: for the file in the working directory write ./{text}", file.display());
     }
     Ok(file)
 }
 
-/// The file of a context of that name. An empty or relative home would lead below the working directory.
-fn below_home(name: &str, home: Option<&Path>) -> Result<PathBuf> {
+/// Returns the file of the context with this name. An empty or relative home is refused, because it would lead below
+/// the working directory.
+fn file_by_name(name: &str, home: Option<&Path>) -> Result<PathBuf> {
     let Some(home) = home.filter(|home| home.is_absolute()) else {
         bail!(
-            "context {name:?} stands below ~/.config/stemma, and HOME is not set, or is no absolute path: name a file with --context ./FILE"
+            "context {name:?} is a file below ~/.config/stemma, but HOME is not set to an absolute path: name a file with --context ./FILE"
         );
     };
     Ok(home.join(".config/stemma").join(format!("{name}.toml")))
@@ -185,34 +196,31 @@ fn below_home(name: &str, home: Option<&Path>) -> Result<PathBuf> {
 mod tests {
     use super::*;
 
-    /// A variable that is not set made the path `~/.config/stemma/.toml`.
+    /// Regression: a variable that was not set produced the path `~/.config/stemma/.toml`.
     #[test]
-    fn x06_no_path_is_made_of_an_empty_context() {
-        for said in ["", " ", "\t", "\u{200b}"] {
-            let refused = file(said, None).unwrap_err().to_string();
-            assert!(
-                refused.contains("the context is empty") && refused.contains("STEMMA_CONTEXT"),
-                "{said:?}: {refused}"
-            );
+    fn x06_context_file_rejects_empty_name() {
+        for name in ["", " ", "\t", "\u{200b}"] {
+            let refused = context_file(name, None).unwrap_err().to_string();
+            assert!(refused.contains("the context is empty") && refused.contains("STEMMA_CONTEXT"), "{name:?}: {refused}");
         }
     }
 
-    /// `HOME=` read `.config/stemma/default.toml` of the working directory.
+    /// Regression: with `HOME=`, the file `.config/stemma/default.toml` of the working directory was read.
     #[test]
-    fn x06_no_path_is_made_of_an_empty_or_relative_home() {
+    fn x06_context_file_rejects_empty_or_relative_home() {
         for home in [None, Some(""), Some("."), Some("home/ada")] {
-            let refused = below_home(DEFAULT, home.map(Path::new)).unwrap_err().to_string();
-            assert!(refused.contains("HOME is not set, or is no absolute path"), "{home:?}: {refused}");
+            let refused = file_by_name(DEFAULT_NAME, home.map(Path::new)).unwrap_err().to_string();
+            assert!(refused.contains("HOME is not set to an absolute path"), "{home:?}: {refused}");
         }
-        let own = below_home(DEFAULT, Some(Path::new("/home/ada"))).unwrap();
+        let own = file_by_name(DEFAULT_NAME, Some(Path::new("/home/ada"))).unwrap();
         assert_eq!(own, Path::new("/home/ada/.config/stemma/default.toml"));
     }
 
-    /// A test of a package runs in the package's directory, where `Cargo.toml` lies.
+    /// The tests of a package run in the package's directory, which contains `Cargo.toml`.
     #[test]
-    fn x06_a_bare_name_is_no_file_of_the_working_directory() {
+    fn x06_context_file_ignores_working_directory_for_bare_name() {
         let home = tempfile::tempdir().unwrap();
-        let file = |said| file(said, Some(home.path()));
+        let file = |said| context_file(said, Some(home.path()));
         let refused = file("Cargo.toml").unwrap_err().to_string();
         assert!(refused.contains("no context at ") && refused.ends_with("write ./Cargo.toml"), "{refused}");
         assert_eq!(file("./Cargo.toml").unwrap(), Path::new("./Cargo.toml"));
@@ -223,29 +231,28 @@ mod tests {
     }
 
     #[test]
-    fn s71_a_context_that_others_may_write_is_refused_with_the_fixing_command() {
+    fn s71_context_is_refused_with_fix_when_others_can_write() {
         use std::os::unix::fs::PermissionsExt as _;
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("c.toml");
         std::fs::write(&file, "url = \"https://x:1\"\n").unwrap();
         for (mode, refused) in [(0o600, false), (0o644, false), (0o666, true), (0o664, true)] {
             std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
-            let said = Context::read(&file).err().map(|error| format!("{error:#}"));
+            let error = Context::read(&file).err().map(|error| format!("{error:#}"));
             let shown = file.display();
-            let sentence = format!(
-                "{shown}: others may write it (mode {mode:04o}), so it is not trusted; run: chmod go-w {shown}"
-            );
-            assert_eq!(said, refused.then_some(sentence), "{mode:o}");
+            let sentence =
+                format!("{shown}: others may write it (mode {mode:04o}), so it is not trusted; run: chmod go-w {shown}");
+            assert_eq!(error, refused.then_some(sentence), "{mode:o}");
         }
     }
 
     #[test]
-    fn y09_a_context_that_is_there_and_no_text_is_not_called_absent() {
+    fn y09_read_distinguishes_invalid_context_from_missing() {
         use std::os::unix::fs::PermissionsExt as _;
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("c.toml");
-        let said = || format!("{:#}", Context::read(&file).unwrap_err());
-        let absent = said();
+        let error = || format!("{:#}", Context::read(&file).unwrap_err());
+        let absent = error();
         assert!(absent.starts_with(&format!("no context at {}: name one with --context", file.display())), "{absent}");
         assert!(absent.ends_with("context.toml): No such file or directory (os error 2)"), "{absent}");
         let utf_16: Vec<u8> = "url = \"https://x:1\"\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
@@ -254,12 +261,12 @@ mod tests {
         {
             std::fs::write(&file, bytes).unwrap();
             std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
-            assert_eq!(said(), format!("{}: {why}", file.display()));
+            assert_eq!(error(), format!("{}: {why}", file.display()));
         }
     }
 
     #[test]
-    fn y09_the_file_of_a_token_holds_one_alone() {
+    fn y09_token_rejects_file_with_other_content() {
         use std::os::unix::fs::PermissionsExt as _;
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("token");
@@ -271,11 +278,11 @@ mod tests {
         };
         let (id, secret) = ("0123456789abcdef", "0123456789abcdef".repeat(4));
         let good = format!("{id}.{secret}");
-        // A controller makes 32 random bytes in base64url, without what fills it up.
-        let of_controller = format!("{id}.{}-_{}", "A".repeat(20), "z9".repeat(10) + "Z");
-        for good in [&good, &of_controller] {
-            for (before, behind) in [("", ""), ("", "\n"), (" ", "\r\n\n")] {
-                let text = format!("{before}{good}{behind}");
+        // A controller creates 32 random bytes in base64url, without padding.
+        let base64_token = format!("{id}.{}-_{}", "A".repeat(20), "z9".repeat(10) + "Z");
+        for good in [&good, &base64_token] {
+            for (before, after) in [("", ""), ("", "\n"), (" ", "\r\n\n")] {
+                let text = format!("{before}{good}{after}");
                 assert_eq!(token(&text).unwrap().as_ref(), Some(good), "{text:?}");
             }
         }
@@ -289,11 +296,11 @@ mod tests {
             (format!("# {good}\n"), "a comment"),
             (format!("{good} # of ci"), "blanks"),
             (good.chars().flat_map(|letter| [letter, '\0']).collect(), ": it is a text in UTF-16: save it in UTF-8; "),
-            (format!("{id}.s\u{e9}cret"), "no ASCII"),
-            (format!("{id}.se\u{1}cret"), "no ASCII"),
+            (format!("{id}.s\u{e9}cret"), "not printable ASCII"),
+            (format!("{id}.se\u{1}cret"), "not printable ASCII"),
             (format!("{good},"), "behind its dot has 65 characters"),
             (format!("{good}x"), "behind its dot has 65 characters"),
-            (format!("{of_controller}x"), "behind its dot has 44 characters"),
+            (format!("{base64_token}x"), "behind its dot has 44 characters"),
             (good[..20].to_owned(), "behind its dot has 3 characters"),
             (good[..40].to_owned(), "behind its dot has 23 characters"),
             (good[1..].to_owned(), "before its dot has 15 characters"),
@@ -305,14 +312,14 @@ mod tests {
             (id.to_owned(), "it is not ID.SECRET"),
             ("abc".to_owned(), "it is not ID.SECRET"),
         ] {
-            let said = token(&text).unwrap_err();
-            assert!(said.starts_with(&format!("{}: holds no token alone: ", file.display())), "{text:?}: {said}");
-            assert!(said.contains(what) && said.ends_with("; nothing was sent"), "{text:?}: {said}");
+            let error = token(&text).unwrap_err();
+            assert!(error.starts_with(&format!("{}: holds no token alone: ", file.display())), "{text:?}: {error}");
+            assert!(error.contains(what) && error.ends_with("; nothing was sent"), "{text:?}: {error}");
         }
     }
 
     #[test]
-    fn paths_are_relative_to_the_file_and_unknown_fields_are_refused() {
+    fn context_paths_are_relative_to_file() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("c.toml");
         std::fs::write(&file, "url = \"https://x:1\"\nca = \"ca.pem\"\nkey = \"/k.pem\"\n").unwrap();

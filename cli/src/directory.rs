@@ -1,8 +1,9 @@
-//! Which files of a directory are read: by their names, as run-parts takes the programs of a directory.
+//! Decides which files of a directory are read, by their names, as `run-parts` decides for programs.
 //!
-//! Editors, package managers and people leave files beside those that are meant, as `.site.yaml`, `site.yaml~` and `site.yaml.rpmsave`. To read one would
-//! apply what somebody had put away. To pass it over without a word would hide a file that was meant, so it is said; what never was a
-//! manifest, as a script or a template, is not.
+//! Editors, package managers and people leave other files next to the manifests, such as `.site.yaml`, `site.yaml~` and
+//! `site.yaml.rpmsave`. Reading one would apply what somebody has removed. Ignoring it silently could hide a file that
+//! should be read, so a skipped file is reported. A file that never was a manifest, such as a script or a template, is
+//! not reported.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -13,67 +14,69 @@ use stemma_core::name::is_run_parts_name;
 
 use crate::output::printable;
 
-/// What manifests end with.
-pub(crate) const MANIFESTS: &[&str] = &["yaml", "yml", "json"];
-/// What a namespace of the catalogue ends with.
-pub(crate) const NAMESPACES: &[&str] = &["json"];
-/// What stands behind the ending of a file that was put away.
-const PUT_AWAY: &[&str] = &[
-    "backup", "bad", "bak", "copy", "disabled", "dist", "new", "off", "old", "orig", "part", "pacnew", "pacorig",
-    "pacsave", "rej", "rpmnew", "rpmorig", "rpmsave", "sav", "save", "swn", "swo", "swp", "swx", "temp", "tmp",
+/// File extensions of manifests.
+pub(crate) const MANIFEST_EXTENSIONS: &[&str] = &["yaml", "yml", "json"];
+/// File extensions of catalogue namespaces.
+pub(crate) const NAMESPACE_EXTENSIONS: &[&str] = &["json"];
+/// Suffixes that mark a backup, after the file's own extension.
+const BACKUP_EXTENSIONS: &[&str] = &[
+    "backup", "bad", "bak", "copy", "disabled", "dist", "new", "off", "old", "orig", "part", "pacnew", "pacorig", "pacsave",
+    "rej", "rpmnew", "rpmorig", "rpmsave", "sav", "save", "swn", "swo", "swp", "swx", "temp", "tmp",
 ];
-/// How many of those that are left out are named.
-const FEW: usize = 5;
+/// Maximum number of skipped files that a warning names.
+const MAX_NAMES: usize = 5;
 
-/// The files right in a directory, in the order of their names.
+/// The files directly in a directory, in the order of their names.
 #[derive(Debug, Default)]
 pub(crate) struct Listing {
-    /// Those that are read.
-    pub(crate) taken: Vec<PathBuf>,
-    /// Those that look as if they were meant, and are not read.
-    pub(crate) left_out: Vec<PathBuf>,
+    /// The files to read.
+    pub(crate) files: Vec<PathBuf>,
+    /// The files that look like manifests and are not read.
+    pub(crate) skipped: Vec<PathBuf>,
 }
 
 impl Listing {
-    /// Of a directory, by what the names end with.
+    /// Lists a directory, for files with these extensions.
     ///
     /// # Errors
-    /// When it can't be read.
-    pub(crate) fn of(directory: &Path, endings: &[&str]) -> io::Result<Self> {
+    /// Fails if the directory can't be read.
+    pub(crate) fn read(directory: &Path, endings: &[&str]) -> io::Result<Self> {
         let mut listing = Self::default();
         for entry in std::fs::read_dir(directory)? {
             let file = entry?.path();
-            match Named::of(file.file_name().unwrap_or_default(), endings) {
-                // Also a directory and a link that leads nowhere, whose names are in the error then. A pipe would be waited for without end.
-                Named::Meant if file.is_file() || file.is_dir() || !file.exists() => listing.taken.push(file),
-                Named::LeftOver if file.is_dir() => {}
-                Named::Meant | Named::LeftOver => listing.left_out.push(file),
-                Named::Otherwise => {}
+            match FileNameClass::from_name(file.file_name().unwrap_or_default(), endings) {
+                // Directories and dangling links are listed too, so that the error names them. A pipe is skipped,
+                // because reading it would block forever.
+                FileNameClass::Regular if file.is_file() || file.is_dir() || !file.exists() => listing.files.push(file),
+                FileNameClass::Leftover if file.is_dir() => {}
+                FileNameClass::Regular | FileNameClass::Leftover => listing.skipped.push(file),
+                FileNameClass::Other => {}
             }
         }
-        listing.taken.sort();
-        listing.left_out.sort();
+        listing.files.sort();
+        listing.skipped.sort();
         Ok(listing)
     }
 
-    /// Says what is left out of a directory and of those below it, in one line for each reason.
-    pub(crate) fn tell_left_out(left_out: &[PathBuf], directory: &Path, endings: &[&str]) {
-        for line in Self::warnings(left_out, directory, endings) {
-            tell!("{line}");
+    /// Reports the skipped files of a directory and of those below it, in one line for each reason.
+    pub(crate) fn warn_skipped(skipped: &[PathBuf], directory: &Path, endings: &[&str]) {
+        for line in Self::skip_warnings(skipped, directory, endings) {
+            errln!("{line}");
         }
     }
 
-    /// What is left out: by its name, or since it is no regular file.
-    fn warnings(left_out: &[PathBuf], directory: &Path, endings: &[&str]) -> Vec<String> {
-        let is_meant = |file: &&PathBuf| Named::of(file.file_name().unwrap_or_default(), endings) == Named::Meant;
-        let (no_files, by_name): (Vec<&PathBuf>, Vec<&PathBuf>) = left_out.iter().partition(is_meant);
+    /// Returns a warning for each reason: the name, or not a regular file.
+    fn skip_warnings(skipped: &[PathBuf], directory: &Path, endings: &[&str]) -> Vec<String> {
+        let is_regular_name =
+            |file: &&PathBuf| FileNameClass::from_name(file.file_name().unwrap_or_default(), endings) == FileNameClass::Regular;
+        let (special, by_name): (Vec<&PathBuf>, Vec<&PathBuf>) = skipped.iter().partition(is_regular_name);
         let forms: Vec<String> = endings.iter().map(|ending| format!("NAME.{ending}")).collect();
         let rule = format!("{} is read, with a NAME of letters, digits, - and _", forms.join(", "));
-        [(by_name, rule.as_str()), (no_files, "no pipe, socket or device is read")]
+        [(by_name, rule.as_str()), (special, "no pipe, socket or device is read")]
             .into_iter()
             .filter(|(files, _)| !files.is_empty())
             .map(|(files, rule)| {
-                let names = few(&files, directory);
+                let names = first_names(&files, directory);
                 format!(
                     "warning: {}: left out: {names}; of a directory {rule}; any file is read by its own path",
                     directory.display()
@@ -83,47 +86,48 @@ impl Listing {
     }
 }
 
-/// The first of these files by their paths below a directory, and how many more there are.
-fn few(files: &[&PathBuf], directory: &Path) -> String {
+/// Returns the first of these files, as paths relative to a directory, and the number of the others.
+fn first_names(files: &[&PathBuf], directory: &Path) -> String {
     let name = |file: &&PathBuf| printable(&file.strip_prefix(directory).unwrap_or(file).to_string_lossy());
-    let mut names: Vec<String> = files.iter().take(FEW).map(name).collect();
-    if let more @ 1.. = files.len().saturating_sub(FEW) {
+    let mut names: Vec<String> = files.iter().take(MAX_NAMES).map(name).collect();
+    if let more @ 1.. = files.len().saturating_sub(MAX_NAMES) {
         names.push(format!("{more} more"));
     }
     names.join(", ")
 }
 
-/// What was named and what was met, so that a path is read once and said once to be left out, however often and in whichever way it is named.
-pub(crate) struct Once {
-    named: BTreeSet<PathBuf>,
-    seen: BTreeSet<PathBuf>,
+/// The paths that were named or visited. Each path is read once and reported as skipped once, however often and in
+/// whatever form it is named.
+pub(crate) struct VisitedPaths {
+    named_paths: BTreeSet<PathBuf>,
+    seen_paths: BTreeSet<PathBuf>,
 }
 
-impl Once {
-    /// Of the paths that were named.
-    pub(crate) fn of(named: &[PathBuf]) -> Self {
-        Self { named: named.iter().map(|path| identity(path)).collect(), seen: BTreeSet::new() }
+impl VisitedPaths {
+    /// Starts with the paths that were named.
+    pub(crate) fn new(named: &[PathBuf]) -> Self {
+        Self { named_paths: named.iter().map(|path| canonical_path(path)).collect(), seen_paths: BTreeSet::new() }
     }
 
-    /// Whether the path was named itself: then it is read, whatever its directory leaves out.
+    /// Returns whether the path was named itself. Then it is read even if its directory would skip it.
     pub(crate) fn is_named(&self, path: &Path) -> bool {
-        self.named.contains(&identity(path))
+        self.named_paths.contains(&canonical_path(path))
     }
 
-    /// Whether the path is met for the first time.
-    pub(crate) fn is_new(&mut self, path: &Path) -> bool {
-        self.seen.insert(identity(path))
+    /// Records the path. Returns whether it is visited for the first time.
+    pub(crate) fn visit(&mut self, path: &Path) -> bool {
+        self.seen_paths.insert(canonical_path(path))
     }
 
-    /// Keeps of what a directory leaves out by its names that which nobody named and which was not said before.
-    pub(crate) fn keep_left_out(&mut self, left_out: &mut Vec<PathBuf>) {
-        left_out.retain(|path| !self.is_named(path) && self.is_new(path));
+    /// Removes the skipped paths that were named themselves or are already recorded.
+    pub(crate) fn retain_new(&mut self, skipped: &mut Vec<PathBuf>) {
+        skipped.retain(|path| !self.is_named(path) && self.visit(path));
     }
 }
 
-/// One path for every way of writing it. A link to a file stays a file of its own: an object that two names lead to is refused where it is read, and
-/// not passed over.
-fn identity(path: &Path) -> PathBuf {
+/// Returns the same path for every spelling of it. A link to a file stays a separate path, so an object that is read
+/// through two names is refused as a duplicate, not ignored.
+fn canonical_path(path: &Path) -> PathBuf {
     if path == Path::new("-") {
         return path.to_owned();
     }
@@ -137,44 +141,46 @@ fn identity(path: &Path) -> PathBuf {
     }
 }
 
-/// What a name says of its file.
+/// The class of a file, by its name. It decides whether the file is read, reported or ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Named {
-    /// It is meant: a word that run-parts would take, a dot, and an ending.
-    Meant,
-    /// It is like one that is meant: hidden, or left by a program.
-    LeftOver,
-    /// It is something else.
-    Otherwise,
+enum FileNameClass {
+    /// A file to read: a name that run-parts accepts, a dot, and an extension.
+    Regular,
+    /// A hidden file, or one that a program left there, with the extension of a file to read.
+    Leftover,
+    /// Any other file.
+    Other,
 }
 
-impl Named {
-    fn of(name: &OsStr, endings: &[&str]) -> Self {
+impl FileNameClass {
+    /// Classifies a file name. `endings` are the extensions of the files to read.
+    fn from_name(name: &OsStr, endings: &[&str]) -> Self {
         let name = name.to_string_lossy();
         let is_ending = |text: &str| endings.iter().any(|ending| text.eq_ignore_ascii_case(ending));
         match name.rsplit_once('.') {
-            Some((word, ending)) if endings.contains(&ending) && is_run_parts_name(word) => return Self::Meant,
-            Some((_, ending)) if is_ending(ending) => return Self::LeftOver,
+            Some((word, ending)) if endings.contains(&ending) && is_run_parts_name(word) => return Self::Regular,
+            Some((_, ending)) if is_ending(ending) => return Self::Leftover,
             _ => {}
         }
         let parts: Vec<&str> = name.split('.').skip(1).collect();
         let is_hidden = name.starts_with('.') && parts.iter().any(|part| is_ending(part));
         // `site.yaml~`, `#site.yaml#`, `site.yaml (copy)`.
-        let goes_on = |part: &&str| {
+        let has_suffix = |part: &&str| {
             part.split_once(|letter: char| !letter.is_ascii_alphanumeric()).is_some_and(|(ending, _)| is_ending(ending))
         };
         // `site.yaml.bak`.
-        let is_put_away = parts.windows(2).any(|pair| is_ending(pair[0]) && is_mark(pair[1]));
-        if is_hidden || is_put_away || parts.iter().any(goes_on) { Self::LeftOver } else { Self::Otherwise }
+        let is_backup = parts.windows(2).any(|pair| is_ending(pair[0]) && is_backup_mark(pair[1]));
+        if is_hidden || is_backup || parts.iter().any(has_suffix) { Self::Leftover } else { Self::Other }
     }
 }
 
-/// Whether a part of a name says that a file was put away: a known word, a number, one of dpkg's, of ucf's, or of an editor's (`~1~`).
-fn is_mark(part: &str) -> bool {
+/// Returns whether a part of a name marks a backup: a known word, a number, or a mark of dpkg, ucf or an editor
+/// (`~1~`).
+fn is_backup_mark(part: &str) -> bool {
     let part = part.trim_end_matches(['~', '#']).to_ascii_lowercase();
     let is_number = !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
-    let is_of_dpkg = ["dpkg-", "ucf-", "~"].iter().any(|start| part.starts_with(start));
-    is_number || is_of_dpkg || PUT_AWAY.contains(&part.as_str())
+    let is_tool_mark = ["dpkg-", "ucf-", "~"].iter().any(|start| part.starts_with(start));
+    is_number || is_tool_mark || BACKUP_EXTENSIONS.contains(&part.as_str())
 }
 
 #[cfg(test)]
@@ -184,11 +190,12 @@ mod tests {
 
     use super::*;
 
-    /// What is taken is what `run-parts --list` lists of the same words without their endings (debianutils 5.7, run-parts(8)).
+    /// The accepted names are those that `run-parts --list` accepts, without their extensions (debianutils 5.7,
+    /// run-parts(8)).
     #[test]
-    fn y08_a_file_of_a_directory_is_read_by_a_name_that_run_parts_would_take() {
+    fn y08_listing_reads_file_with_run_parts_name() {
         for name in ["site.yaml", "10-site.yml", "a_b.json", "SITE.yaml", "0.yaml", "-.yaml"] {
-            assert_eq!(Named::of(name.as_ref(), MANIFESTS), Named::Meant, "{name}");
+            assert_eq!(FileNameClass::from_name(name.as_ref(), MANIFEST_EXTENSIONS), FileNameClass::Regular, "{name}");
         }
         for name in [
             ".yaml",
@@ -225,7 +232,7 @@ mod tests {
             "site.yaml-",
             ".site.yaml.x7Jq2a~",
         ] {
-            assert_eq!(Named::of(name.as_ref(), MANIFESTS), Named::LeftOver, "{name}");
+            assert_eq!(FileNameClass::from_name(name.as_ref(), MANIFEST_EXTENSIONS), FileNameClass::Leftover, "{name}");
         }
         for name in [
             "README",
@@ -245,20 +252,20 @@ mod tests {
             "Makefile",
             "site.yaml.gpg",
         ] {
-            assert_eq!(Named::of(name.as_ref(), MANIFESTS), Named::Otherwise, "{name}");
+            assert_eq!(FileNameClass::from_name(name.as_ref(), MANIFEST_EXTENSIONS), FileNameClass::Other, "{name}");
         }
-        assert_eq!(Named::of("site.yaml".as_ref(), NAMESPACES), Named::Otherwise);
+        assert_eq!(FileNameClass::from_name("site.yaml".as_ref(), NAMESPACE_EXTENSIONS), FileNameClass::Other);
     }
 
     #[test]
-    fn y08_a_path_is_the_same_however_it_is_written() {
+    fn y08_canonical_path_ignores_spelling() {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
         fs::create_dir_all(path("site/sub")).unwrap();
         fs::write(path("site/a.yaml"), "").unwrap();
         symlink("site", path("link")).unwrap();
         symlink("a.yaml", path("site/b.yaml")).unwrap();
-        let mut once = Once::of(&[path("link"), path("site/./.a.yaml")]);
+        let mut once = VisitedPaths::new(&[path("link"), path("site/./.a.yaml")]);
         assert!(once.is_named(&path("site")) && once.is_named(&path("site/sub/..")), "a directory");
         assert!(once.is_named(&path("link/.a.yaml")), "a file, also one that is not there");
         assert!(!once.is_named(&path("site/a.yaml")));
@@ -270,14 +277,14 @@ mod tests {
             ("site/sub", true),
             ("link/sub/", false),
         ] {
-            assert_eq!(once.is_new(&path(name)), is_new, "{name}");
+            assert_eq!(once.visit(&path(name)), is_new, "{name}");
         }
-        assert!(once.is_new(Path::new("-")) && !once.is_new(Path::new("-")), "standard input is read once");
-        assert!(once.is_new(Path::new("./-")), "and this is a file");
+        assert!(once.visit(Path::new("-")) && !once.visit(Path::new("-")), "standard input is read once");
+        assert!(once.visit(Path::new("./-")), "and this is a file");
     }
 
     #[test]
-    fn y08_what_is_no_file_is_left_out_and_a_link_that_leads_nowhere_is_named() {
+    fn y08_listing_skips_non_files_and_reports_dangling_links() {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
         fs::write(path("b.yaml"), "").unwrap();
@@ -287,10 +294,10 @@ mod tests {
         fs::create_dir(path("dir.yaml")).unwrap();
         fs::create_dir(path(".dir.yaml")).unwrap();
         let _socket = std::os::unix::net::UnixListener::bind(path("socket.yaml")).unwrap();
-        let Listing { taken, left_out } = Listing::of(directory.path(), MANIFESTS).unwrap();
+        let Listing { files: taken, skipped: left_out } = Listing::read(directory.path(), MANIFEST_EXTENSIONS).unwrap();
         assert_eq!(taken, ["a.yaml", "b.yaml", "dir.yaml", "gone.yaml"].map(path));
         assert_eq!(left_out, [".#b.yaml", "socket.yaml"].map(path));
-        let told = Listing::warnings(&left_out, directory.path(), MANIFESTS);
+        let told = Listing::skip_warnings(&left_out, directory.path(), MANIFEST_EXTENSIONS);
         let begins = format!("warning: {}: left out: ", directory.path().display());
         let told: Vec<&str> = told.iter().map(|line| line.strip_prefix(&begins).unwrap()).collect();
         assert_eq!(

@@ -1,63 +1,64 @@
-//! The exit status of the command: a script can tell from it what became of a run.
+//! The exit status of the command. It tells a script how the run ended.
 
 use std::process::ExitCode;
 
-/// Why the command did not end with 0.
+/// The reason for an exit status other than 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// It could not be done.
+    /// The command failed.
     Error = 1,
-    /// It was not said what to do.
+    /// The arguments do not say what to do.
     Usage = 2,
-    /// What it is about is not there.
+    /// The object of the command does not exist.
     NotFound = 3,
-    /// Someone else's value, or a newer one, stands in the way.
+    /// Another manager's value, or a newer revision, is in the way.
     Conflict = 4,
-    /// It may have been carried out: the answer was lost.
+    /// The write may have been carried out, because the response was lost.
     Unknown = 5,
-    /// What was compared differs.
+    /// The compared objects differ (`catalog import --diff`).
     Differs = 6,
 }
 
-/// A sentence with the status that goes with it.
+/// An error message with its exit status.
 #[derive(Debug, thiserror::Error)]
 #[error("{sentence}")]
-struct Failure {
+struct ExitError {
     exit: Exit,
     sentence: String,
-    /// Whether writes of the same command were made before.
+    /// True if earlier writes of the same command were made.
     is_partial: bool,
 }
 
 impl Exit {
-    /// The status that was given with an error.
-    pub(crate) fn given(error: &anyhow::Error) -> Option<Self> {
-        error.downcast_ref::<Failure>().map(|failure| failure.exit)
+    /// Returns the status attached to an error.
+    pub(crate) fn from_exit_error(error: &anyhow::Error) -> Option<Self> {
+        error.downcast_ref::<ExitError>().map(|failure| failure.exit)
     }
 
-    /// An error that ends the command with this status.
-    pub(crate) fn because(self, sentence: impl Into<String>) -> anyhow::Error {
-        Failure { exit: self, sentence: sentence.into(), is_partial: false }.into()
+    /// Returns an error that ends the command with this status.
+    pub(crate) fn with_message(self, sentence: impl Into<String>) -> anyhow::Error {
+        ExitError { exit: self, sentence: sentence.into(), is_partial: false }.into()
     }
 
-    /// The same where writes of this command were made before, as the sentence says.
-    pub(crate) fn after_others(self, sentence: impl Into<String>) -> anyhow::Error {
-        Failure { exit: self, sentence: sentence.into(), is_partial: true }.into()
+    /// Like [`Self::with_message`], for an error after earlier writes of the same command. The message mentions them.
+    pub(crate) fn partial_failure(self, sentence: impl Into<String>) -> anyhow::Error {
+        ExitError { exit: self, sentence: sentence.into(), is_partial: true }.into()
     }
 }
 
-/// Whether writes of the same command were made before the error, as its sentence says.
+/// Returns whether earlier writes of the same command were made before the error. The message mentions them.
 pub(crate) fn is_partial(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<Failure>().is_some_and(|failure| failure.is_partial)
+    error.downcast_ref::<ExitError>().is_some_and(|failure| failure.is_partial)
 }
 
-/// Prints an error with its causes and gives its status. Of a command that writes it says that nothing was changed, once.
+/// Prints an error with its causes and returns its status. For a write command it adds that nothing was changed, unless
+/// the message already says so.
 pub(crate) fn report(error: &anyhow::Error, writes: bool) -> ExitCode {
     let text = format!("{error:#}");
-    let exit = Exit::of(error);
-    tell!("error: {}", text.trim_end());
+    let exit = Exit::from_error(error);
+    errln!("error: {}", text.trim_end());
     if writes && exit != Exit::Unknown && !is_partial(error) && !text.contains("nothing was ") {
-        tell!("  nothing was changed");
+        errln!("  nothing was changed");
     }
     ExitCode::from(exit as u8)
 }

@@ -1,25 +1,26 @@
-//! The operator's command: manifests and questions, with and without a controller.
+//! The command `stemma` of operators. It reads and writes objects of a controller. It also checks and renders manifests
+//! without a controller.
 
 #[macro_use]
-mod output; // First, for its macros.
+mod output; // Declared first, because the other modules use its macros.
 
 mod api;
 mod args;
-mod beside;
 mod command;
 mod completion;
 mod context;
+mod context_dir;
 mod directory;
 mod exit;
 mod explain;
-mod handover;
+mod host_limit;
+mod include_path;
 mod local;
 mod manifest;
 mod path;
-mod place;
 mod problem;
-mod radius;
 mod settings;
+mod source_map;
 mod tree;
 pub mod yaml;
 
@@ -33,15 +34,18 @@ use clap_complete::CompleteEnv;
 use stemma_core::name;
 use stemma_wire::error::quote;
 
-use api::Api;
-use args::{Args, Asked, Catalog, Command, Explained, Kind, Mode, Named, Release, Subject, Token};
-use command::each::Objects;
-use command::import::Import;
-use command::{access, apply, describe, label, node, primary, question, tasks, token, watch, write};
+use api::ApiClient;
+use args::{
+    Args, CatalogCommand, Command, ExplainTarget, GetTarget, ImportMode, KindArg, ObjectArgs, ObjectRef, ReleaseCommand,
+    TokenCommand,
+};
+use command::batch::Targets;
+use command::import::ReleaseImport;
+use command::{access, apply, describe, label, node, primary, read, tasks, token, watch, write};
 use exit::Exit;
 
 /// The commands that write nothing.
-const QUESTIONS: &[&[&str]] = &[
+const READ_COMMANDS: &[&[&str]] = &[
     &["resolve"],
     &["render"],
     &["validate"],
@@ -62,20 +66,22 @@ const QUESTIONS: &[&[&str]] = &[
     &["cert", "list"],
 ];
 
-/// The options that mean something to writes alone, but for `manager`, whose part `get -o manifest` prints.
-const OF_WRITES: &[&str] = &["manager", "reason", "dry_run", "strict", "max_nodes", "yes"];
+/// The options that only writes use. Exception: `get -o manifest` uses `manager` to select the fields to print.
+const WRITE_OPTIONS: &[&str] = &["manager", "reason", "dry_run", "strict", "max_nodes", "yes"];
 
-/// The commands that are about no nodes, and take options of nodes only to refuse them.
-const OF_LEVELS: [&str; 2] = ["pause", "resume"];
+/// The commands for clusters and node groups. They parse the node options only to refuse them, so help hides these.
+const LEVEL_COMMANDS: [&str; 2] = ["pause", "resume"];
 
-/// The options of a selection that mean something to nodes alone.
-const OF_NODES: [&str; 2] = ["state", "nodegroup"];
+/// The selection options that apply to nodes only.
+const NODE_OPTIONS: [&str; 2] = ["state", "nodegroup"];
 
-/// The options whose text may be empty: a description or title is taken away then, and labels are refused as Magnum's command refuses them.
-const MAY_BE_EMPTY: [&str; 3] = ["description", "title", "labels"];
+/// The options that may be empty. An empty description or title is removed. Empty labels are refused later, with
+/// a message of their own.
+const EMPTY_ALLOWED: [&str; 3] = ["description", "title", "labels"];
 
-/// The arguments that name objects or what is given to them: several with commas, and each by a path.
-const NAMES: [&str; 18] = [
+/// The arguments that are names: of objects, or of values that are given to objects. Several are separated by commas,
+/// and each may be a path.
+const NAME_ARGUMENTS: [&str; 18] = [
     "subject",
     "names",
     "words",
@@ -96,24 +102,24 @@ const NAMES: [&str; 18] = [
     "id",
 ];
 
-/// The command line as clap knows it, for completions and man pages. The help of a question leaves out what only writes take.
+/// Returns clap's command line, for completion and man pages. The help of a read command hides the options of writes.
 pub fn command_line() -> clap::Command {
     let command = Args::command();
-    let of_writes = command.get_arguments().filter(|option| OF_WRITES.contains(&option.get_id().as_str()));
-    let hidden: Vec<Arg> = of_writes.map(|option| option.clone().hide(true)).collect();
-    // A part of what is there is asked for by its manager.
-    let of_export: Vec<Arg> = hidden.iter().filter(|option| option.get_id().as_str() != "manager").cloned().collect();
-    let command = QUESTIONS.iter().fold(command, |command, path| {
-        with_options(command, path, if *path == ["get"] { &of_export } else { &hidden })
-    });
-    let hide = |command: clap::Command, option| command.mut_arg(option, |option| option.hide(true));
-    OF_LEVELS
+    let write_options = command.get_arguments().filter(|option| WRITE_OPTIONS.contains(&option.get_id().as_str()));
+    let hidden: Vec<Arg> = write_options.map(|option| option.clone().hide(true)).collect();
+    // `get -o manifest` selects a part of an object by its manager.
+    let export_options: Vec<Arg> = hidden.iter().filter(|option| option.get_id().as_str() != "manager").cloned().collect();
+    let command = READ_COMMANDS
         .iter()
-        .fold(command, |command, name| command.mut_subcommand(name, |command| OF_NODES.into_iter().fold(command, hide)))
+        .fold(command, |command, path| with_options(command, path, if *path == ["get"] { &export_options } else { &hidden }));
+    let hide = |command: clap::Command, option| command.mut_arg(option, |option| option.hide(true));
+    LEVEL_COMMANDS
+        .iter()
+        .fold(command, |command, name| command.mut_subcommand(name, |command| NODE_OPTIONS.into_iter().fold(command, hide)))
 }
 
-/// A command with options of its own at the end of a path, in place of those that all have. Where it has one already, as `validate` its
-/// `--strict`, that stays.
+/// Adds options to the command at a path, in place of the global ones. An option that the command has itself, such as
+/// `--strict` of `validate`, stays.
 fn with_options(command: clap::Command, path: &[&'static str], options: &[Arg]) -> clap::Command {
     match path {
         [] => {
@@ -125,28 +131,29 @@ fn with_options(command: clap::Command, path: &[&'static str], options: &[Arg]) 
     }
 }
 
-/// Runs the command as the process's arguments say.
+/// Runs the command with the arguments of the process.
 pub fn main() -> ExitCode {
-    CompleteEnv::with_factory(|| completion::completing(command_line())).var(completion::VARIABLE).complete();
+    CompleteEnv::with_factory(|| completion::with_completions(command_line())).var(completion::VARIABLE).complete();
     let mut command = command_line();
     let matches = command.get_matches_mut();
     let args = Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    let writes = args.command.writes();
-    if writes {
-        output::go_on_unread();
+    let is_write = args.command.is_write();
+    if is_write {
+        output::ignore_broken_pipe();
     }
-    match check_not_empty(&command, &matches).and_then(|()| run(args)) {
+    match check_not_empty(&command, &matches).and_then(|()| run_command(args)) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => exit::report(&error, writes),
+        Err(error) => exit::report(&error, is_write),
     }
 }
 
-/// Whether a text has nothing but blanks in it.
+/// Returns whether a text is empty or blank.
 fn is_blank(text: &OsStr) -> bool {
     text.to_str().is_some_and(name::is_blank)
 }
 
-/// Whether a part of what names something is empty: the key of `KEY=VALUE` and of `KEY-`, an entry between commas, a step between slashes.
+/// Returns whether a part of a name is empty: the key of `KEY=VALUE` or `KEY-`, an entry between commas, or a step
+/// between slashes.
 fn has_empty_part(text: &OsStr) -> bool {
     let Some(text) = text.to_str() else { return false };
     match text.split_once('=') {
@@ -155,14 +162,15 @@ fn has_empty_part(text: &OsStr) -> bool {
     }
 }
 
-/// Refuses an argument that is empty, or a part of which is. A variable that is not set makes one in a script, and an empty name, selector
-/// or filter must never stand for everything. All of them are looked at before the first request, so nothing is changed by then.
+/// Refuses an argument that is empty or has an empty part. A variable that is not set in a script produces one, and an
+/// empty name, selector or filter must never select everything. All arguments are checked before the first request, so
+/// nothing has been changed at that point.
 ///
 /// # Errors
-/// The argument, by its option or by what the help calls it.
+/// Usage error that names the argument by its option, or as the help does.
 fn check_not_empty(command: &clap::Command, matches: &ArgMatches) -> Result<()> {
-    let mut asked = command.get_arguments().filter(|argument| !MAY_BE_EMPTY.contains(&argument.get_id().as_str()));
-    asked.try_for_each(|argument| check_argument(argument, matches))?;
+    let mut arguments = command.get_arguments().filter(|argument| !EMPTY_ALLOWED.contains(&argument.get_id().as_str()));
+    arguments.try_for_each(|argument| check_argument(argument, matches))?;
     match matches.subcommand() {
         Some((name, below)) => {
             let command = command.find_subcommand(name).expect("a subcommand that was matched");
@@ -172,112 +180,112 @@ fn check_not_empty(command: &clap::Command, matches: &ArgMatches) -> Result<()> 
     }
 }
 
+/// Refuses an argument that is empty or blank, and a name with an empty part.
 fn check_argument(argument: &Arg, matches: &ArgMatches) -> Result<()> {
     let id = argument.get_id().as_str();
     let option = argument.get_long().map(|long| format!("--{long}"));
-    let called = match matches.value_source(id) {
-        Some(ValueSource::CommandLine) => {
-            option.unwrap_or_else(|| argument.get_value_names().unwrap_or_default().join(" "))
-        }
+    let name = match matches.value_source(id) {
+        Some(ValueSource::CommandLine) => option.unwrap_or_else(|| argument.get_value_names().unwrap_or_default().join(" ")),
         Some(ValueSource::EnvVariable) => argument.get_env().unwrap_or_default().to_string_lossy().into_owned(),
         Some(_) | None => return Ok(()),
     };
-    let refused = |what: String| Err(Exit::Usage.because(format!("{what} is empty: name what is meant")));
+    let usage_error = |what: String| Err(Exit::Usage.with_message(format!("{what} is empty: name what is meant")));
     for text in matches.get_raw(id).into_iter().flatten() {
         if is_blank(text) {
-            return refused(called);
+            return usage_error(name);
         }
-        if NAMES.contains(&id) && has_empty_part(text) {
-            return refused(format!("a part of {called} {}", quote(&text.to_string_lossy())));
+        if NAME_ARGUMENTS.contains(&id) && has_empty_part(text) {
+            return usage_error(format!("a part of {name} {}", quote(&text.to_string_lossy())));
         }
     }
     Ok(())
 }
 
-fn run(mut args: Args) -> Result<()> {
-    if let Some(files) = args.command.files().filter(|_| args.global.manager.is_none()) {
-        args.global.manager = settings::manager(files)?;
+/// Runs a command. Without `--manager`, the manager is the one that the directory of the manifests sets.
+fn run_command(mut args: Args) -> Result<()> {
+    if let Some(files) = args.command.manifests().filter(|_| args.global.manager.is_none()) {
+        args.global.manager = settings::directory_manager(files)?;
     }
     match args.command {
-        Command::Completion { shell } => completion::script(shell),
+        Command::Completion { shell } => completion::print_script(shell),
         Command::Resolve(files) => local::resolve(&files, args.global.output),
         Command::Validate { files, strict } => local::validate_files(&files, strict, args.global.output),
-        Command::Fields { path } => local::fields(path.as_deref(), args.global.output),
+        Command::Fields { path } => local::print_fields(path.as_deref(), args.global.output),
         Command::Render { files, node, task } => local::render(&files, &node, task.as_deref(), args.global.output),
         command => {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(ask(args.global, command))
+            runtime.block_on(run_remote(args.global, command))
         }
     }
 }
 
-/// What needs a controller.
-async fn ask(global: args::Global, command: Command) -> Result<()> {
-    if let Command::Token(Token::CaHash) = command {
-        say!("{}", api::ca_hash(&global)?);
+/// Runs a command that may need a controller.
+async fn run_remote(global: args::GlobalArgs, command: Command) -> Result<()> {
+    if let Command::Token(TokenCommand::CaHash) = command {
+        outln!("{}", api::ca_hash(&global)?);
         return Ok(());
     }
-    if let Command::Release(Release::Import { fuel, name, version, graph, force }) = &command {
-        let what = Import { path: fuel, graph, name, version: version.as_deref(), force: *force };
-        return command::import::release(&global, what).await;
+    if let Command::Release(ReleaseCommand::Import { fuel, name, version, graph, force }) = &command {
+        let what = ReleaseImport { path: fuel, graph, name, version: version.as_deref(), force: *force };
+        return command::import::import_release(&global, what).await;
     }
-    if let Command::Catalog(Catalog::Import { paths, builtin, diff, merge, overwrite }) = &command {
+    if let Command::Catalog(CatalogCommand::Import { paths, builtin, diff, merge, overwrite }) = &command {
         let mode = match (diff, merge, overwrite) {
-            (true, _, _) => Mode::Diff,
-            (_, true, _) => Mode::Merge,
-            (_, _, true) => Mode::Overwrite,
-            (false, false, false) => Mode::Keep,
+            (true, _, _) => ImportMode::Diff,
+            (_, true, _) => ImportMode::Merge,
+            (_, _, true) => ImportMode::Overwrite,
+            (false, false, false) => ImportMode::Keep,
         };
         return command::catalog::import(&global, paths, *builtin, mode).await;
     }
-    let api = &mut Api::new(&global)?;
-    if command.writes() { change(api, &global, command).await } else { question(api, &global, command).await }
+    let api = &mut ApiClient::new(&global)?;
+    if command.is_write() { run_write(api, &global, command).await } else { run_read(api, &global, command).await }
 }
 
-/// What changes nothing.
-async fn question(api: &mut Api, global: &args::Global, command: Command) -> Result<()> {
+/// Runs a command that changes nothing.
+async fn run_read(api: &mut ApiClient, global: &args::GlobalArgs, command: Command) -> Result<()> {
     let output = global.output;
     match command {
-        Command::Get { raw: Some(path), .. } => question::raw(api, &path).await,
-        Command::Get { subject: Some(Asked::Tasks(_)), watch: true, .. } => {
-            Err(Exit::Usage.because("tasks are not watched: `stemma events` tells what becomes of nodes"))
+        Command::Get { raw: Some(path), .. } => read::get_raw(api, &path).await,
+        Command::Get { subject: Some(GetTarget::Tasks(_)), watch: true, .. } => {
+            Err(Exit::Usage.with_message("tasks can't be watched: `stemma events` shows changes of nodes"))
         }
-        Command::Get { subject: Some(Asked::Tasks(name)), names, filter, .. } => {
+        Command::Get { subject: Some(GetTarget::Tasks(name)), names, filter, .. } => {
             let names: Vec<String> = name.into_iter().chain(names).collect();
             tasks::get(api, &names, &filter, output).await
         }
-        Command::Get { subject: Some(Asked::Objects(subject)), names, filter, watch, .. } => {
-            let (kind, names) = of_one_kind(&subject, names)?;
+        Command::Get { subject: Some(GetTarget::Objects(subject)), names, filter, watch, .. } => {
+            let (kind, names) = split_one_kind(&subject, names)?;
             if watch {
-                let watched = watch::Watched { kind, names: &names, filter: &filter, output };
+                let watched = watch::WatchOptions { kind, names: &names, filter: &filter, output };
                 return Box::pin(watch::watch(api, watched)).await;
             }
-            question::get(api, kind, &names, &filter, output).await
+            read::get(api, kind, &names, &filter, output).await
         }
-        Command::Describe { subject: Asked::Tasks(own), name } => {
-            let name = own.or(name).ok_or_else(|| Exit::Usage.because("which task? name one"))?;
+        Command::Describe { subject: GetTarget::Tasks(id), name } => {
+            let name = id.or(name).ok_or_else(|| Exit::Usage.with_message("which task? name one"))?;
             tasks::describe(api, &name, output).await
         }
-        Command::Describe { subject: Asked::Objects(subject), name } => {
-            let (kind, names) = of_one_kind(&subject, name)?;
-            let name = names.first().ok_or_else(|| Exit::Usage.because(format!("which {}? name one", kind.name())))?;
-            describe::describe(api, kind, kind.bare(name), output).await
+        Command::Describe { subject: GetTarget::Objects(subject), name } => {
+            let (kind, names) = split_one_kind(&subject, name)?;
+            let name = names.first().ok_or_else(|| Exit::Usage.with_message(format!("which {}? name one", kind.name())))?;
+            describe::describe(api, kind, kind.bare_name(name), output).await
         }
-        Command::Audit(asked) => command::audit::audit(api, &asked, output).await,
-        Command::Events(asked) => Box::pin(command::events::events(api, &asked, output)).await,
-        Command::Wait(waited) => {
-            let (kind, names) = of_one_kind(&waited.subject, waited.names.clone())?;
-            let names = command::events::awaited(api, kind, names, &waited.selection).await?;
-            Box::pin(command::events::wait(api, kind, &names, &waited)).await
+        Command::Audit(args) => command::audit::audit(api, &args, output).await,
+        Command::Events(args) => Box::pin(command::events::events(api, &args, output)).await,
+        Command::Wait(args) => {
+            let (kind, names) = split_one_kind(&args.subject, args.names.clone())?;
+            let names = command::events::selected_names(api, kind, names, &args.selection).await?;
+            Box::pin(command::events::wait(api, kind, &names, &args)).await
         }
-        Command::Explain { kind: Explained::Object(kind), name, question, about } => {
-            question::explain(api, kind, &name, question.zip(about.as_deref()), output).await
+        Command::Explain { kind: ExplainTarget::Object(kind), name, question, about } => {
+            read::explain(api, kind, &name, question.zip(about.as_deref()), output).await
         }
-        Command::Explain { kind: Explained::Key(bound), name, question: None, .. } => {
-            question::explain_key(api, bound, &name, output).await
+        Command::Explain { kind: ExplainTarget::Key(kind), name, question: None, .. } => {
+            read::explain_key(api, kind, &name, output).await
         }
         Command::Explain { .. } => {
-            Err(Exit::Usage.because("explain asks of a key, or of a node: nothing follows a key"))
+            Err(Exit::Usage.with_message("explain takes a node and what to explain of it, or a key and nothing else"))
         }
         Command::Trait(what) => node::traits(api, what, output).await,
         Command::Tag(what) => write::tag(api, what, output).await,
@@ -289,28 +297,28 @@ async fn question(api: &mut Api, global: &args::Global, command: Command) -> Res
     }
 }
 
-fn of_one_kind(subject: &Subject, names: impl IntoIterator<Item = String>) -> Result<(Kind, Vec<String>)> {
-    subject.with(names).map_err(|sentence| Exit::Usage.because(sentence))
+fn split_one_kind(subject: &ObjectRef, names: impl IntoIterator<Item = String>) -> Result<(KindArg, Vec<String>)> {
+    subject.with_names(names).map_err(|sentence| Exit::Usage.with_message(sentence))
 }
 
-/// What changes something.
-async fn change(api: &mut Api, global: &args::Global, command: Command) -> Result<()> {
+/// Runs a command that changes something.
+async fn run_write(api: &mut ApiClient, global: &args::GlobalArgs, command: Command) -> Result<()> {
     let output = global.output;
     match command {
         Command::Apply { files, force, adopt } => {
-            apply::apply(api, &files, apply::Terms { force, adopt: adopt.as_deref() }, output).await
+            apply::apply(api, &files, apply::ApplyOptions { force, adopt: adopt.as_deref() }, output).await
         }
         Command::Create(what) => write::create(api, what, output).await,
         Command::Delete(named) => {
-            let objects = Objects::of(api, &named).await?;
+            let objects = Targets::from_args(api, &named).await?;
             write::delete(api, &objects, output).await
         }
         Command::Label { subject, words, selection, not_inherited, merge, replace, overwrite } => {
             let merge = if merge { Some(true) } else { replace.then_some(false) };
             let has_names = subject.name.is_none() && selection.is_empty();
             let has_changes = not_inherited.is_empty() && merge.is_none();
-            let (names, changes) = label::split(&words, has_names, has_changes);
-            let objects = Objects::of(api, &Named { subject, names: names.to_vec(), selection }).await?;
+            let (names, changes) = label::split_words(&words, has_names, has_changes);
+            let objects = Targets::from_args(api, &ObjectArgs { subject, names: names.to_vec(), selection }).await?;
             let wanted = label::LabelChange { changes, not_inherited: &not_inherited, merge, overwrite };
             label::label(api, &objects, wanted, output).await
         }
@@ -333,70 +341,68 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_help_of_a_question_leaves_out_what_only_writes_take() {
+    fn help_of_read_command_omits_write_options() {
         let help = |path: &[&str]| {
             let error = command_line().try_get_matches_from([&["stemma"], path, &["--help"]].concat()).unwrap_err();
             error.to_string()
         };
-        for path in QUESTIONS {
+        for path in READ_COMMANDS {
             let text = help(path);
             assert!(text.contains("--context") && !text.contains("--dry-run") && !text.contains("--yes"), "{text}");
         }
         let all = Args::command();
         let leaves = all.get_subcommands().filter(|command| !command.has_subcommands()).map(clap::Command::get_name);
         let writing = ["apply", "delete", "label", "pause", "resume"];
-        for name in leaves.filter(|name| !QUESTIONS.contains(&&[*name][..])) {
+        for name in leaves.filter(|name| !READ_COMMANDS.contains(&&[*name][..])) {
             assert!(writing.contains(&name), "{name} writes, or is a question that the list does not know");
         }
         assert!(help(&["wait"]).contains("--selector"));
         for path in [&["label"][..], &["apply"], &["trait", "add"], &["token", "create"]] {
             assert!(help(path).contains("--dry-run"), "{path:?}");
         }
-        for name in OF_LEVELS {
+        for name in LEVEL_COMMANDS {
             let text = help(&[name]);
             assert!(text.contains("--cluster") && !text.contains("--state") && !text.contains("--nodegroup"), "{text}");
         }
         assert!(help(&["get"]).contains("--state"));
         assert!(help(&["get"]).contains("--manager") && !help(&["events"]).contains("--manager"));
-        for (path, has_it) in
-            [(&["label"][..], true), (&["node", "park"], true), (&["validate"], true), (&["get"], false)]
-        {
-            assert_eq!(help(path).contains("--strict"), has_it, "{path:?}");
+        for (path, has_strict) in [(&["label"][..], true), (&["node", "park"], true), (&["validate"], true), (&["get"], false)] {
+            assert_eq!(help(path).contains("--strict"), has_strict, "{path:?}");
         }
         let matches = command_line().try_get_matches_from(["stemma", "get", "nodes", "--dry-run"]).unwrap();
         assert!(Args::from_arg_matches(&matches).unwrap().global.dry_run, "it is taken all the same");
     }
 
     #[test]
-    fn y09_the_help_of_what_stops_a_host_says_what_stops_and_how_it_ends() {
-        for (path, said) in [
+    fn y09_help_of_stopping_command_names_effect_and_end() {
+        for (path, phrases) in [
             (
                 &["node", "park"][..],
-                &["Stop running tasks there", "Other hosts stop waiting", "primary stays", "`unpark`"][..],
+                &["Stop running tasks on nodes", "Other hosts stop waiting", "primary stays", "`unpark`"][..],
             ),
             (&["node", "hold"], &["no new task set", "go on with the one", "`unhold`"]),
             (&["pause"], &["no new task set", "go on with the one", "`resume`"]),
         ] {
             let text = command_line().try_get_matches_from([&["stemma"], path, &["--help"]].concat()).unwrap_err();
             let words = text.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
-            for one in said {
-                assert!(words.contains(one), "{path:?} does not say {one:?}: {words}");
+            for phrase in phrases {
+                assert!(words.contains(phrase), "{path:?} does not say {phrase:?}: {words}");
             }
         }
     }
 
     #[test]
-    fn the_help_of_validate_says_with_which_status_findings_end() {
+    fn help_of_validate_names_status_of_findings() {
         let text = command_line().try_get_matches_from(["stemma", "validate", "--help"]).unwrap_err();
         let words = text.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
-        for said in ["findings, which end with status 0 unless --strict", "they end with 0, errors among them too"] {
-            assert!(words.contains(said), "{said:?} in {words}");
+        for phrase in ["Findings end with status 0 unless --strict", "findings end with status 0, even errors"] {
+            assert!(words.contains(phrase), "{phrase:?} in {words}");
         }
     }
 
     #[test]
-    fn x06_an_empty_argument_is_refused_in_each_verb_and_option() {
-        let refused = |line: &[&str]| {
+    fn x06_check_not_empty_rejects_empty_argument() {
+        let check = |line: &[&str]| {
             let mut command = command_line();
             let matches = command.try_get_matches_from_mut([&["stemma"], line].concat()).unwrap();
             check_not_empty(&command, &matches).map_err(|error| error.to_string())
@@ -425,7 +431,7 @@ mod tests {
             &["get", "nodes", "-l", "\u{feff} "],
             &["get", "nodes", "--fields", "name,"],
         ] {
-            let error = refused(line).expect_err(&format!("{line:?}"));
+            let error = check(line).expect_err(&format!("{line:?}"));
             assert!(error.ends_with("is empty: name what is meant"), "{line:?}: {error}");
         }
         for line in [
@@ -433,19 +439,19 @@ mod tests {
             &["label", "node", "n1", "tier="],
             &["tag", "update", "t", "--cluster", "c", "--title", ""],
         ] {
-            refused(line).unwrap();
+            check(line).unwrap();
         }
     }
 
     #[test]
-    fn x06_an_empty_part_of_a_name_is_refused_in_each_verb_that_takes_names() {
-        let refused = |line: &[&str]| {
+    fn x06_check_not_empty_rejects_empty_part_of_name() {
+        let check = |line: &[&str]| {
             let mut command = command_line();
             let matches = command.try_get_matches_from_mut([&["stemma"], line].concat()).unwrap();
             check_not_empty(&command, &matches).map_err(|error| error.to_string())
         };
-        // Where several nodes are written with commas.
-        let of_nodes: [&[&str]; 9] = [
+        // The commands that take several nodes, separated by commas.
+        let node_commands: [&[&str]; 9] = [
             &["trait", "add"],
             &["trait", "remove"],
             &["trait", "suppress"],
@@ -456,14 +462,14 @@ mod tests {
             &["tag", "assign"],
             &["tag", "unassign"],
         ];
-        for verb in of_nodes {
+        for verb in node_commands {
             for nodes in ["n1,", ",n1", "n1,,n2", "n1, ", ",", "node/", "node/n1,"] {
                 let line = [verb, &[nodes, "x"]].concat();
-                let error = refused(&line).expect_err(&format!("{line:?}"));
+                let error = check(&line).expect_err(&format!("{line:?}"));
                 assert!(error.ends_with("is empty: name what is meant") && error.contains(nodes), "{line:?}: {error}");
             }
-            refused(&[verb, &["n1,n2", "x"]].concat()).unwrap();
-            refused(&[verb, &["node/n1", "node/n2", "x"]].concat()).unwrap();
+            check(&[verb, &["n1,n2", "x"]].concat()).unwrap();
+            check(&[verb, &["node/n1", "node/n2", "x"]].concat()).unwrap();
         }
         for line in [
             &["trait", "remove", "n1,", "--all"][..],
@@ -501,7 +507,7 @@ mod tests {
             &["audit", "nodegroup//g"],
             &["token", "create", "--nodegroup", "c/"],
         ] {
-            let error = refused(line).expect_err(&format!("{line:?}"));
+            let error = check(line).expect_err(&format!("{line:?}"));
             assert!(error.starts_with("a part of ") && error.ends_with("is empty: name what is meant"), "{error}");
         }
         for line in [
@@ -509,7 +515,7 @@ mod tests {
             &["create", "allocation", "--resource-class", "r", "--trait", "CUSTOM_A,"],
             &["create", "nodegroup", "c", "g", "--roles", "web,"],
         ] {
-            let error = refused(line).expect_err(&format!("{line:?}"));
+            let error = check(line).expect_err(&format!("{line:?}"));
             assert!(error.starts_with("--") && error.ends_with("is empty: name what is meant"), "{error}");
         }
         for line in [
@@ -520,12 +526,12 @@ mod tests {
             &["delete", "nodegroup/c/g", "nodegroup/c/h"],
             &["node", "move", "n1", "n2", "c/g"],
         ] {
-            refused(line).unwrap();
+            check(line).unwrap();
         }
     }
 
     #[test]
-    fn every_shell_has_completions_of_every_command() {
+    fn completion_script_has_all_commands_for_each_shell() {
         command_line().debug_assert();
         for shell in [clap_complete::Shell::Bash, clap_complete::Shell::Zsh, clap_complete::Shell::Fish] {
             let mut script = Vec::new();

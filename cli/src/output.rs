@@ -1,4 +1,4 @@
-//! How answers are printed: tables for people, JSON and YAML for programs, names for pipes.
+//! Prints results: tables for people, JSON and YAML for programs, names for pipes.
 
 use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,57 +8,60 @@ use comfy_table::{ContentArrangement, Table, presets};
 use serde::Deserialize as _;
 use serde_json::Value;
 use stemma_core::input::shell::{self, Quoting};
-use stemma_wire::error::is_formatting;
-use stemma_wire::message::observed::{CUT, Outcome};
+use stemma_wire::error::is_format_character;
+use stemma_wire::message::observed::{Outcome, TRUNCATION_MARK};
 
-/// Prints a line; a reader that went away (`| head`) ends a question quietly, and a write goes on without it.
-macro_rules! say {
-    ($($text:tt)*) => { $crate::output::write(&format!("{}\n", format_args!($($text)*))) };
+/// Prints a line to standard output. If the reader has closed the pipe (`| head`), a read command exits silently, and a
+/// write continues.
+macro_rules! outln {
+    ($($text:tt)*) => { $crate::output::write_stdout(&format!("{}\n", format_args!($($text)*))) };
 }
 
-/// The same without a line's end.
-macro_rules! say_part {
-    ($($text:tt)*) => { $crate::output::write(&format!($($text)*)) };
+/// Like `outln!`, without a line end.
+macro_rules! out {
+    ($($text:tt)*) => { $crate::output::write_stdout(&format!($($text)*)) };
 }
 
-/// Tells a line to the person at the terminal, beside what is printed. Where nobody listens (`2>&1 | head`), it is lost.
-macro_rules! tell {
-    ($($text:tt)*) => { $crate::output::tell(&format!("{}\n", format_args!($($text)*))) };
+/// Prints a line to standard error, for the person at the terminal. If nobody reads it (`2>&1 | head`), the line is
+/// lost.
+macro_rules! errln {
+    ($($text:tt)*) => { $crate::output::write_stderr(&format!("{}\n", format_args!($($text)*))) };
 }
 
-/// The same without a line's end.
-macro_rules! tell_part {
-    ($($text:tt)*) => { $crate::output::tell(&format!($($text)*)) };
+/// Like `errln!`, without a line end.
+macro_rules! err {
+    ($($text:tt)*) => { $crate::output::write_stderr(&format!($($text)*)) };
 }
 
-/// Whether the command goes on where nobody reads what it prints.
-static GOES_ON_UNREAD: AtomicBool = AtomicBool::new(false);
+/// True if the command continues after the reader of standard output has closed the pipe.
+static IGNORE_BROKEN_PIPE: AtomicBool = AtomicBool::new(false);
 
-/// Has the command go on to its end where nobody reads what it prints. Of a write that ended there, a part would be done and nobody told.
-pub(crate) fn go_on_unread() {
-    GOES_ON_UNREAD.store(true, Ordering::Relaxed);
+/// Makes the command continue when standard output is a closed pipe. Otherwise a write could stop halfway without a
+/// report.
+pub(crate) fn ignore_broken_pipe() {
+    IGNORE_BROKEN_PIPE.store(true, Ordering::Relaxed);
 }
 
-/// Writes to standard output.
-pub(crate) fn write(text: &str) {
+/// Writes to standard output. Exits the process on failure, except for a broken pipe that is ignored.
+pub(crate) fn write_stdout(text: &str) {
     let mut out = std::io::stdout().lock();
     let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) else { return };
-    let is_gone = error.kind() == std::io::ErrorKind::BrokenPipe;
-    if is_gone && GOES_ON_UNREAD.load(Ordering::Relaxed) {
+    let is_broken_pipe = error.kind() == std::io::ErrorKind::BrokenPipe;
+    if is_broken_pipe && IGNORE_BROKEN_PIPE.load(Ordering::Relaxed) {
         return;
     }
-    if !is_gone {
-        tell!("error: standard output: {error}");
+    if !is_broken_pipe {
+        errln!("error: standard output: {error}");
     }
-    std::process::exit(i32::from(!is_gone));
+    std::process::exit(i32::from(!is_broken_pipe));
 }
 
-/// Writes to standard error. What went wrong with that could be said nowhere.
-pub(crate) fn tell(text: &str) {
+/// Writes to standard error. A failure is ignored, because there is nowhere to report it.
+pub(crate) fn write_stderr(text: &str) {
     drop(std::io::stderr().lock().write_all(text.as_bytes()));
 }
 
-/// A table without lines, headed in capitals, as wide as the terminal.
+/// Returns a table without borders, with upper-case headings, as wide as the terminal.
 #[must_use]
 pub(crate) fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
@@ -73,12 +76,12 @@ pub(crate) fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) 
     table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
 
-/// Text from outside without what a terminal would obey.
+/// Escapes control and formatting characters in text from outside, so that a terminal does not act on them.
 #[must_use]
 pub(crate) fn printable(text: &str) -> String {
     let mut printed = String::with_capacity(text.len());
     for letter in text.chars() {
-        if letter.is_control() || is_formatting(letter) {
+        if letter.is_control() || is_format_character(letter) {
             printed.extend(letter.escape_default());
         } else {
             printed.push(letter);
@@ -87,42 +90,42 @@ pub(crate) fn printable(text: &str) -> String {
     printed
 }
 
-/// The same for text of several lines, in which a tab is a tab.
+/// Like [`printable`], for text of several lines. Tabs are left unchanged.
 #[must_use]
 pub(crate) fn printable_lines(text: &str) -> String {
     text.lines().map(printable_line).collect::<Vec<_>>().join("\n")
 }
 
-/// The same for one line, in which a tab is a tab.
+/// Like [`printable`], for one line. Tabs are left unchanged.
 #[must_use]
 pub(crate) fn printable_line(line: &str) -> String {
     line.split('\t').map(printable).collect::<Vec<_>>().join("\t")
 }
 
-/// A word as a shell takes it.
+/// Quotes a word for a shell, if it needs quotes.
 #[must_use]
-pub(crate) fn shell_word(word: &str) -> String {
+pub(crate) fn shell_quoted(word: &str) -> String {
     let is_plain = !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric() || "-_./:=@,".contains(c));
-    if is_plain { word.to_owned() } else { shell::quote(word, Quoting::Open).unwrap_or_default() }
+    if is_plain { word.to_owned() } else { shell::quote(word, Quoting::Unquoted).unwrap_or_default() }
 }
 
-/// A value in a table's cell.
+/// Returns the text of a value in a table cell.
 #[must_use]
-pub(crate) fn cell(value: Option<&Value>) -> String {
+pub(crate) fn cell_text(value: Option<&Value>) -> String {
     match value {
         None | Some(Value::Null) => "-".to_owned(),
         Some(Value::String(text)) => text.clone(),
-        Some(Value::Array(items)) => items.iter().map(|item| cell(Some(item))).collect::<Vec<_>>().join(","),
+        Some(Value::Array(items)) => items.iter().map(|item| cell_text(Some(item))).collect::<Vec<_>>().join(","),
         Some(Value::Object(map)) => {
-            map.iter().map(|(key, value)| format!("{key}={}", cell(Some(value)))).collect::<Vec<_>>().join(",")
+            map.iter().map(|(key, value)| format!("{key}={}", cell_text(Some(value)))).collect::<Vec<_>>().join(",")
         }
         Some(other) => other.to_string(),
     }
 }
 
-/// A word of the wire as people read it: `DependencyFailed` is `dependency failed`.
+/// Splits a word of the wire protocol for people: `DependencyFailed` becomes `dependency failed`.
 #[must_use]
-pub(crate) fn words(name: &str) -> String {
+pub(crate) fn split_words(name: &str) -> String {
     let mut text = String::new();
     for (at, letter) in name.char_indices() {
         if letter.is_ascii_uppercase() && at > 0 {
@@ -133,53 +136,58 @@ pub(crate) fn words(name: &str) -> String {
     text
 }
 
-/// Whether the outcome of a task is one that is to be looked into. One of a newer controller's is not known here.
+/// Returns whether the outcome of a task is a failure. An outcome that only a newer controller knows is not a
+/// failure.
 #[must_use]
 pub(crate) fn is_failure(outcome: Option<&Value>) -> bool {
     outcome.and_then(|outcome| Outcome::deserialize(outcome).ok()).is_some_and(Outcome::is_failure)
 }
 
-/// Whether the result of a task is that something is otherwise than it says, and stays so. Of one that its host neither ran nor checked nobody
-/// knows.
+/// Returns whether the result of a task shows a difference that stays on the host. False if the host neither ran nor
+/// checked the task, because then nothing is known.
 #[must_use]
 pub(crate) fn is_difference(result: &Value) -> bool {
     let outcome = result.get("outcome").and_then(|outcome| Outcome::deserialize(outcome).ok());
     matches!(outcome, Some(Outcome::WouldChange | Outcome::Drifted)) && !is_observed(result)
 }
 
-/// Whether the result of a task is that its host neither ran nor checked it. Controllers before this version do not tell.
+/// Returns whether the host neither ran nor checked the task. Older controllers do not report this.
 #[must_use]
 pub(crate) fn is_observed(result: &Value) -> bool {
     result.get("is_observed").and_then(Value::as_bool) == Some(true)
 }
 
-/// How many lines of what a task printed are shown.
-const LINES_SHOWN: usize = 5;
+/// Maximum number of lines shown of a task's output.
+const MAX_OUTPUT_LINES: usize = 5;
 
-/// The last lines of what a task printed, up to the last one with something in it. Where lines before them are left out, also by the host, that is
-/// said in their place.
+/// Returns the last lines of a task's output, without empty lines at its end. If lines before them are omitted, here or
+/// by the host, a mark takes their place.
 #[must_use]
 pub(crate) fn last_lines(output: Option<&Value>) -> Vec<String> {
     let printed = output.and_then(Value::as_str).unwrap_or_default();
-    let by_host = printed.strip_prefix(CUT);
-    let lines: Vec<&str> = by_host.unwrap_or(printed).trim_end().lines().collect();
-    let from = lines.len().saturating_sub(LINES_SHOWN);
-    let mark = (by_host.is_some() || from > 0).then(|| CUT.trim_end());
+    let without_mark = printed.strip_prefix(TRUNCATION_MARK);
+    let lines: Vec<&str> = without_mark.unwrap_or(printed).trim_end().lines().collect();
+    let from = lines.len().saturating_sub(MAX_OUTPUT_LINES);
+    let mark = (without_mark.is_some() || from > 0).then(|| TRUNCATION_MARK.trim_end());
     mark.into_iter().chain(lines[from..].iter().copied()).map(printable).collect()
 }
 
-/// A time of the API as people read it, with how long ago: `2026-11-20 09:41 (2 h)`, in UTC.
+/// Formats a time of the API for people, with its age: `2026-11-20 09:41 (2 h)`, in UTC.
 #[must_use]
-pub(crate) fn since(time: Option<&Value>) -> String {
+pub(crate) fn time_with_age(time: Option<&Value>) -> String {
     let Some(text) = time.and_then(Value::as_str) else { return "-".to_owned() };
     let Ok(at) = text.parse::<jiff::Timestamp>() else { return printable(text) };
     let seconds = jiff::Timestamp::now().as_second().saturating_sub(at.as_second());
     let shown = at.strftime("%Y-%m-%d %H:%M");
-    if seconds < 0 { format!("{shown} (in {})", age(-seconds)) } else { format!("{shown} ({})", age(seconds)) }
+    if seconds < 0 {
+        format!("{shown} (in {})", duration_text(-seconds))
+    } else {
+        format!("{shown} ({})", duration_text(seconds))
+    }
 }
 
-/// A time's length in its largest unit.
-fn age(seconds: i64) -> String {
+/// Formats a duration in its largest unit.
+fn duration_text(seconds: i64) -> String {
     match seconds {
         ..120 => format!("{seconds} s"),
         120..7_200 => format!("{} min", seconds / 60),
@@ -188,11 +196,11 @@ fn age(seconds: i64) -> String {
     }
 }
 
-/// Indented JSON.
+/// Returns indented JSON.
 ///
 /// # Errors
 /// Never for a value that was parsed.
-pub(crate) fn json(value: &Value) -> Result<String> {
+pub(crate) fn pretty_json(value: &Value) -> Result<String> {
     Ok(serde_json::to_string_pretty(value)?)
 }
 
@@ -202,36 +210,36 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_length_of_time_is_told_in_its_largest_unit() {
+    fn duration_text_uses_largest_unit() {
         for (seconds, expected) in [(0, "0 s"), (119, "119 s"), (120, "2 min"), (7_200, "2 h"), (172_800, "2 d")] {
-            assert_eq!(age(seconds), expected);
+            assert_eq!(duration_text(seconds), expected);
         }
-        assert!(since(Some(&json!("2026-01-02T03:04:05+00:00"))).starts_with("2026-01-02 03:04 ("));
+        assert!(time_with_age(Some(&json!("2026-01-02T03:04:05+00:00"))).starts_with("2026-01-02 03:04 ("));
         assert_eq!(
-            (words("DependencyFailed"), words("Unsupported")),
+            (split_words("DependencyFailed"), split_words("Unsupported")),
             ("dependency failed".into(), "unsupported".into())
         );
-        assert_eq!((since(None), since(Some(&json!("never")))), ("-".to_owned(), "never".to_owned()));
+        assert_eq!((time_with_age(None), time_with_age(Some(&json!("never")))), ("-".to_owned(), "never".to_owned()));
     }
 
-    /// What is printed here is what `seq` and `echo` print, and what a host keeps of it.
+    /// The cases are outputs of `seq` and `echo`, some of them as a host truncates them.
     #[test]
-    fn y09_the_end_of_an_output_says_what_is_left_out_and_ends_with_a_line_to_be_read() {
-        const MARK: &str = "[the beginning is cut off]";
+    fn y09_last_lines_mark_omission_and_end_with_text() {
+        const TRUNCATION_MARK: &str = "[the beginning is cut off]";
         let numbers = |range: std::ops::RangeInclusive<u32>| range.map(|n| format!("{n}\n")).collect::<String>();
         for (printed, expected) in [
             ("one\n".to_owned(), &["one"][..]),
             (String::new(), &[]),
             ("\n \n\t\n".to_owned(), &[]),
             (numbers(1..=5), &["1", "2", "3", "4", "5"]),
-            (numbers(1..=6), &[MARK, "2", "3", "4", "5", "6"]),
-            (numbers(1..=50), &[MARK, "46", "47", "48", "49", "50"]),
+            (numbers(1..=6), &[TRUNCATION_MARK, "2", "3", "4", "5", "6"]),
+            (numbers(1..=50), &[TRUNCATION_MARK, "46", "47", "48", "49", "50"]),
             (format!("real\n{}", "\n".repeat(30)), &["real"]),
-            (format!("{}{}", numbers(1..=6), " \r\n".repeat(30)), &[MARK, "2", "3", "4", "5", "6"]),
-            ("one\n\n\n\n\ntwo\n".to_owned(), &[MARK, "", "", "", "", "two"]),
-            (format!("{MARK}\n{}", numbers(7..=9)), &[MARK, "7", "8", "9"]),
-            (format!("{MARK}\n{}", numbers(1..=50)), &[MARK, "46", "47", "48", "49", "50"]),
-            (format!("{MARK}\n{}", "\n".repeat(30)), &[MARK]),
+            (format!("{}{}", numbers(1..=6), " \r\n".repeat(30)), &[TRUNCATION_MARK, "2", "3", "4", "5", "6"]),
+            ("one\n\n\n\n\ntwo\n".to_owned(), &[TRUNCATION_MARK, "", "", "", "", "two"]),
+            (format!("{TRUNCATION_MARK}\n{}", numbers(7..=9)), &[TRUNCATION_MARK, "7", "8", "9"]),
+            (format!("{TRUNCATION_MARK}\n{}", numbers(1..=50)), &[TRUNCATION_MARK, "46", "47", "48", "49", "50"]),
+            (format!("{TRUNCATION_MARK}\n{}", "\n".repeat(30)), &[TRUNCATION_MARK]),
         ] {
             assert_eq!(last_lines(Some(&json!(printed))), expected, "{printed:?}");
         }
@@ -239,13 +247,13 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_obeys_no_label() {
+    fn printable_escapes_control_characters() {
         assert_eq!(printable("a\u{1b}[31mb\u{7}"), "a\\u{1b}[31mb\\u{7}");
         assert_eq!(printable("web\u{202e}1-dab"), "web\\u{202e}1-dab");
     }
 
     #[test]
-    fn a_table_has_no_lines_and_no_trailing_space() {
+    fn table_has_no_borders_or_trailing_space() {
         let text = table(&["name", "group"], [vec!["web-1".to_owned(), "prod/frontends".to_owned()]]);
         assert!(text.lines().all(|line| !line.ends_with(' ')), "{text:?}");
         assert!(text.contains("NAME") && text.contains("web-1"), "{text}");

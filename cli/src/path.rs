@@ -1,4 +1,5 @@
-//! The paths of the API, from the rows of the endpoint table: one function for all of them, so that none is written by hand.
+//! Builds the paths of the API from the rows of the endpoint table. One function builds all of them, so none is written
+//! by hand.
 
 use std::collections::BTreeSet;
 
@@ -7,68 +8,69 @@ use clap::ValueEnum as _;
 use stemma_core::{catalog, object};
 use stemma_wire::endpoint::{Endpoint, Method, escape};
 
-use crate::api::Write;
-use crate::args::{Filter, Kind, Selection};
+use crate::api::WriteRequest;
+use crate::args::{FilterArgs, KindArg, SelectionArgs};
 
-/// One kind, as the command knows it.
-struct Row {
-    /// The name on the screen.
+/// The names and endpoints of one kind.
+struct KindRow {
+    /// The name in arguments and output.
     name: &'static str,
     /// The `kind` of its manifests.
     manifest: &'static str,
-    /// The row that shows one object.
+    /// The endpoint that returns one object.
     show: Endpoint,
-    /// The row that lists them, as much of each as the command prints.
+    /// The endpoint that lists the objects, with the details that the command prints.
     list: Endpoint,
 }
 
-/// A kind of the model, whose names stand in the model's table.
-const fn kind(of: object::Kind, show: Endpoint, list: Endpoint) -> Row {
-    Row { name: of.word(), manifest: of.name(), show, list }
+/// Returns the row of a kind of the model, with the names of the model's table.
+const fn model_kind(model: object::Kind, show: Endpoint, list: Endpoint) -> KindRow {
+    KindRow { name: model.word(), manifest: model.name(), show, list }
 }
 
-/// The path of a row that is asked about the nodes that a filter leaves.
-pub(crate) fn of_nodes(row: Endpoint, parameters: &[&str], filter: &Filter) -> String {
-    let (path, query) = (row.path(parameters), Kind::Node.query(filter));
+/// Returns the path of an endpoint, limited to the nodes that match a filter.
+pub(crate) fn node_list_path(row: Endpoint, parameters: &[&str], filter: &FilterArgs) -> String {
+    let (path, query) = (row.path(parameters), KindArg::Node.query(filter));
     if query.is_empty() { path } else { format!("{path}?{query}") }
 }
 
-impl Kind {
-    const fn table(self) -> Row {
+impl KindArg {
+    /// Returns the names and endpoints of the kind.
+    const fn row_table(self) -> KindRow {
         use Endpoint as E;
         use object::Kind as Of;
         match self {
-            Self::Allocation => kind(Of::Allocation, E::GetAllocation, E::ListAllocations),
-            Self::Node => kind(Of::Node, E::GetNode, E::ListNodesDetail),
-            Self::Nodegroup => kind(Of::NodeGroup, E::GetGroup, E::ListGroups),
-            Self::Cluster => kind(Of::Cluster, E::GetCluster, E::ListClustersDetail),
-            Self::Clustertemplate => kind(Of::ClusterTemplate, E::GetTemplate, E::ListTemplates),
-            Self::Release => kind(Of::Release, E::GetRelease, E::ListReleases),
-            Self::Namespace => kind(Of::Namespace, E::GetNamespace, E::ListNamespaces),
-            Self::Inspectionrule => kind(Of::InspectionRule, E::GetInspectionRule, E::ListInspectionRules),
-            Self::Token => Row { name: "token", manifest: "JoinToken", show: E::GetToken, list: E::ListTokens },
+            Self::Allocation => model_kind(Of::Allocation, E::GetAllocation, E::ListAllocations),
+            Self::Node => model_kind(Of::Node, E::GetNode, E::ListNodesDetail),
+            Self::Nodegroup => model_kind(Of::NodeGroup, E::GetGroup, E::ListGroups),
+            Self::Cluster => model_kind(Of::Cluster, E::GetCluster, E::ListClustersDetail),
+            Self::Clustertemplate => model_kind(Of::ClusterTemplate, E::GetTemplate, E::ListTemplates),
+            Self::Release => model_kind(Of::Release, E::GetRelease, E::ListReleases),
+            Self::Namespace => model_kind(Of::Namespace, E::GetNamespace, E::ListNamespaces),
+            Self::Inspectionrule => model_kind(Of::InspectionRule, E::GetInspectionRule, E::ListInspectionRules),
+            Self::Token => KindRow { name: "token", manifest: "JoinToken", show: E::GetToken, list: E::ListTokens },
         }
     }
 
-    /// The name in manifests and on the screen.
+    /// Returns the name in arguments and output.
     pub(crate) const fn name(self) -> &'static str {
-        self.table().name
+        self.row_table().name
     }
 
-    /// One of the kind in a sentence.
-    pub(crate) fn with_article(self) -> &'static str {
+    /// Returns the name with its article, for use in a sentence.
+    pub(crate) fn name_with_article(self) -> &'static str {
         let kind = object::Kind::ALL.iter().find(|kind| kind.word() == self.name());
         kind.map_or("a join token", |kind| kind.with_article())
     }
 
-    /// The kind of that name on the screen.
-    pub(crate) fn named(name: &str) -> Option<Self> {
+    /// Returns the kind with that name.
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
         Self::value_variants().iter().copied().find(|kind| kind.name() == name)
     }
 
-    /// A name without the kind that `-o name` prints before it. Of a join token what stands before the secret is its name: the secret is
-    /// neither sent nor printed.
-    pub(crate) fn bare(self, name: &str) -> &str {
+    /// Strips the kind that `-o name` prints before a name. The name of a join token is the part before its secret, so
+    /// the secret is neither sent nor printed.
+    pub(crate) fn bare_name(self, name: &str) -> &str {
         let printed = name.strip_prefix(self.name()).and_then(|rest| rest.strip_prefix('/'));
         let name = printed.filter(|rest| self != Self::Nodegroup || rest.contains('/')).unwrap_or(name);
         match self {
@@ -77,62 +79,65 @@ impl Kind {
         }
     }
 
-    /// The `kind` of its manifests.
+    /// Returns the `kind` of its manifests.
     pub(crate) const fn manifest_name(self) -> &'static str {
-        self.table().manifest
+        self.row_table().manifest
     }
 
-    /// Whether it is one of the kinds of manifests: a join token and an allocation are made where they are asked for.
+    /// Returns whether the kind has manifests. Join tokens and allocations have none, because commands create them.
     pub(crate) fn has_manifest(self) -> bool {
         !matches!(self, Self::Allocation | Self::Token)
     }
 
-    /// The kind that a manifest names.
-    pub(crate) fn of_manifest(name: &str) -> Option<Self> {
+    /// Returns the kind that a manifest names.
+    pub(crate) fn from_manifest_kind(name: &str) -> Option<Self> {
         let mut kinds = Self::value_variants().iter().copied().filter(|kind| kind.has_manifest());
         kinds.find(|kind| kind.manifest_name() == name)
     }
 
-    /// The path of one object; a node group is `CLUSTER/GROUP`.
+    /// Returns the path of one object. A node group is named `CLUSTER/GROUP`.
     ///
     /// # Errors
-    /// For an empty name, and for a group's without its cluster.
+    /// Fails for an empty name, and for a group without its cluster.
     pub(crate) fn path(self, name: &str) -> Result<String> {
-        self.path_of(self.table().show, name, &[])
+        self.endpoint_path(self.row_table().show, name, &[])
     }
 
-    /// The fields that may be shown of one object, also those that an answer has only at times.
-    pub(crate) fn fields(self) -> BTreeSet<String> {
-        if let Some(fields) = self.table().show.fields() {
+    /// Returns the fields that may be shown of an object, including those that a response has only sometimes.
+    pub(crate) fn known_fields(self) -> BTreeSet<String> {
+        if let Some(fields) = self.row_table().show.selectable_fields() {
             return fields.names.clone();
         }
-        // Nothing is chosen of a namespace, and its schema is the one that Glance's clients are given.
+        // The fields of a namespace can't be selected. Its schema is the one for Glance's clients.
         let schema = catalog::schema("namespace").filter(|_| self == Self::Namespace).unwrap_or_default();
         schema["properties"].as_object().into_iter().flatten().map(|(name, _)| name.clone()).collect()
     }
 
-    /// The row with this method at the path of one object, or at what stands `below` it; none where the kind has no such row.
-    pub(crate) fn row(self, method: Method, below: &str) -> Option<Endpoint> {
-        let path = self.table().show.route().path;
-        let is_it = |row: &Endpoint| row.route().method == method && row.route().path.strip_prefix(path) == Some(below);
-        Endpoint::ALL.iter().copied().find(is_it)
+    /// Returns the endpoint with this method at the path of one object plus `below`. `None` if the kind has no such
+    /// endpoint.
+    pub(crate) fn endpoint(self, method: Method, below: &str) -> Option<Endpoint> {
+        let path = self.row_table().show.route().path;
+        let is_match = |row: &Endpoint| row.route().method == method && row.route().path.strip_prefix(path) == Some(below);
+        Endpoint::ALL.iter().copied().find(is_match)
     }
 
-    /// A write to a row that stands at or below one object; `more` are its parameters beyond the object's own.
+    /// Creates a write to an endpoint at or below one object. `more` are its parameters in addition to the object's
+    /// own.
     ///
     /// # Errors
     /// As [`Self::path`].
-    pub(crate) fn write(self, row: Endpoint, name: &str, more: &[&str]) -> Result<Write> {
-        let about = crate::output::printable(&format!("{} {}", self.name(), self.bare(name)));
-        Ok(Write::at(row, self.path_of(row, name, more)?).about(about))
+    pub(crate) fn write_request(self, row: Endpoint, name: &str, more: &[&str]) -> Result<WriteRequest> {
+        let about = crate::output::printable(&format!("{} {}", self.name(), self.bare_name(name)));
+        Ok(WriteRequest::new(row, self.endpoint_path(row, name, more)?).for_object(about))
     }
 
-    /// The path of a row that stands at or below one object; `more` are its parameters beyond the object's own.
+    /// Returns the path of an endpoint at or below one object. `more` are its parameters in addition to the object's
+    /// own.
     ///
     /// # Errors
     /// As [`Self::path`].
-    pub(crate) fn path_of(self, row: Endpoint, name: &str, more: &[&str]) -> Result<String> {
-        let name = self.bare(name);
+    pub(crate) fn endpoint_path(self, row: Endpoint, name: &str, more: &[&str]) -> Result<String> {
+        let name = self.bare_name(name);
         let mut parameters = vec![name];
         if self == Self::Nodegroup {
             let (cluster, group) = name
@@ -154,41 +159,39 @@ impl Kind {
         Ok(row.path(&parameters))
     }
 
-    /// The path of the list that a filter asks for.
-    pub(crate) fn list_path(self, filter: &Filter) -> Result<String> {
+    /// Returns the path of the list for a filter.
+    pub(crate) fn list_path(self, filter: &FilterArgs) -> Result<String> {
         let cluster = match self {
-            Self::Nodegroup => {
-                Some(filter.selection.cluster.as_deref().context("a list of node groups is a cluster's")?)
-            }
+            Self::Nodegroup => Some(filter.selection.cluster.as_deref().context("a list of node groups is a cluster's")?),
             _ => None,
         };
-        if self == Self::Namespace && self.is_narrowed_by(filter) {
+        if self == Self::Namespace && self.is_filtered(filter) {
             bail!("namespaces of the catalogue are not selected: name them");
         }
-        let path = self.table().list.path(cluster.as_slice());
+        let path = self.row_table().list.path(cluster.as_slice());
         if filter.selection.cluster.is_some() && !matches!(self, Self::Nodegroup | Self::Node) {
             bail!("--cluster narrows nodes and node groups; a {} is in no cluster", self.name());
         }
         let query = self.query(filter);
-        query.split('&').filter(|term| !term.is_empty()).try_for_each(|term| self.check_term(term))?;
+        query.split('&').filter(|term| !term.is_empty()).try_for_each(|term| self.check_parameter(term))?;
         Ok(if query.is_empty() { path } else { format!("{path}?{query}") })
     }
 
-    /// Refuses a filter that the list does not know, by the name of its option.
-    fn check_term(self, term: &str) -> Result<()> {
+    /// Fails if the list does not support a filter. The error names the option.
+    fn check_parameter(self, term: &str) -> Result<()> {
         let name = term.split_once('=').map_or(term, |(name, _)| name);
-        let takes = |kind: Self| kind.table().list.route().query.allows(name);
+        let takes = |kind: Self| kind.row_table().list.route().query.allows(name);
         if takes(self) {
             return Ok(());
         }
-        // Namespaces are not selected, whatever Glance's list takes.
+        // Namespaces can't be filtered, whatever Glance's list supports.
         let kinds = Self::value_variants().iter().filter(|kind| **kind != Self::Namespace && takes(**kind));
-        let kinds: Vec<String> = kinds.map(|kind| kind.words()).collect();
-        bail!("--{} narrows {}, and not {}", name.replace("traits", "trait"), kinds.join(" and "), self.words())
+        let kinds: Vec<String> = kinds.map(|kind| kind.plural()).collect();
+        bail!("--{} narrows {}, and not {}", name.replace("traits", "trait"), kinds.join(" and "), self.plural())
     }
 
-    /// What several are called.
-    fn words(self) -> String {
+    /// Returns the plural name.
+    fn plural(self) -> String {
         match self {
             Self::Nodegroup => "node groups".to_owned(),
             Self::Clustertemplate => "cluster templates".to_owned(),
@@ -197,11 +200,11 @@ impl Kind {
         }
     }
 
-    /// The path of the same list, with no more of each object than its name where the list can leave the rest out.
+    /// Returns the path of the list for a filter, with only the names of the objects if the list supports that.
     ///
     /// # Errors
     /// As [`Self::list_path`].
-    pub(crate) fn names_path(self, filter: &Filter) -> Result<String> {
+    pub(crate) fn names_path(self, filter: &FilterArgs) -> Result<String> {
         let path = self.list_path(filter)?;
         if self != Self::Node {
             return Ok(path);
@@ -210,16 +213,17 @@ impl Kind {
         Ok(format!("{}?fields=uuid,name{query}", Endpoint::ListNodes.path(&[])))
     }
 
-    /// Whether a filter leaves anything out.
-    pub(crate) fn is_narrowed_by(self, filter: &Filter) -> bool {
+    /// Returns whether the filter excludes anything.
+    pub(crate) fn is_filtered(self, filter: &FilterArgs) -> bool {
         filter.selection.cluster.is_some() || !self.query(filter).is_empty()
     }
 
-    fn query(self, filter: &Filter) -> String {
+    /// Returns the query of the list for a filter. Only a list of nodes has the cluster in its query.
+    fn query(self, filter: &FilterArgs) -> String {
         let mut terms = Vec::new();
         let mut term = |name: &str, value: &str| terms.push(format!("{name}={}", escape(value)));
-        // A group's cluster stands in the path of the list.
-        let Selection { selector, nodegroup, cluster, state } = &filter.selection;
+        // The cluster of a group is part of the list's path.
+        let SelectionArgs { selector, nodegroup, cluster, state } = &filter.selection;
         let cluster = cluster.as_ref().filter(|_| self == Self::Node);
         let single = [("selector", selector.as_ref()), ("nodegroup", nodegroup.as_ref()), ("cluster", cluster)];
         for (name, value) in single {
@@ -251,47 +255,48 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_object_is_found_by_kind_and_name() {
+    fn path_is_built_from_kind_and_name() {
         for (kind, name, path) in [
-            (Kind::Node, "web-1", "/v1/nodes/web-1"),
-            (Kind::Nodegroup, "prod/frontends", "/v1/clusters/prod/nodegroups/frontends"),
-            (Kind::Release, "site@2026.11", "/v1/releases/site@2026.11"),
-            (Kind::Node, "node/web-1", "/v1/nodes/web-1"),
-            (Kind::Nodegroup, "nodegroup/prod/frontends", "/v1/clusters/prod/nodegroups/frontends"),
-            (Kind::Node, "../n9", "/v1/nodes/..%2Fn9"),
-            (Kind::Token, "token/0a1b.5ec2e7", "/v1/join-tokens/0a1b"),
-            (Kind::Token, "0a1b", "/v1/join-tokens/0a1b"),
+            (KindArg::Node, "web-1", "/v1/nodes/web-1"),
+            (KindArg::Nodegroup, "prod/frontends", "/v1/clusters/prod/nodegroups/frontends"),
+            (KindArg::Release, "site@2026.11", "/v1/releases/site@2026.11"),
+            (KindArg::Node, "node/web-1", "/v1/nodes/web-1"),
+            (KindArg::Nodegroup, "nodegroup/prod/frontends", "/v1/clusters/prod/nodegroups/frontends"),
+            (KindArg::Node, "../n9", "/v1/nodes/..%2Fn9"),
+            (KindArg::Token, "token/0a1b.5ec2e7", "/v1/join-tokens/0a1b"),
+            (KindArg::Token, "0a1b", "/v1/join-tokens/0a1b"),
         ] {
             assert_eq!(kind.path(name).unwrap(), path);
         }
         for name in ["frontends", "prod/", "/web"] {
-            assert!(Kind::Nodegroup.path(name).unwrap_err().to_string().contains("CLUSTER/GROUP"), "{name}");
+            assert!(KindArg::Nodegroup.path(name).unwrap_err().to_string().contains("CLUSTER/GROUP"), "{name}");
         }
-        assert_eq!(Kind::Node.path("").unwrap_err().to_string(), "which node? its name is empty");
+        assert_eq!(KindArg::Node.path("").unwrap_err().to_string(), "which node? its name is empty");
         for name in [".", ".5ec2e7", "token/.5ec2e7", ""] {
-            let said = Kind::Token.path(name).unwrap_err().to_string();
+            let said = KindArg::Token.path(name).unwrap_err().to_string();
             assert!(said.starts_with("which token? its id is empty: it is what stands before the dot"), "{said}");
             assert!(!said.contains("5ec2e7"), "the secret is not printed: {said}");
         }
-        let of_no_trait = Kind::Node.path_of(Endpoint::DeleteNodeTrait, "n1", &[""]).unwrap_err();
+        let of_no_trait = KindArg::Node.endpoint_path(Endpoint::DeleteNodeTrait, "n1", &[""]).unwrap_err();
         assert_eq!(of_no_trait.to_string(), "which trait? its name is empty");
     }
 
     #[test]
-    fn the_fields_of_each_kind_are_known() {
-        // Some that an answer has only at times are among them: `last_seen` is null until a host has come, and a rule that is sensitive shows no actions.
+    fn known_fields_lists_fields_of_each_kind() {
+        // Some fields are in a response only sometimes: `last_seen` is null until a host has connected, and a sensitive
+        // rule hides its actions.
         for (kind, fields) in [
-            (Kind::Node, &["state", "notes", "labels", "last_seen", "reported_state", "hold"][..]),
-            (Kind::Nodegroup, &["labels", "node_states", "paused"]),
-            (Kind::Cluster, &["labels", "node_states", "status"]),
-            (Kind::Clustertemplate, &["labels", "release"]),
-            (Kind::Release, &["task_count", "version"]),
-            (Kind::Allocation, &["state", "node_uuid"]),
-            (Kind::Namespace, &["namespace", "display_name", "protected"]),
-            (Kind::Inspectionrule, &["priority", "actions"]),
-            (Kind::Token, &["uses_left", "expires_at"]),
+            (KindArg::Node, &["state", "notes", "labels", "last_seen", "reported_state", "hold"][..]),
+            (KindArg::Nodegroup, &["labels", "node_states", "paused"]),
+            (KindArg::Cluster, &["labels", "node_states", "status"]),
+            (KindArg::Clustertemplate, &["labels", "release"]),
+            (KindArg::Release, &["task_count", "version"]),
+            (KindArg::Allocation, &["state", "node_uuid"]),
+            (KindArg::Namespace, &["namespace", "display_name", "protected"]),
+            (KindArg::Inspectionrule, &["priority", "actions"]),
+            (KindArg::Token, &["uses_left", "expires_at"]),
         ] {
-            let known = kind.fields();
+            let known = kind.known_fields();
             for field in fields {
                 assert!(known.contains(*field), "{}: {field}: {known:?}", kind.name());
             }
@@ -299,27 +304,27 @@ mod tests {
     }
 
     #[test]
-    fn w05_a_filter_that_a_list_does_not_know_is_refused_by_its_option() {
-        let by_state = Filter {
-            selection: Selection { state: vec!["failed".into()], ..Selection::default() },
-            ..Filter::default()
+    fn w05_list_path_rejects_unsupported_filter_by_option() {
+        let by_state = FilterArgs {
+            selection: SelectionArgs { state: vec!["failed".into()], ..SelectionArgs::default() },
+            ..FilterArgs::default()
         };
-        let by_trait = Filter { traits: vec!["CUSTOM_A".into()], ..Filter::default() };
+        let by_trait = FilterArgs { traits: vec!["CUSTOM_A".into()], ..FilterArgs::default() };
         for (kind, filter, said) in [
-            (Kind::Cluster, &by_state, "--state narrows allocations and nodes, and not clusters"),
-            (Kind::Clustertemplate, &by_state, "--state narrows allocations and nodes, and not cluster templates"),
-            (Kind::Cluster, &by_trait, "--trait narrows "),
+            (KindArg::Cluster, &by_state, "--state narrows allocations and nodes, and not clusters"),
+            (KindArg::Clustertemplate, &by_state, "--state narrows allocations and nodes, and not cluster templates"),
+            (KindArg::Cluster, &by_trait, "--trait narrows "),
         ] {
             let refused = kind.list_path(filter).unwrap_err().to_string();
             assert!(refused.starts_with(said), "{refused}");
         }
-        assert!(Kind::Node.list_path(&by_state).is_ok());
+        assert!(KindArg::Node.list_path(&by_state).is_ok());
     }
 
     #[test]
-    fn y09_tasks_are_asked_for_of_the_nodes_that_a_filter_leaves() {
-        let filter = Filter {
-            selection: Selection {
+    fn y09_node_list_path_filters_tasks() {
+        let filter = FilterArgs {
+            selection: SelectionArgs {
                 selector: Some("a=b".into()),
                 nodegroup: Some("c/g".into()),
                 cluster: Some("c".into()),
@@ -332,14 +337,13 @@ mod tests {
             tag: vec!["t".into()],
             role: vec!["r".into()],
             requirement: vec!["x = 1".into()],
-            ..Filter::default()
+            ..FilterArgs::default()
         };
-        assert_eq!(of_nodes(Endpoint::ListTasks, &[], &Filter::default()), "/v1/tasks");
-        for (row, parameters, begins) in [
-            (Endpoint::ListTasks, &[][..], "/v1/tasks?selector="),
-            (Endpoint::ShowTask, &["a/b"], "/v1/tasks/a%2Fb?selector="),
-        ] {
-            let path = of_nodes(row, parameters, &filter);
+        assert_eq!(node_list_path(Endpoint::ListTasks, &[], &FilterArgs::default()), "/v1/tasks");
+        for (row, parameters, begins) in
+            [(Endpoint::ListTasks, &[][..], "/v1/tasks?selector="), (Endpoint::ShowTask, &["a/b"], "/v1/tasks/a%2Fb?selector=")]
+        {
+            let path = node_list_path(row, parameters, &filter);
             assert!(path.starts_with(begins), "{path}");
             for term in path.split_once('?').unwrap().1.split('&') {
                 assert!(row.route().query.allows(term.split_once('=').unwrap().0), "{term}");
@@ -348,23 +352,23 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_is_a_query() {
-        let filter = Filter {
-            selection: Selection { selector: Some("tier in (a,b)".into()), ..Selection::default() },
+    fn list_path_writes_filter_as_query() {
+        let filter = FilterArgs {
+            selection: SelectionArgs { selector: Some("tier in (a,b)".into()), ..SelectionArgs::default() },
             traits: vec!["HW_CPU_X86_AVX2".into(), "CUSTOM_A".into()],
             tag: vec!["nginx".into(), "mysql".into()],
             requirement: vec!["property:memory_mb >= 4".into()],
-            ..Filter::default()
+            ..FilterArgs::default()
         };
         assert_eq!(
-            Kind::Node.list_path(&filter).unwrap(),
+            KindArg::Node.list_path(&filter).unwrap(),
             "/v1/nodes/detail?selector=tier%20in%20%28a%2Cb%29&traits=HW_CPU_X86_AVX2%2CCUSTOM_A&tag=nginx&tag=mysql\
              &requirement=property:memory_mb%20%3E%3D%204"
         );
-        assert!(Kind::Node.names_path(&filter).unwrap().starts_with("/v1/nodes?fields=uuid,name&selector=tier%20in"));
+        assert!(KindArg::Node.names_path(&filter).unwrap().starts_with("/v1/nodes?fields=uuid,name&selector=tier%20in"));
         let taken = Endpoint::ListNodesDetail.route().query;
-        let every = Filter {
-            selection: Selection {
+        let every = FilterArgs {
+            selection: SelectionArgs {
                 selector: Some("a".into()),
                 nodegroup: Some("a/b".into()),
                 cluster: Some("a".into()),
@@ -376,7 +380,7 @@ mod tests {
             role: vec!["a".into()],
             ..filter
         };
-        for term in Kind::Node.query(&every).split('&') {
+        for term in KindArg::Node.query(&every).split('&') {
             let (name, _) = term.split_once('=').unwrap();
             assert!(taken.allows(name), "{name} is no parameter of the list");
         }

@@ -1,13 +1,13 @@
-//! What is wrong with manifests, each with its place, all at once: a person mends a file, not one error a run.
+//! Collects all errors of manifests with their places, so that a person can fix a file in one pass.
 
 use std::fmt;
 
-/// What is wrong, as `FILE:LINE:COLUMN: FIELD: REASON` a line.
+/// The errors in manifests, one per line, as `FILE:LINE:COLUMN: FIELD: REASON`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Problems(Vec<String>);
 
 impl Problems {
-    /// One more, at `FILE:LINE:COLUMN` or at a file.
+    /// Adds an error at `FILE:LINE:COLUMN`, or at a file.
     pub(crate) fn add(&mut self, place: impl fmt::Display, what: impl fmt::Display) {
         let line = crate::output::printable_lines(&format!("{place}: {what}"));
         if !self.0.contains(&line) {
@@ -15,21 +15,21 @@ impl Problems {
         }
     }
 
-    /// Whether nothing is wrong.
+    /// Returns whether there are no errors.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// All of them, each in a line of its own below a heading.
+    /// Returns all errors, each on its own line, to print below a heading.
     pub(crate) fn lines(&self) -> String {
         self.0.iter().map(|one| format!("\n  {}", one.replace('\n', "\n  "))).collect()
     }
 
-    /// Nothing, or all of it as an error.
+    /// Returns all errors as one error, or `Ok` if there are none.
     ///
     /// # Errors
-    /// When something is wrong.
-    pub(crate) fn check(self) -> anyhow::Result<()> {
+    /// Fails if there are any errors.
+    pub(crate) fn into_result(self) -> anyhow::Result<()> {
         if self.is_empty() { Ok(()) } else { Err(self.into()) }
     }
 }

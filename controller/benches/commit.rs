@@ -1,5 +1,6 @@
-//! Commits a second that 64 concurrent writers get, each durable when answered, beside bare redb's group commit of the
-//! same bytes. Both in one run, in turns: the speed of a shared machine drifts, a ratio holds.
+//! Measures the commits per second of 64 concurrent writers, where each commit is durable when it is answered. It is
+//! compared with a group commit of the same bytes in bare redb. Both run in turns in one process: the speed of a shared
+//! machine drifts, a ratio holds.
 //!
 //! `cargo bench -p stemma-controller --bench commit`
 
@@ -10,25 +11,24 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use redb::{Database, TableDefinition};
-use stemma_controller::store::{
-    CreateOptions, Epoch, Precondition, RedbOptions, RedbStore, Revision, Store, Transaction,
-};
+use stemma_controller::store::{CreateOptions, Epoch, Precondition, RedbOptions, RedbStore, Revision, Store, Transaction};
 use tokio::sync::{mpsc, oneshot};
 
 const WRITERS: u64 = 64;
 const ROUNDS: u32 = 8;
-const ROUND: Duration = Duration::from_millis(1500);
-/// Each writer edits its own few objects in turn.
-const OBJECTS: u64 = 16;
+const ROUND_TIME: Duration = Duration::from_millis(1500);
+/// The number of objects per writer. Each writer edits its own objects in turn.
+const OBJECTS_PER_WRITER: u64 = 16;
 
-/// What one write of the API leaves: the object, its after-image, an audit event, the record of the request.
-struct Write {
+/// What one write of the API stores: the object, its image in the history, an audit event, and the record of the
+/// request.
+struct ApiWrite {
     object: Bytes,
     audit: Bytes,
     request: Bytes,
 }
 
-impl Write {
+impl ApiWrite {
     fn new() -> Self {
         Self { object: vec![b'o'; 600].into(), audit: vec![b'a'; 400].into(), request: vec![b'r'; 200].into() }
     }
@@ -42,37 +42,37 @@ fn main() -> anyhow::Result<()> {
         &CreateOptions { epoch: Epoch::new([1; 16]), base: Revision::ZERO, fleet: Bytes::new() },
         RedbOptions::default(),
     )?);
-    let bare = Bare::create(&directory.path().join("bare.redb"))?;
+    let bare = BareStore::create(&directory.path().join("bare.redb"))?;
     let (mut stored, mut bared) = (0.0, 0.0);
     for round in 0..=ROUNDS {
-        let (of_store, of_bare) = (runtime.block_on(store_round(&store)), runtime.block_on(bare_round(&bare)));
+        let (of_store, of_bare) = (runtime.block_on(measure_store(&store)), runtime.block_on(measure_bare(&bare)));
         let (of_store, of_bare) = (of_store?, of_bare?);
         // The first round fills caches and the file.
         if round > 0 {
-            show(&format!("round {round}"), of_store, of_bare);
+            print_rates(&format!("round {round}"), of_store, of_bare);
             stored += of_store;
             bared += of_bare;
         }
     }
-    show("mean", stored / f64::from(ROUNDS), bared / f64::from(ROUNDS));
+    print_rates("mean", stored / f64::from(ROUNDS), bared / f64::from(ROUNDS));
     Ok(())
 }
 
 #[expect(clippy::print_stdout, reason = "a bench tells its figures there")]
-fn show(what: &str, store: f64, bare: f64) {
+fn print_rates(what: &str, store: f64, bare: f64) {
     println!("{what:8} store {store:7.0} commits/s   bare redb {bare:7.0} commits/s   ratio {:.2}", store / bare);
 }
 
-/// Lets all writers commit for a round; commits a second.
-async fn store_round(store: &Arc<RedbStore>) -> anyhow::Result<f64> {
+/// Lets all writers commit for one round. Returns the commits per second.
+async fn measure_store(store: &Arc<RedbStore>) -> anyhow::Result<f64> {
     let begun = Instant::now();
     let tasks: Vec<_> = (0..WRITERS)
         .map(|writer| {
             let store = Arc::clone(store);
             tokio::spawn(async move {
-                let (write, mut commits) = (Write::new(), 0);
-                while begun.elapsed() < ROUND {
-                    store.commit(transaction(&store, writer, commits, &write).await?).await?;
+                let (write, mut commits) = (ApiWrite::new(), 0);
+                while begun.elapsed() < ROUND_TIME {
+                    store.commit(new_transaction(&store, writer, commits, &write).await?).await?;
                     commits += 1;
                 }
                 anyhow::Ok(commits)
@@ -82,9 +82,9 @@ async fn store_round(store: &Arc<RedbStore>) -> anyhow::Result<f64> {
     rate(begun, tasks).await
 }
 
-/// An edit as the registry makes it: of the object that was read, if it is still that one.
-async fn transaction(store: &RedbStore, writer: u64, commits: u64, write: &Write) -> anyhow::Result<Transaction> {
-    let uuid = format!("{writer:08x}-0000-7000-8000-{:012x}", commits % OBJECTS);
+/// Builds an edit as the registry does: it requires that the object is unchanged since it was read.
+async fn new_transaction(store: &RedbStore, writer: u64, commits: u64, write: &ApiWrite) -> anyhow::Result<Transaction> {
+    let uuid = format!("{writer:08x}-0000-7000-8000-{:012x}", commits % OBJECTS_PER_WRITER);
     let object = format!("object/node/{uuid}");
     let precondition = match store.snapshot().await?.get(object.as_bytes()).await? {
         Some(entry) => Precondition::unchanged(object.clone(), entry.mod_revision),
@@ -100,7 +100,7 @@ async fn transaction(store: &RedbStore, writer: u64, commits: u64, write: &Write
 
 fn request_key() -> String {
     static REQUESTS: AtomicU64 = AtomicU64::new(0);
-    // Request ids are random, so their keys fall anywhere.
+    // Request ids are random, so their keys are spread over the whole table.
     let scattered = REQUESTS.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     format!("request/{scattered:016x}-0000-4000-8000-000000000000")
 }
@@ -114,23 +114,23 @@ async fn rate(begun: Instant, tasks: Vec<tokio::task::JoinHandle<anyhow::Result<
     Ok(commits as f64 / begun.elapsed().as_secs_f64())
 }
 
-/// The pairs of one write, and who waits for it.
-type Waiting = (Vec<(Bytes, Bytes)>, oneshot::Sender<()>);
+/// The key-value pairs of one write, and the sender that answers it.
+type QueuedWrite = (Vec<(Bytes, Bytes)>, oneshot::Sender<()>);
 
 const TABLE: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("bare");
 
-/// What group commit costs without revisions, preconditions, changes or watchers: pairs of bytes into one table, as many
-/// waiting writes as there are with each flush, of the same two phases.
-struct Bare {
-    queue: mpsc::Sender<Waiting>,
+/// A group commit without revisions, preconditions, changes or watchers. It writes pairs of bytes into one table,
+/// flushes all waiting writes together, and uses the same two-phase commit.
+struct BareStore {
+    queue: mpsc::Sender<QueuedWrite>,
 }
 
-impl Bare {
+impl BareStore {
     fn create(path: &Path) -> anyhow::Result<Self> {
         let mut builder = Database::builder();
         builder.set_cache_size(RedbOptions::default().cache_bytes);
         let database = builder.create(path)?;
-        let (queue, mut waiting) = mpsc::channel::<Waiting>(1024);
+        let (queue, mut waiting) = mpsc::channel::<QueuedWrite>(1024);
         std::thread::spawn(move || -> anyhow::Result<()> {
             while let Some(first) = waiting.blocking_recv() {
                 let mut batch = vec![first];
@@ -156,18 +156,18 @@ impl Bare {
     }
 }
 
-/// As `store_round`, with the same keys and values.
-async fn bare_round(bare: &Bare) -> anyhow::Result<f64> {
+/// Measures the same as `measure_store`, with the same keys and values, in bare redb.
+async fn measure_bare(bare: &BareStore) -> anyhow::Result<f64> {
     static REVISION: AtomicU64 = AtomicU64::new(0);
     let begun = Instant::now();
     let tasks: Vec<_> = (0..WRITERS)
         .map(|writer| {
             let queue = bare.queue.clone();
             tokio::spawn(async move {
-                let (write, mut commits) = (Write::new(), 0);
-                while begun.elapsed() < ROUND {
+                let (write, mut commits) = (ApiWrite::new(), 0);
+                while begun.elapsed() < ROUND_TIME {
                     let revision = REVISION.fetch_add(1, Ordering::Relaxed).to_be_bytes();
-                    let uuid = format!("{writer:08x}-0000-7000-8000-{:012x}", commits % OBJECTS);
+                    let uuid = format!("{writer:08x}-0000-7000-8000-{:012x}", commits % OBJECTS_PER_WRITER);
                     let history = [format!("history/node/{uuid}/").as_bytes(), &revision].concat();
                     let pairs = vec![
                         (format!("object/node/{uuid}").into(), write.object.clone()),

@@ -1,5 +1,5 @@
-//! What 1,000 streams of events cost a quiet controller: CPU of the whole process, their clients with it, over a minute of which each
-//! second is the mean.
+//! Measures what 1,000 event streams cost a quiet controller: the CPU of the whole process, with the clients, as the
+//! mean per second over a minute.
 //!
 //! `cargo bench -p stemma-controller --bench events`
 #![allow(clippy::print_stdout, reason = "a bench prints its figures")]
@@ -10,33 +10,33 @@ use std::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 use stemma_controller::args;
 use stemma_controller::config::Config;
-use stemma_controller::handed::Handed;
 use stemma_controller::init::init;
 use stemma_controller::run::{Options, start};
+use stemma_controller::socket_activation::ActivatedSockets;
 use stemma_wire::clock::{Clock as _, SystemClock};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 
 const STREAMS: usize = 1_000;
-const MEASURED: Duration = Duration::from_mins(1);
+const MEASURED_TIME: Duration = Duration::from_mins(1);
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let data = directory.path().join("data");
     init(&data, &[], SystemClock.unix_seconds()).expect("a data directory");
-    let run = args::Run {
+    let run = args::RunArgs {
         data_dir: Some(data),
         admin_listen: Some("http://127.0.0.1:0".into()),
         agent_listen: Some("127.0.0.1:0".into()),
-        ..args::Run::default()
+        ..args::RunArgs::default()
     };
-    let config = Config::load_with(&run, &Handed::default()).expect("a configuration");
+    let config = Config::load_with_sockets(&run, &ActivatedSockets::default()).expect("a configuration");
     let controller = start(config, Options::default()).await.expect("a controller");
-    let quiet = cpu_of(MEASURED).await;
+    let quiet = cpu_time_during(MEASURED_TIME).await;
     let mut streams = Vec::new();
     for n in 0..STREAMS {
-        streams.push(open(controller.admin_address(), n).await);
+        streams.push(open_stream(controller.admin_address(), n).await);
     }
     for mut stream in streams {
         tokio::spawn(async move {
@@ -44,14 +44,14 @@ async fn main() {
             while stream.read(&mut text).await.is_ok_and(|read| read > 0) {}
         });
     }
-    let told = cpu_of(MEASURED).await;
-    let a_second = |cpu: Duration| cpu.as_secs_f64() * 1_000.0 / MEASURED.as_secs_f64();
+    let told = cpu_time_during(MEASURED_TIME).await;
+    let a_second = |cpu: Duration| cpu.as_secs_f64() * 1_000.0 / MEASURED_TIME.as_secs_f64();
     println!("a quiet controller: {:.2} ms of CPU a second", a_second(quiet));
     println!("with {STREAMS} streams of events: {:.2} ms of CPU a second", a_second(told));
 }
 
-/// One address may have half of the connections, so they come from several.
-async fn open(at: SocketAddr, n: usize) -> TcpStream {
+/// Opens a stream. One address may have half of the connections, so the streams come from several addresses.
+async fn open_stream(at: SocketAddr, n: usize) -> TcpStream {
     let socket = TcpSocket::new_v4().expect("a socket");
     let from: SocketAddr = format!("127.0.0.{}:0", 2 + n % 4).parse().expect("an address");
     socket.bind(from).expect("an address of the loopback");
@@ -66,8 +66,8 @@ async fn open(at: SocketAddr, n: usize) -> TcpStream {
     stream
 }
 
-/// What the process uses of the processor in that time.
-async fn cpu_of(time: Duration) -> Duration {
+/// Returns the CPU time that the process uses in this time.
+async fn cpu_time_during(time: Duration) -> Duration {
     let used = || {
         let used = clock_gettime(ClockId::ProcessCPUTime);
         Duration::new(used.tv_sec.unsigned_abs(), u32::try_from(used.tv_nsec).unwrap_or_default())

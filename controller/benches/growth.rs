@@ -1,5 +1,5 @@
-//! What a label, a result, a node that joins and a read cost in a cluster whose nodes wait for each other, in CPU, by the cluster's
-//! size. All in one run: the speed of a shared machine drifts, a ratio holds.
+//! Measures the CPU of a label change, a result, a joining node and a read, by the size of the cluster. The cluster's
+//! nodes wait for each other. All sizes are measured in one run: the speed of a shared machine drifts, a ratio holds.
 //!
 //! `cargo bench -p stemma-controller --bench growth`
 
@@ -10,12 +10,12 @@ mod fleet;
 #[path = "../tests/grown/mod.rs"]
 mod grown;
 
-use grown::{Cluster, MEASURED};
+use grown::{MEASURED, MeasuredCluster};
 
 const SIZES: [usize; 3] = [100, 1_000, 10_000];
 
-/// CPU in microseconds: of the thread that resolves, decides and signs, and of the whole process with the store's and the operators' threads.
-fn cpu() -> [f64; 2] {
+/// Returns CPU times in microseconds: of the thread that resolves, decides and signs, and of the whole process.
+fn cpu_us() -> [f64; 2] {
     let (mut reconcile, mut process) = (0.0, 0.0);
     for entry in std::fs::read_dir("/proc/self/task").unwrap().flatten() {
         let of = |name: &str| std::fs::read_to_string(entry.path().join(name)).unwrap_or_default();
@@ -28,8 +28,8 @@ fn cpu() -> [f64; 2] {
     [reconcile, process]
 }
 
-/// How many times another's cost it is. What reconcile has no part in costs it the same.
-fn times(cost: f64, other: f64) -> f64 {
+/// Returns the ratio of two costs. If both are zero, because reconcile does no work for it, the ratio is 1.
+fn cost_ratio(cost: f64, other: f64) -> f64 {
     if other > 0.0 { cost / other } else { 1.0 }
 }
 
@@ -38,16 +38,16 @@ fn main() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let mut rows = Vec::new();
     runtime.block_on(async {
-        let mut cluster = Cluster::start(cpu).await;
+        let mut cluster = MeasuredCluster::start(cpu_us).await;
         for size in SIZES {
-            cluster.fill(size).await;
-            rows.push(cluster.costs().await);
+            cluster.add_nodes(size).await;
+            rows.push(cluster.measure_all().await);
         }
     });
     for (at, what) in MEASURED.into_iter().enumerate() {
         for (size, row) in SIZES.iter().zip(&rows) {
             let ([reconcile, process], least) = (row[at], rows[0][at]);
-            let (of_reconcile, of_process) = (times(reconcile, least[0]), times(process, least[1]));
+            let (of_reconcile, of_process) = (cost_ratio(reconcile, least[0]), cost_ratio(process, least[1]));
             println!(
                 "{what}, {size:>6} nodes: reconcile {reconcile:7.0} us ({of_reconcile:5.2} times), process {process:7.0} us ({of_process:5.2} times)"
             );

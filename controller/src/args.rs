@@ -1,138 +1,139 @@
-//! The command line. What a flag means is said once, here; help and man page come of it.
+//! The command line. Each flag is described once, here. Help and man page are generated from it.
 
 use std::path::PathBuf;
 
 use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
 use stemma_core::name::is_blank;
-use stemma_wire::log::Format;
+use stemma_wire::log::LogFormat;
 
-/// Keeps what a fleet shall be, and tells its agents.
+/// Stores the desired state of a fleet and sends it to its agents.
 #[derive(Debug, Parser)]
 #[command(name = "stemma-controller", version, arg_required_else_help = true)]
 pub struct Args {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What the program can be told to do.
+/// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Make a new fleet: its store, its certificate authority, and an admin's certificate.
-    Init(Init),
+    /// Create a new fleet: its store, its certificate authority, and an admin's certificate.
+    Init(InitArgs),
     /// Serve agents and operators until a signal ends it.
-    Run(Run),
-    /// Write all of a fleet into one file, of a running controller or of one that is stopped.
-    Backup(Backup),
-    /// Make a fleet of such a file, in a data directory that holds none.
-    Restore(Restore),
-    /// Lead hosts that hold a later revision than a restored store into another epoch, so that they follow it again.
-    ResumeFleet(ResumeFleet),
+    Run(RunArgs),
+    /// Back up a fleet to one file, with the controller running or stopped.
+    Backup(BackupArgs),
+    /// Restore a fleet from a backup, to a data directory without a fleet.
+    Restore(RestoreArgs),
+    /// Begin a new epoch after a restore, so that hosts with a later revision than the store follow it again.
+    ResumeFleet(ResumeFleetArgs),
 }
 
-/// `stemma-controller init`.
+/// The arguments of `stemma-controller init`.
 #[derive(Debug, clap::Args)]
-pub struct Init {
-    /// Where everything is kept; made if it is not there, refused if it holds a fleet already.
-    #[arg(long, value_name = "DIR", value_parser = path())]
+pub struct InitArgs {
+    /// The data directory. It is created if it does not exist, and refused if it already has a fleet.
+    #[arg(long, value_name = "DIR", value_parser = path_parser())]
     pub data_dir: PathBuf,
-    /// A DNS name or IP address that agents and operators reach this controller by; may be given several times.
+    /// A DNS name or IP address at which agents and operators reach this controller. Can be repeated.
     #[arg(long = "name", value_name = "DNS_OR_IP")]
     pub names: Vec<String>,
 }
 
-/// `stemma-controller run`.
+/// The arguments of `stemma-controller run`.
 #[derive(Debug, Default, clap::Args)]
-pub struct Run {
-    /// A TOML file; what is given here as well wins over it.
-    #[arg(long, value_name = "FILE", value_parser = path())]
+pub struct RunArgs {
+    /// A TOML configuration file. Flags override its values.
+    #[arg(long, value_name = "FILE", value_parser = path_parser())]
     pub config: Option<PathBuf>,
-    /// What `init` made.
-    #[arg(long, value_name = "DIR", value_parser = path())]
+    /// The data directory that `init` created.
+    #[arg(long, value_name = "DIR", value_parser = path_parser())]
     pub data_dir: Option<PathBuf>,
-    /// Where operators are served: HOST:PORT, or for development http://127.0.0.1:PORT without TLS.
+    /// The address for operators: HOST:PORT, or http://127.0.0.1:PORT without TLS for development.
     #[arg(long, value_name = "HOST:PORT")]
     pub admin_listen: Option<String>,
-    /// Where agents are served; port 0 takes a free one.
+    /// The address for agents. Port 0 selects a free port.
     #[arg(long, value_name = "HOST:PORT")]
     pub agent_listen: Option<String>,
-    /// Write the lines of the log to standard error in this form, under systemd too; unless given, they go to the journal there.
-    #[arg(long, value_name = "FORMAT", value_parser = log_format())]
-    pub log_format: Option<Format>,
+    /// Log to standard error in this format, also under systemd. Without it, logs go to the journal under systemd.
+    #[arg(long, value_name = "FORMAT", value_parser = log_format_parser())]
+    pub log_format: Option<LogFormat>,
 }
 
-/// `stemma-controller resume-fleet`. The controller of this machine must be running, and root asks it.
+/// The arguments of `stemma-controller resume-fleet`, which root runs while the controller of this machine is running.
 #[derive(Debug, Default, clap::Args)]
-pub struct ResumeFleet {
-    /// Where the data is.
+pub struct ResumeFleetArgs {
+    /// The data directory.
     #[command(flatten)]
-    pub place: Place,
-    /// Why, for the audit and for each host's journal.
+    pub place: DataDirArgs,
+    /// The reason, for the audit and for each host's journal.
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
-    /// Do not ask.
+    /// Do not ask for confirmation.
     #[arg(long)]
     pub yes: bool,
 }
 
-/// Where the data of a controller is.
+/// The arguments that select the data directory.
 #[derive(Debug, Default, clap::Args)]
-pub struct Place {
-    /// The TOML file of `run`, which says where the data is.
-    #[arg(long, value_name = "FILE", value_parser = path())]
+pub struct DataDirArgs {
+    /// The configuration file of `run`, which names the data directory.
+    #[arg(long, value_name = "FILE", value_parser = path_parser())]
     pub config: Option<PathBuf>,
-    /// What `init` made, or is to be made.
-    #[arg(long, value_name = "DIR", value_parser = path())]
+    /// The data directory, existing or to be created.
+    #[arg(long, value_name = "DIR", value_parser = path_parser())]
     pub data_dir: Option<PathBuf>,
 }
 
-/// Reads a path. One of blanks comes of a variable that is not set, and a directory of that name would be made.
-fn path() -> impl TypedValueParser<Value = PathBuf> {
+/// Parses a path. A blank path is refused, because it comes from an unset variable of a script and would create a
+/// directory with a blank name.
+fn path_parser() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().try_map(|path| {
         let is_empty = path.to_str().is_some_and(is_blank);
         if is_empty { Err("it is empty: name a path; nothing was changed") } else { Ok(path) }
     })
 }
 
-fn log_format() -> impl TypedValueParser<Value = Format> {
-    PossibleValuesParser::new(Format::WORDS).try_map(|word| word.parse::<Format>())
+fn log_format_parser() -> impl TypedValueParser<Value = LogFormat> {
+    PossibleValuesParser::new(LogFormat::NAMES).try_map(|word| word.parse::<LogFormat>())
 }
 
-impl Place {
-    /// The same as it was given, with a space before it: for a command that is proposed.
-    pub(crate) fn shown(&self) -> String {
+impl DataDirArgs {
+    /// Returns the flags with their values, each preceded by a space, to be part of a command that a message suggests.
+    pub(crate) fn to_flags(&self) -> String {
         let flags = [("--config", &self.config), ("--data-dir", &self.data_dir)];
-        let given = flags.into_iter().filter_map(|(flag, path)| Some((flag, path.as_ref()?)));
-        given.map(|(flag, path)| format!(" {flag} {}", path.display())).collect()
+        let set_flags = flags.into_iter().filter_map(|(flag, path)| Some((flag, path.as_ref()?)));
+        set_flags.map(|(flag, path)| format!(" {flag} {}", path.display())).collect()
     }
 }
 
-/// `stemma-controller backup`. It is one file that is checked when it is written.
+/// The arguments of `stemma-controller backup`. The backup is one file, which is verified after it is written.
 #[derive(Debug, clap::Args)]
-pub struct Backup {
-    /// The file to be made; nothing may be there.
-    #[arg(value_name = "FILE", value_parser = path())]
+pub struct BackupArgs {
+    /// The file to create. It must not exist.
+    #[arg(value_name = "FILE", value_parser = path_parser())]
     pub file: PathBuf,
-    /// Where the data is.
+    /// The data directory.
     #[command(flatten)]
-    pub place: Place,
-    /// Write it as it is, and not encrypted to `backup_recipients` of the configuration. The keys of the fleet are in it.
+    pub place: DataDirArgs,
+    /// Do not encrypt the file to `backup_recipients` of the configuration. It contains the keys of the fleet.
     #[arg(long)]
     pub unencrypted: bool,
 }
 
-/// `stemma-controller restore`.
+/// The arguments of `stemma-controller restore`.
 #[derive(Debug, clap::Args)]
-pub struct Restore {
-    /// What `backup` wrote.
-    #[arg(value_name = "FILE", value_parser = path())]
+pub struct RestoreArgs {
+    /// A file that `backup` wrote.
+    #[arg(value_name = "FILE", value_parser = path_parser())]
     pub file: PathBuf,
-    /// Where the data is to be.
+    /// The data directory to create the fleet in.
     #[command(flatten)]
-    pub place: Place,
-    /// A file with the secret key of one of those to whom it is encrypted, as age-keygen wrote it.
-    #[arg(long, value_name = "FILE", value_parser = path())]
+    pub place: DataDirArgs,
+    /// A file from age-keygen with the secret key of one of the backup's recipients.
+    #[arg(long, value_name = "FILE", value_parser = path_parser())]
     pub identity: Option<PathBuf>,
 }
 
@@ -141,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn x06_a_path_of_blanks_is_refused_in_each_command() {
+    fn x06_path_arguments_reject_blanks_in_each_command() {
         for line in [
             &["init", "--data-dir", " "][..],
             &["init", "--data-dir", ""],
@@ -160,9 +161,9 @@ mod tests {
     }
 
     #[test]
-    fn y09_the_form_of_the_log_is_one_of_two() {
+    fn y09_log_format_accepts_two_values() {
         let read = |word: &str| Args::try_parse_from(["stemma-controller", "run", "--log-format", word]);
-        for (word, format) in [("text", Format::Text), ("json", Format::Json)] {
+        for (word, format) in [("text", LogFormat::Text), ("json", LogFormat::Json)] {
             let Command::Run(run) = read(word).unwrap().command else { panic!("{word}: another command") };
             assert_eq!(run.log_format, Some(format));
         }

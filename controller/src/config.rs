@@ -1,4 +1,5 @@
-//! The configuration of `run`: a TOML file, flags over it, and what cannot go together refused before anything is bound.
+//! The configuration of `run`: a TOML file, and flags that override it. Combinations that are not allowed are refused
+//! before anything is bound.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
@@ -6,111 +7,111 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use serde::Deserialize;
-use stemma_core::field::{Form, Help, Part};
+use stemma_core::field::{FieldDef, FieldType, Help};
 use stemma_core::name::is_blank;
-use stemma_core::retention::{AuditKeep, HistoryKeep, MAX_DAYS, MAX_MEBIBYTES, MAX_REVISIONS};
+use stemma_core::retention::{AuditRetention, HistoryRetention, MAX_DAYS, MAX_MEBIBYTES, MAX_REVISIONS};
 use stemma_wire::config;
 
 use crate::age::{BadRecipient, Recipient};
 use crate::args;
-use crate::blobs::MOST_UNNAMED_BYTES;
+use crate::blobs::MAX_UNNAMED_BYTES;
 use crate::ca::{BadServerName, ServerName};
-use crate::extension::{BadExtension, Declared, WrittenExtension};
-use crate::handed::Handed;
-use crate::registry::work::MOST_NODES;
+use crate::extension::{BadExtension, ExtensionConfig, ExtensionTable};
+use crate::registry::work::DEFAULT_MAX_NODES;
+use crate::socket_activation::ActivatedSockets;
 
-/// Why there is no configuration to run with. Each says what to change.
+/// The reasons why a configuration is refused. Each message says what to change.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file could not be read, others may write it (S71), or it does not say what it should.
+    /// The file cannot be read, other users may write it (S71), or its content is invalid.
     #[error(transparent)]
     File(#[from] config::ConfigError),
-    /// Nothing says where the data is.
+    /// No data directory is configured.
     #[error("no data directory: give --data-dir DIR, or data_dir in the file that --config names")]
     NoDataDir,
-    /// The data directory is a path of blanks.
+    /// The path of the data directory is blank.
     #[error("data_dir {0:?} is empty: name the directory that `init` made; nothing was changed")]
     BlankDataDir(PathBuf),
     /// A listener's address cannot be used.
     #[error("{field} {value:?}: {why}")]
     Listen {
-        /// Which field or flag.
+        /// The field or flag.
         field: &'static str,
-        /// What was given.
+        /// The configured value.
         value: String,
         /// What is wrong with it.
         why: String,
     },
-    /// A name for the server certificate.
+    /// A name for the server certificate is invalid.
     #[error("names: {0}")]
     Name(#[from] BadServerName),
-    /// A recipient of backups.
+    /// A recipient of backups is invalid.
     #[error("backup_recipients[{index}]: {why}")]
     Recipient {
-        /// Which one, from 0 on.
+        /// The index of the recipient, from 0.
         index: usize,
         /// What is wrong with it.
         why: BadRecipient,
     },
-    /// An extension.
+    /// An extension is invalid.
     #[error(transparent)]
     Extension(#[from] BadExtension),
-    /// How much is kept.
+    /// A limit is out of range.
     #[error("{field} = {value}: write a whole number from 1 to {most}")]
     Keep {
-        /// Which field.
+        /// The field.
         field: &'static str,
-        /// What was given.
+        /// The configured value.
         value: u64,
-        /// The largest that is taken.
+        /// The maximum.
         most: u64,
     },
-    /// A listener that the service manager has bound is told to be elsewhere.
+    /// The configuration sets an address for a listener that the service manager has bound already.
     #[error(
-        "{field} {value:?}: the service manager has bound this listener already, at {bound}; take {field} out of the configuration, and give \
-         another address by `systemctl edit {unit}` (an empty ListenStream=, then the new one)"
+        "{field} {value:?}: the service manager has already bound this listener to {bound}; remove {field} from the configuration, and set \
+         another address with `systemctl edit {unit}` (an empty ListenStream=, then the new one)"
     )]
     Handed {
-        /// Which field or flag.
+        /// The field or flag.
         field: &'static str,
-        /// What was given.
+        /// The configured value.
         value: String,
-        /// Where the socket is.
+        /// The address of the socket.
         bound: SocketAddr,
-        /// The unit that has it.
+        /// The unit of the socket.
         unit: &'static str,
     },
-    /// A listener that the service manager has bound says no address.
+    /// A socket that the service manager has bound has no address.
     #[error("the socket of {unit} has no address: {source}")]
     NoAddress {
-        /// The unit that has it.
+        /// The unit of the socket.
         unit: &'static str,
-        /// What the system said.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// Plain HTTP for operators where a configuration file is: that is how a real fleet is run.
+    /// Plain HTTP for operators together with a configuration file, which is how a real fleet is run.
     #[error(
         "admin_listen {admin} is plain HTTP, which is for development and tests; refusing to start with --config: give --admin-listen \
-         HOST:PORT (TLS), or --data-dir, --admin-listen and --agent-listen and no --config to develop and test"
+         HOST:PORT (TLS), or for development and tests --data-dir, --admin-listen and --agent-listen without --config"
     )]
     PlainBesideFile {
-        /// What was asked for operators.
+        /// The configured admin listener.
         admin: String,
     },
-    /// Plain HTTP for operators beside agents that others can reach (S75).
+    /// Plain HTTP for operators together with an agents' listener that other machines can reach (S75).
     #[error(
-        "admin_listen {admin} is plain HTTP, and agent_listen {agents} is no loopback address: whoever is on this machine would own a \
+        "admin_listen {admin} is plain HTTP, and agent_listen {agents} is not a loopback address: every user of this machine would control a \
          real fleet; refusing to start: give --admin-listen HOST:PORT (TLS), or --agent-listen 127.0.0.1:PORT to develop and test"
     )]
     PlainBesideRealAgents {
-        /// What was asked for operators.
+        /// The configured admin listener.
         admin: String,
-        /// And for agents.
+        /// The configured agents' listener.
         agents: SocketAddr,
     },
 }
 
-/// Where operators are served.
+/// The address and protocol of the admin listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdminListen {
     /// TLS, with client certificates.
@@ -119,39 +120,39 @@ pub enum AdminListen {
     Plain(SocketAddr),
 }
 
-/// What `run` runs with.
+/// The configuration of `run`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// What `init` made.
+    /// The directory that `init` created.
     pub data_dir: PathBuf,
-    /// Where operators are served.
+    /// The admin listener.
     pub admin: AdminListen,
-    /// Where agents are served.
+    /// The address of the agents' listener.
     pub agents: SocketAddr,
-    /// Where the service manager keeps keys for the controller (`systemd.exec(5)`, Credentials).
+    /// The directory in which the service manager provides keys to the controller (`systemd.exec(5)`, Credentials).
     pub credentials: Option<PathBuf>,
-    /// Names in the server certificate beside those that `init` was given.
+    /// Names in the server certificate, in addition to those that `init` was given.
     pub names: Vec<ServerName>,
-    /// Names of traits that are taken for standard ones beside os-traits' own.
+    /// Names of traits that count as standard, in addition to those of os-traits.
     pub extra_standard_traits: Vec<String>,
-    /// Who can read a backup.
+    /// The recipients that can decrypt a backup.
     pub backup_recipients: Vec<Recipient>,
     /// Programs that decide tags.
-    pub extensions: Vec<Declared>,
-    /// How much of the history of objects is kept.
-    pub history_keep: HistoryKeep,
-    /// How much of the audit is kept.
-    pub audit_keep: AuditKeep,
-    /// How much file bodies that nothing names may take together.
+    pub extensions: Vec<ExtensionConfig>,
+    /// How much of the history of objects is retained.
+    pub history_keep: HistoryRetention,
+    /// How much of the audit is retained.
+    pub audit_keep: AuditRetention,
+    /// Maximum total size of file bodies that nothing names, in MiB.
     pub unnamed_files_mebibytes: u64,
-    /// How many nodes there may be.
-    pub most_nodes: u64,
+    /// Maximum number of nodes.
+    pub max_nodes: u64,
 }
 
-/// The file, as it is written.
+/// The content of the configuration file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
+struct ConfigFile {
     data_dir: Option<PathBuf>,
     admin_listen: Option<String>,
     agent_listen: Option<String>,
@@ -162,182 +163,179 @@ struct Written {
     #[serde(default)]
     backup_recipients: Vec<String>,
     #[serde(default)]
-    extension: Vec<WrittenExtension>,
+    extension: Vec<ExtensionTable>,
     #[serde(default)]
-    history_keep: HistoryKeep,
+    history_keep: HistoryRetention,
     #[serde(default)]
-    audit_keep: AuditKeep,
+    audit_keep: AuditRetention,
     unnamed_files_mebibytes: Option<u64>,
     most_nodes: Option<u64>,
 }
 
 /// The fields of the file, for its manual page.
-pub const FIELDS: &[Part] = &[
-    Part::new(
+pub const FILE_FIELDS: &[FieldDef] = &[
+    FieldDef::new(
         "data_dir",
-        Form::Text,
-        Help::new(
-            "required",
-            "The directory that `init` made: store, keys and file bodies.",
-            "\"/var/lib/stemma-controller\"",
-        ),
+        FieldType::Text,
+        Help::new("required", "The directory that `init` made: store, keys and file bodies.", "\"/var/lib/stemma-controller\""),
     ),
-    Part::new(
+    FieldDef::new(
         "admin_listen",
-        Form::Text,
+        FieldType::Text,
         Help::new(
             "[::]:9443, or the socket unit's",
-            "Where operators are served, as HOST:PORT. Not where the service manager hands over a socket.",
+            "Address of the admin listener, as HOST:PORT. Leave it out if the service manager provides the socket.",
             "\"10.0.0.1:9443\"",
         ),
     ),
-    Part::new(
+    FieldDef::new(
         "agent_listen",
-        Form::Text,
+        FieldType::Text,
         Help::new(
             "[::]:9444, or the socket unit's",
-            "Where agents are served, as HOST:PORT. Not where the service manager hands over a socket.",
+            "Address of the agents' listener, as HOST:PORT. Leave it out if the service manager provides the socket.",
             "\"10.0.0.1:9444\"",
         ),
     ),
-    Part::new(
+    FieldDef::new(
         "names",
-        Form::Names,
+        FieldType::Names,
         Help::new(
             "[]",
-            "DNS names and addresses by which hosts and people reach this controller, beside those of `init`. New tokens name the first.",
+            "DNS names and addresses by which hosts and people reach this controller, in addition to those of `init`. New tokens contain the first.",
             "[\"stemma.example.net\"]",
         ),
     ),
-    Part::new(
+    FieldDef::new(
         "extra_standard_traits",
-        Form::Names,
-        Help::new("[]", "Traits that count as standard ones beside those of os-traits.", "[\"HW_SITE_LIQUID_COOLED\"]"),
+        FieldType::Names,
+        Help::new("[]", "Traits that count as standard in addition to those of os-traits.", "[\"HW_SITE_LIQUID_COOLED\"]"),
     ),
-    Part::new(
+    FieldDef::new(
         "backup_recipients",
-        Form::Names,
+        FieldType::Names,
         Help::new(
             "[]",
-            "Public keys of age to which `backup` encrypts, as age-keygen prints them. The secret ones are kept elsewhere; docs/backup.md.",
+            "Public age keys to which `backup` encrypts, as age-keygen prints them. Store the secret keys elsewhere; docs/backup.md.",
             "[\"age1zdkzp7vjg5p6zw3amt3wv8p6nmvvm2e9npuxxkt4knz3htnxg4zqyt46h8\"]",
         ),
     ),
-    Part::new(
+    FieldDef::new(
         "extension",
-        Form::Objects,
+        FieldType::Objects,
         Help::new(
             "[]",
             "Programs that decide tags, each a table [[extension]] with name, and unix, unit or url; docs/extensions.md.",
             "[{name = \"placement\", unit = true}]",
         ),
     ),
-    Part::new(
+    FieldDef::new(
         "history_keep",
-        Form::Object(HISTORY_KEEP),
+        FieldType::Object(HISTORY_KEEP),
         Help::new(
             "90 days, 100 revisions, 1024 mebibytes",
-            "How much of what objects were is kept. What a living object is stays, whatever it takes.",
+            "How much of the history of objects is retained. The present state of an object is always retained.",
             "{days = 30, mebibytes = 512}",
         ),
     ),
-    Part::new(
+    FieldDef::new(
         "audit_keep",
-        Form::Object(AUDIT_KEEP),
-        Help::new("400 days, 1024 mebibytes", "How much of the audit is kept.", "{days = 1000, mebibytes = 4096}"),
+        FieldType::Object(AUDIT_KEEP),
+        Help::new("400 days, 1024 mebibytes", "How much of the audit is retained.", "{days = 1000, mebibytes = 4096}"),
     ),
-    Part::new(
+    FieldDef::new(
         "unnamed_files_mebibytes",
-        Form::Count,
+        FieldType::Count,
         Help::new(
             "1024",
-            "How much file bodies that no release and no released task set names may take together. They go a day after they were sent last.",
+            "Maximum total size of file bodies that no release and no released task set names. They are deleted a day after they were last sent.",
             "256",
         ),
     ),
-    Part::new(
+    FieldDef::new(
         "most_nodes",
-        Form::Count,
+        FieldType::Count,
         Help::new(
             "100000",
-            "How many nodes there may be; one cluster has half of them. Each takes some 8 KiB of memory. A fleet that has more goes on, and no node is added.",
+            "Maximum number of nodes; one cluster may have half of them. Each takes some 8 KiB of memory. A fleet that has more keeps working, but no node can be added.",
             "250000",
         ),
     ),
 ];
 
 /// The fields of `history_keep`.
-const HISTORY_KEEP: &[Part] = &[
-    Part::new(
+const HISTORY_KEEP: &[FieldDef] = &[
+    FieldDef::new(
         "days",
-        Form::Count,
-        Help::new("90", "For how long it is kept what an object was, from when it became something else.", "30"),
+        FieldType::Count,
+        Help::new("90", "How long an earlier state of an object is retained after it was replaced.", "30"),
     ),
-    Part::new("revisions", Form::Count, Help::new("100", "How many revisions of one object are kept.", "20")),
-    Part::new(
+    FieldDef::new("revisions", FieldType::Count, Help::new("100", "How many revisions of one object are retained.", "20")),
+    FieldDef::new(
         "mebibytes",
-        Form::Count,
-        Help::new("1024", "How much all together take; beyond it those go first that were replaced first.", "512"),
+        FieldType::Count,
+        Help::new("1024", "Maximum total size; beyond it, the states that were replaced first are deleted first.", "512"),
     ),
 ];
 
 /// The fields of `audit_keep`.
-const AUDIT_KEEP: &[Part] = &[
-    Part::new(
+const AUDIT_KEEP: &[FieldDef] = &[
+    FieldDef::new(
         "days",
-        Form::Count,
-        Help::new("400", "For how long an entry is kept; one of a refusal for 90 days at most.", "1000"),
+        FieldType::Count,
+        Help::new("400", "How long an entry is retained; an entry of a refusal for at most 90 days.", "1000"),
     ),
-    Part::new(
+    FieldDef::new(
         "mebibytes",
-        Form::Count,
-        Help::new("1024", "How much all entries together take; beyond it the oldest go first.", "4096"),
+        FieldType::Count,
+        Help::new("1024", "Maximum total size of all entries; beyond it, the oldest are deleted first.", "4096"),
     ),
 ];
 
-/// The largest `most_nodes`.
-const MOST_NODES_SAID: u64 = 1_000_000;
+/// The largest value of `most_nodes`.
+const MAX_NODES: u64 = 1_000_000;
 
-/// Where operators are served unless said otherwise.
-const ADMIN_DEFAULT: &str = "[::]:9443";
-/// Where agents are served unless said otherwise.
-const AGENTS_DEFAULT: &str = "[::]:9444";
+/// The default address of the admin listener.
+const DEFAULT_ADMIN_LISTEN: &str = "[::]:9443";
+/// The default address of the agents' listener.
+const DEFAULT_AGENT_LISTEN: &str = "[::]:9444";
 
-/// The unit of the operators' socket.
-const ADMIN_UNIT: &str = "stemma-controller-admin.socket";
-/// And of the agents'.
-const AGENTS_UNIT: &str = "stemma-controller-agents.socket";
+/// The unit of the admin socket.
+const ADMIN_SOCKET_UNIT: &str = "stemma-controller-admin.socket";
+/// The unit of the agents' socket.
+const AGENT_SOCKET_UNIT: &str = "stemma-controller-agents.socket";
 
 impl Config {
-    /// Reads the file that the flags name, if any, and puts the flags over it. Sockets that are there already say where a listener is.
+    /// Reads the configuration file that the flags name, if any, and overrides its values with those of the flags. A
+    /// listener whose socket the service manager has bound has the address of that socket.
     ///
     /// # Errors
     /// [`ConfigError`].
-    pub fn load_with(run: &args::Run, handed: &Handed) -> Result<Self, ConfigError> {
-        let written = run.config.as_deref().map(config::load::<Written>).transpose()?.unwrap_or_default();
-        let admin_said = run.admin_listen.clone().or(written.admin_listen);
-        let agents_said = run.agent_listen.clone().or(written.agent_listen);
-        let admin = admin_said.clone().unwrap_or_else(|| ADMIN_DEFAULT.to_owned());
-        let agents = agents_said.clone().unwrap_or_else(|| AGENTS_DEFAULT.to_owned());
+    pub fn load_with_sockets(run: &args::RunArgs, sockets: &ActivatedSockets) -> Result<Self, ConfigError> {
+        let file = run.config.as_deref().map(config::load::<ConfigFile>).transpose()?.unwrap_or_default();
+        let admin_text = run.admin_listen.clone().or(file.admin_listen);
+        let agents_text = run.agent_listen.clone().or(file.agent_listen);
+        let admin = admin_text.clone().unwrap_or_else(|| DEFAULT_ADMIN_LISTEN.to_owned());
+        let agents = agents_text.clone().unwrap_or_else(|| DEFAULT_AGENT_LISTEN.to_owned());
         let config = Self {
-            data_dir: data_dir(run.data_dir.clone().or(written.data_dir))?,
-            admin: match bound("admin_listen", ADMIN_UNIT, handed.admin.as_ref(), admin_said)? {
+            data_dir: data_dir(run.data_dir.clone().or(file.data_dir))?,
+            admin: match socket_address("admin_listen", ADMIN_SOCKET_UNIT, sockets.admin.as_ref(), admin_text)? {
                 Some(bound) => AdminListen::Tls(bound),
-                None => admin_listen(&admin)?,
+                None => parse_admin_listen(&admin)?,
             },
-            agents: match bound("agent_listen", AGENTS_UNIT, handed.agents.as_ref(), agents_said)? {
+            agents: match socket_address("agent_listen", AGENT_SOCKET_UNIT, sockets.agents.as_ref(), agents_text)? {
                 Some(bound) => bound,
-                None => address("agent_listen", &agents, &agents)?,
+                None => parse_address("agent_listen", &agents, &agents)?,
             },
             credentials: std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from),
-            names: written.names.iter().map(|name| ServerName::from_str(name)).collect::<Result<_, _>>()?,
-            extra_standard_traits: written.extra_standard_traits,
-            backup_recipients: recipients(&written.backup_recipients)?,
-            extensions: WrittenExtension::read(written.extension)?,
-            history_keep: written.history_keep,
-            audit_keep: written.audit_keep,
-            unnamed_files_mebibytes: written.unnamed_files_mebibytes.unwrap_or(MOST_UNNAMED_BYTES / (1024 * 1024)),
-            most_nodes: written.most_nodes.unwrap_or(MOST_NODES),
+            names: file.names.iter().map(|name| ServerName::from_str(name)).collect::<Result<_, _>>()?,
+            extra_standard_traits: file.extra_standard_traits,
+            backup_recipients: parse_recipients(&file.backup_recipients)?,
+            extensions: ExtensionTable::read(file.extension)?,
+            history_keep: file.history_keep,
+            audit_keep: file.audit_keep,
+            unnamed_files_mebibytes: file.unnamed_files_mebibytes.unwrap_or(MAX_UNNAMED_BYTES / (1024 * 1024)),
+            max_nodes: file.most_nodes.unwrap_or(DEFAULT_MAX_NODES),
         };
         check_keep(&config)?;
         let is_plain = matches!(config.admin, AdminListen::Plain(_));
@@ -351,21 +349,21 @@ impl Config {
     }
 }
 
-/// Where the data is. A path of blanks comes of a variable that is not set.
-fn data_dir(said: Option<PathBuf>) -> Result<PathBuf, ConfigError> {
-    let path = said.ok_or(ConfigError::NoDataDir)?;
+/// Returns the data directory. A blank path is refused, because it results from an unset variable.
+fn data_dir(configured: Option<PathBuf>) -> Result<PathBuf, ConfigError> {
+    let path = configured.ok_or(ConfigError::NoDataDir)?;
     if path.to_str().is_some_and(is_blank) { Err(ConfigError::BlankDataDir(path)) } else { Ok(path) }
 }
 
 impl AdminListen {
-    /// The address, whichever is spoken there.
+    /// Returns the address, for either protocol.
     pub fn address(self) -> SocketAddr {
         match self {
             Self::Tls(address) | Self::Plain(address) => address,
         }
     }
 
-    /// The URL of this listener, bound to `address`.
+    /// Returns the URL of this listener, bound to `address`.
     pub fn url(self, address: SocketAddr) -> Url {
         match self {
             Self::Tls(_) => Url { scheme: "https", address },
@@ -374,7 +372,7 @@ impl AdminListen {
     }
 }
 
-/// How a listener is dialled from this machine.
+/// The URL by which a listener is reached from this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Url {
     scheme: &'static str,
@@ -382,18 +380,19 @@ pub struct Url {
 }
 
 impl Url {
-    /// The URL of the agents' listener.
-    pub fn of_agents(address: SocketAddr) -> Self {
+    /// Returns the URL of the agents' listener.
+    pub fn for_agents(address: SocketAddr) -> Self {
         Self { scheme: "https", address }
     }
 }
 
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // "All addresses" cannot be dialled; from here this machine's own can.
+        // Clients cannot connect to the unspecified address. From this machine they can use the loopback address.
         let ip = match self.address.ip().to_canonical() {
             IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::from([127, 0, 0, 1]),
-            // Its own too: where it is bound to that family alone, or the machine has no other, nothing answers at 127.0.0.1.
+            // IPv6 has a loopback address of its own. If the listener is bound to IPv6 only, or the machine has no
+            // IPv4, nothing answers at 127.0.0.1.
             IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
             ip => ip,
         };
@@ -401,7 +400,7 @@ impl fmt::Display for Url {
     }
 }
 
-/// Refuses what keeps or holds nothing, or without end.
+/// Checks that each configured limit is from 1 to its maximum.
 fn check_keep(config: &Config) -> Result<(), ConfigError> {
     let (history, audit) = (&config.history_keep, &config.audit_keep);
     let fields = [
@@ -411,65 +410,66 @@ fn check_keep(config: &Config) -> Result<(), ConfigError> {
         ("audit_keep.days", audit.days, MAX_DAYS),
         ("audit_keep.mebibytes", audit.mebibytes, MAX_MEBIBYTES),
         ("unnamed_files_mebibytes", config.unnamed_files_mebibytes, MAX_MEBIBYTES),
-        ("most_nodes", config.most_nodes, MOST_NODES_SAID),
+        ("most_nodes", config.max_nodes, MAX_NODES),
     ];
-    let wrong = fields.into_iter().find(|(_, value, most)| !(1..=*most).contains(value));
-    wrong.map_or(Ok(()), |(field, value, most)| Err(ConfigError::Keep { field, value, most }))
+    let invalid = fields.into_iter().find(|(_, value, max)| !(1..=*max).contains(value));
+    invalid.map_or(Ok(()), |(field, value, most)| Err(ConfigError::Keep { field, value, most }))
 }
 
-/// Where a socket is that was handed over; it cannot be said to be elsewhere as well.
-fn bound(
+/// Returns the address of a socket that the service manager has bound, or `None` without a socket. Fails if the
+/// configuration sets an address as well.
+fn socket_address(
     field: &'static str,
     unit: &'static str,
     socket: Option<&TcpListener>,
-    said: Option<String>,
+    configured: Option<String>,
 ) -> Result<Option<SocketAddr>, ConfigError> {
     let Some(socket) = socket else { return Ok(None) };
     let bound = socket.local_addr().map_err(|source| ConfigError::NoAddress { unit, source })?;
-    match said {
+    match configured {
         Some(value) => Err(ConfigError::Handed { field, value, bound, unit }),
         None => Ok(Some(bound)),
     }
 }
 
-fn recipients(texts: &[String]) -> Result<Vec<Recipient>, ConfigError> {
-    let refused = |index| move |why| ConfigError::Recipient { index, why };
-    texts.iter().enumerate().map(|(index, text)| text.parse::<Recipient>().map_err(refused(index))).collect()
+fn parse_recipients(texts: &[String]) -> Result<Vec<Recipient>, ConfigError> {
+    let invalid = |index| move |why| ConfigError::Recipient { index, why };
+    texts.iter().enumerate().map(|(index, text)| text.parse::<Recipient>().map_err(invalid(index))).collect()
 }
 
-fn admin_listen(text: &str) -> Result<AdminListen, ConfigError> {
-    let refused =
-        |why: &str| ConfigError::Listen { field: "admin_listen", value: text.to_owned(), why: why.to_owned() };
+/// Parses the address of the admin listener. Plain HTTP is refused unless the address is a loopback address.
+fn parse_admin_listen(text: &str) -> Result<AdminListen, ConfigError> {
+    let invalid = |why: &str| ConfigError::Listen { field: "admin_listen", value: text.to_owned(), why: why.to_owned() };
     if let Some(rest) = text.strip_prefix("http://") {
-        let address = address("admin_listen", text, rest.strip_suffix('/').unwrap_or(rest))?;
+        let address = parse_address("admin_listen", text, rest.strip_suffix('/').unwrap_or(rest))?;
         if !address.ip().to_canonical().is_loopback() {
-            return Err(refused(
+            return Err(invalid(
                 "plain HTTP is served on a loopback address alone: write http://127.0.0.1:PORT, or HOST:PORT for TLS",
             ));
         }
         return Ok(AdminListen::Plain(address));
     }
     let rest = text.strip_prefix("https://").unwrap_or(text);
-    address("admin_listen", text, rest.strip_suffix('/').unwrap_or(rest)).map(AdminListen::Tls)
+    parse_address("admin_listen", text, rest.strip_suffix('/').unwrap_or(rest)).map(AdminListen::Tls)
 }
 
-fn address(field: &'static str, whole: &str, text: &str) -> Result<SocketAddr, ConfigError> {
-    let refused = |why: String| ConfigError::Listen { field, value: whole.to_owned(), why };
-    let mut found = text.to_socket_addrs().map_err(|error| refused(format!("{error}; write HOST:PORT")))?;
-    found.next().ok_or_else(|| refused("the host has no address".to_owned()))
+fn parse_address(field: &'static str, value: &str, text: &str) -> Result<SocketAddr, ConfigError> {
+    let invalid = |why: String| ConfigError::Listen { field, value: value.to_owned(), why };
+    let mut addresses = text.to_socket_addrs().map_err(|error| invalid(format!("{error}; write HOST:PORT")))?;
+    addresses.next().ok_or_else(|| invalid("the host has no address".to_owned()))
 }
 
-impl args::Place {
-    /// What the command line and the file of `run` say.
+impl args::DataDirArgs {
+    /// Returns the configuration from the command line and the file of `run`.
     ///
     /// # Errors
     /// [`ConfigError`].
     pub fn config(&self) -> Result<Config, ConfigError> {
-        let run = args::Run { config: self.config.clone(), data_dir: self.data_dir.clone(), ..args::Run::default() };
-        Config::load_with(&run, &Handed::default())
+        let run = args::RunArgs { config: self.config.clone(), data_dir: self.data_dir.clone(), ..args::RunArgs::default() };
+        Config::load_with_sockets(&run, &ActivatedSockets::default())
     }
 
-    /// Where the data is.
+    /// Returns the data directory.
     ///
     /// # Errors
     /// [`ConfigError`].
@@ -482,31 +482,30 @@ impl args::Place {
 mod tests {
     use super::*;
 
-    fn load(file: &str, flags: args::Run) -> Result<Config, ConfigError> {
+    fn load(file: &str, flags: args::RunArgs) -> Result<Config, ConfigError> {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("controller.toml");
         std::fs::write(&path, file).unwrap();
-        Config::load_with(&args::Run { config: Some(path), ..flags }, &Handed::default())
+        Config::load_with_sockets(&args::RunArgs { config: Some(path), ..flags }, &ActivatedSockets::default())
     }
 
     #[test]
-    fn x06_a_data_directory_of_blanks_is_refused() {
+    fn x06_config_rejects_blank_data_directory() {
         for said in ["", " ", "\\t"] {
-            let refused = load(&format!("data_dir = \"{said}\"\n"), args::Run::default()).unwrap_err();
+            let refused = load(&format!("data_dir = \"{said}\"\n"), args::RunArgs::default()).unwrap_err();
             assert!(matches!(refused, ConfigError::BlankDataDir(_)), "{said:?}: {refused}");
         }
     }
 
     #[test]
-    fn flags_stand_over_the_file() {
+    fn config_prefers_flags_over_file() {
         let file = r#"
             data_dir = "/var/lib/stemma"
             admin_listen = "127.0.0.1:1"
             agent_listen = "127.0.0.1:2"
             names = ["stemma.example", "10.0.0.1"]
         "#;
-        let config =
-            load(file, args::Run { agent_listen: Some("127.0.0.1:0".into()), ..args::Run::default() }).unwrap();
+        let config = load(file, args::RunArgs { agent_listen: Some("127.0.0.1:0".into()), ..args::RunArgs::default() }).unwrap();
         assert_eq!(config.data_dir, PathBuf::from("/var/lib/stemma"));
         assert_eq!(config.admin, AdminListen::Tls("127.0.0.1:1".parse().unwrap()));
         assert_eq!(config.agents, "127.0.0.1:0".parse().unwrap());
@@ -514,15 +513,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_what_to_change() {
+    fn config_error_names_field_and_fix() {
         for (file, sentence) in [
             ("", "no data directory: give --data-dir DIR, or data_dir in the file that --config names"),
             ("data_dirr = 'x'", "unknown field `data_dirr`, expected one of `data_dir`, `admin_listen`"),
             ("data_dir = 7", "invalid type: integer `7`, expected path string"),
-            (
-                "data_dir = 'x'\nadmin_listen = '10.1.2.3'",
-                "admin_listen \"10.1.2.3\": invalid socket address; write HOST:PORT",
-            ),
+            ("data_dir = 'x'\nadmin_listen = '10.1.2.3'", "admin_listen \"10.1.2.3\": invalid socket address; write HOST:PORT"),
             (
                 "data_dir = 'x'\nadmin_listen = 'http://192.0.2.1:80'",
                 "admin_listen \"http://192.0.2.1:80\": plain HTTP is served on a loopback address alone: write http://127.0.0.1:PORT, \
@@ -531,16 +527,13 @@ mod tests {
             ("data_dir = 'x'\nnames = ['a b']", "names: \"a b\" is neither a DNS name"),
             (
                 "data_dir = 'x'\nbackup_recipients = ['age1zdkzp7vjg5p6zw3amt3wv8p6nmvvm2e9npuxxkt4knz3htnxg4zqyt46h8', 'x']",
-                "backup_recipients[1]: this is no recipient of age: write age1 and 58 letters and digits",
+                "backup_recipients[1]: this is not an age recipient: write age1 and 58 letters and digits",
             ),
             (
                 "data_dir = 'x'\nbackup_recipients = ['AGE-SECRET-KEY-190CQVWUPCWHXR6RUCTJCG2VVDCJQZHXH6R2H2SZ90UM3S9433QFSRU8HAX']",
-                "backup_recipients[0]: this is a secret key: give its public half",
+                "backup_recipients[0]: this is a secret key: give its public key",
             ),
-            (
-                "data_dir = 'x'\nhistory_keep = {days = 0}",
-                "history_keep.days = 0: write a whole number from 1 to 36500",
-            ),
+            ("data_dir = 'x'\nhistory_keep = {days = 0}", "history_keep.days = 0: write a whole number from 1 to 36500"),
             (
                 "data_dir = 'x'\naudit_keep = {mebibytes = 1048577}",
                 "audit_keep.mebibytes = 1048577: write a whole number from 1 to 1048576",
@@ -550,108 +543,104 @@ mod tests {
                 "unnamed_files_mebibytes = 0: write a whole number from 1 to 1048576",
             ),
             ("data_dir = 'x'\nmost_nodes = 0", "most_nodes = 0: write a whole number from 1 to 1000000"),
-            (
-                "data_dir = 'x'\naudit_keep = {revisions = 7}",
-                "unknown field `revisions`, expected `days` or `mebibytes`",
-            ),
+            ("data_dir = 'x'\naudit_keep = {revisions = 7}", "unknown field `revisions`, expected `days` or `mebibytes`"),
         ] {
-            let error = load(file, args::Run::default()).unwrap_err().to_string();
+            let error = load(file, args::RunArgs::default()).unwrap_err().to_string();
             assert!(error.contains(sentence), "{file:?}: {error}");
         }
     }
 
     #[test]
-    fn x03_what_is_not_said_of_what_is_kept_has_its_default() {
-        let config = load("data_dir = 'x'\nhistory_keep = {days = 30}", args::Run::default()).unwrap();
-        assert_eq!(config.history_keep, HistoryKeep { days: 30, revisions: 100, mebibytes: 1024 });
-        assert_eq!(config.audit_keep, AuditKeep { days: 400, mebibytes: 1024 });
+    fn x03_config_uses_retention_defaults_when_unset() {
+        let config = load("data_dir = 'x'\nhistory_keep = {days = 30}", args::RunArgs::default()).unwrap();
+        assert_eq!(config.history_keep, HistoryRetention { days: 30, revisions: 100, mebibytes: 1024 });
+        assert_eq!(config.audit_keep, AuditRetention { days: 400, mebibytes: 1024 });
         assert_eq!(config.unnamed_files_mebibytes, 1024);
-        assert_eq!(config.most_nodes, 100_000);
+        assert_eq!(config.max_nodes, 100_000);
     }
 
     #[test]
-    fn s75_plain_http_beside_agents_on_a_real_address_is_refused() {
+    fn s75_config_rejects_plain_http_when_agent_address_is_not_loopback() {
         let run = |agents: &str| {
-            Config::load_with(
-                &args::Run {
+            Config::load_with_sockets(
+                &args::RunArgs {
                     data_dir: Some("x".into()),
                     admin_listen: Some("http://127.0.0.1:0".into()),
                     agent_listen: Some(agents.into()),
-                    ..args::Run::default()
+                    ..args::RunArgs::default()
                 },
-                &Handed::default(),
+                &ActivatedSockets::default(),
             )
         };
         assert_eq!(
             run("0.0.0.0:9444").unwrap_err().to_string(),
-            "admin_listen http://127.0.0.1:0 is plain HTTP, and agent_listen 0.0.0.0:9444 is no loopback address: whoever is on this machine \
-             would own a real fleet; refusing to start: give --admin-listen HOST:PORT (TLS), or --agent-listen 127.0.0.1:PORT to develop and test"
+            "admin_listen http://127.0.0.1:0 is plain HTTP, and agent_listen 0.0.0.0:9444 is not a loopback address: every user of this \
+             machine would control a real fleet; refusing to start: give --admin-listen HOST:PORT (TLS), or --agent-listen 127.0.0.1:PORT to develop and test"
         );
         assert!(run("127.0.0.2:9444").is_ok());
     }
 
     #[test]
-    fn w10_12_plain_http_with_a_configuration_file_is_refused() {
+    fn w10_12_config_rejects_plain_http_when_file_is_given() {
         let plain = || Some("http://127.0.0.1:0".to_owned());
         let in_file = "data_dir = 'x'\nagent_listen = '127.0.0.1:0'\nadmin_listen = 'http://127.0.0.1:0'";
         for (file, admin_listen) in [(in_file, None), ("data_dir = 'x'\nagent_listen = '127.0.0.1:0'", plain())] {
             assert_eq!(
-                load(file, args::Run { admin_listen, ..args::Run::default() }).unwrap_err().to_string(),
+                load(file, args::RunArgs { admin_listen, ..args::RunArgs::default() }).unwrap_err().to_string(),
                 "admin_listen http://127.0.0.1:0 is plain HTTP, which is for development and tests; refusing to start with --config: give \
-                 --admin-listen HOST:PORT (TLS), or --data-dir, --admin-listen and --agent-listen and no --config to develop and test"
+                 --admin-listen HOST:PORT (TLS), or for development and tests --data-dir, --admin-listen and --agent-listen without --config"
             );
         }
-        let tls = args::Run { admin_listen: Some("127.0.0.1:0".into()), ..args::Run::default() };
+        let tls = args::RunArgs { admin_listen: Some("127.0.0.1:0".into()), ..args::RunArgs::default() };
         assert!(load(in_file, tls).is_ok(), "the flag stands over the file");
     }
 
     #[test]
-    fn the_manual_page_has_the_fields_that_are_read() {
-        let known = load("nosuch = 1", args::Run::default()).unwrap_err().to_string();
+    fn config_file_fields_match_manual_page() {
+        let known = load("nosuch = 1", args::RunArgs::default()).unwrap_err().to_string();
         let known: Vec<&str> = known.split('`').skip(1).step_by(2).skip(1).collect();
-        assert_eq!(known, FIELDS.iter().map(|field| field.name).collect::<Vec<_>>());
+        assert_eq!(known, FILE_FIELDS.iter().map(|field| field.name).collect::<Vec<_>>());
     }
 
     #[test]
-    fn a_socket_that_was_handed_over_says_where_a_listener_is() {
+    fn config_uses_inherited_socket_address() {
         let socket = || Some(TcpListener::bind("127.0.0.1:0").unwrap());
-        let handed = Handed { admin: socket(), agents: socket(), root: None };
+        let handed = ActivatedSockets { admin: socket(), agents: socket(), root: None };
         let [admin, agents] = [&handed.admin, &handed.agents].map(|one| one.as_ref().unwrap().local_addr().unwrap());
-        let run = || args::Run { data_dir: Some("x".into()), ..args::Run::default() };
-        let config = Config::load_with(&run(), &handed).unwrap();
+        let run = || args::RunArgs { data_dir: Some("x".into()), ..args::RunArgs::default() };
+        let config = Config::load_with_sockets(&run(), &handed).unwrap();
         assert_eq!((config.admin, config.agents), (AdminListen::Tls(admin), agents));
-        let elsewhere = args::Run { agent_listen: Some("127.0.0.1:9444".into()), ..run() };
+        let elsewhere = args::RunArgs { agent_listen: Some("127.0.0.1:9444".into()), ..run() };
         assert_eq!(
-            Config::load_with(&elsewhere, &handed).unwrap_err().to_string(),
+            Config::load_with_sockets(&elsewhere, &handed).unwrap_err().to_string(),
             format!(
-                "agent_listen \"127.0.0.1:9444\": the service manager has bound this listener already, at {agents}; take agent_listen out \
-                 of the configuration, and give another address by `systemctl edit stemma-controller-agents.socket` (an empty ListenStream=, \
+                "agent_listen \"127.0.0.1:9444\": the service manager has already bound this listener to {agents}; remove agent_listen \
+                 from the configuration, and set another address with `systemctl edit stemma-controller-agents.socket` (an empty ListenStream=, \
                  then the new one)"
             )
         );
     }
 
     #[test]
-    fn a_listener_on_all_addresses_is_dialled_here() {
+    fn url_uses_loopback_when_listener_is_on_all_addresses() {
         let url = AdminListen::Plain("127.0.0.1:0".parse().unwrap()).url("127.0.0.1:80".parse().unwrap());
         assert_eq!(url.to_string(), "http://127.0.0.1:80");
-        assert_eq!(Url::of_agents("[::]:9444".parse().unwrap()).to_string(), "https://[::1]:9444");
+        assert_eq!(Url::for_agents("[::]:9444".parse().unwrap()).to_string(), "https://[::1]:9444");
     }
 
-    /// RFC 4291, section 2.5.5.2: an IPv4 address as IPv6 has it is that address.
+    /// RFC 4291, section 2.5.5.2: an IPv4-mapped IPv6 address is that IPv4 address.
     #[test]
-    fn y04_an_ipv4_address_in_its_ipv6_form_is_shown_as_what_it_is() {
+    fn y04_url_shows_ipv4_when_address_is_mapped() {
         for (bound, shown) in [
             ("[::ffff:0.0.0.0]:9443", "https://127.0.0.1:9443"),
             ("[::ffff:10.0.0.5]:9443", "https://10.0.0.5:9443"),
             ("0.0.0.0:9443", "https://127.0.0.1:9443"),
             ("[2001:db8::5]:9443", "https://[2001:db8::5]:9443"),
         ] {
-            assert_eq!(Url::of_agents(bound.parse().unwrap()).to_string(), shown, "{bound}");
+            assert_eq!(Url::for_agents(bound.parse().unwrap()).to_string(), shown, "{bound}");
         }
-        let plain =
-            admin_listen("http://[::ffff:127.0.0.1]:9443").map(|listen| listen.url(listen.address()).to_string());
+        let plain = parse_admin_listen("http://[::ffff:127.0.0.1]:9443").map(|listen| listen.url(listen.address()).to_string());
         assert_eq!(plain.ok().as_deref(), Some("http://127.0.0.1:9443"));
-        assert!(admin_listen("http://[::ffff:10.0.0.5]:9443").is_err());
+        assert!(parse_admin_listen("http://[::ffff:10.0.0.5]:9443").is_err());
     }
 }

@@ -1,9 +1,9 @@
-//! Which certificates are still good: what was issued to each node, and what of it was taken back.
+//! The certificates that are still valid: which were issued to each node, and which of these were revoked.
 //!
-//! A certificate that finds its path to our issuer is good unless it is denied here, and each request is looked at, not each
-//! connection: a node that is deleted or revoked is dead at its next request, and its parked check-in is cut. It is a list of what is
-//! denied and not of what is allowed, because a store that came back from a backup does not know the certificates
-//! issued since, and must not cost those hosts their identity.
+//! A certificate of this fleet's issuer is valid unless it is denied here. The check is made for each request, not
+//! for each connection. So the next request of a deleted or revoked node fails, and its waiting check-in is closed.
+//! The list names the certificates that are denied, not those that are allowed. A store that was restored from a backup
+//! does not know the certificates that were issued after the backup, and their hosts must keep their identity.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -15,113 +15,118 @@ use uuid::Uuid;
 use crate::records::enrolled::AgentRecord;
 use crate::store::Revision;
 
-/// So many nodes without a record are counted.
-const MOST_UNKNOWN: usize = 100_000;
+/// Maximum number of entries in the set of nodes without a record, so that it cannot fill the memory.
+const MAX_UNKNOWN_NODES: usize = 100_000;
 
-/// What is known of every agent's certificates, in memory, as of the store.
+/// A copy in memory of the records of all agents in the store: their certificates and keys.
 #[derive(Debug, Default)]
 pub struct Identities {
-    known: RwLock<Known>,
+    state: RwLock<IdentityState>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
-    agents: HashMap<Uuid, Agent>,
+struct IdentityState {
+    agents: HashMap<Uuid, AgentCertificates>,
     keys: HashMap<[u8; 32], Uuid>,
-    /// Nodes without a record of which certificates of ours were shown: they joined after the backup that the store was restored from.
-    unknown: HashSet<Uuid>,
+    /// The nodes without a record that used a certificate of this fleet. They joined after the backup from which the
+    /// store was restored.
+    unknown_nodes: HashSet<Uuid>,
 }
 
 #[derive(Debug)]
-struct Agent {
-    written: Revision,
-    /// Those that may renew past their end: the newest, hardly ever one more.
-    renewable: Vec<[u8; 16]>,
-    retired: bool,
-    /// From this second on nobody can show any of its certificates.
-    over_s: u64,
-    /// Those of its certificates that were taken back. Each request is looked at here, and hardly any agent has one.
-    denied: Vec<[u8; 16]>,
+struct AgentCertificates {
+    mod_revision: Revision,
+    /// The serials of the certificates that may be renewed after they expired: that of the newest one, and rarely one
+    /// more.
+    renewable_serials: Vec<[u8; 16]>,
+    is_retired: bool,
+    /// The time, in seconds since 1970, from which none of the agent's certificates can be used, not even for a
+    /// renewal.
+    expires_s: u64,
+    /// The serials of revoked certificates. The list is searched at each request, and is nearly always empty.
+    revoked: Vec<[u8; 16]>,
     keys: Vec<[u8; 32]>,
 }
 
-/// What a certificate lets its holder do.
+/// The rights of a certificate's holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// All that an agent does.
+    /// All requests of an agent.
     Good(Uuid),
-    /// It has expired within the grace: renew, and nothing else.
+    /// Only a renewal: the certificate expired, within the grace period.
     RenewOnly(Uuid),
 }
 
 impl Identities {
-    /// Takes in an agent's record, new or changed, as the commit of this revision wrote it. Whoever committed says so here, and so does
-    /// the store's watch, in whichever order: a record that is older than the one taken in is left out, so that a node that is
-    /// deleted meanwhile stays so (S26).
-    pub fn put(&self, node: Uuid, record: &AgentRecord, written: Revision) {
-        let mut known = self.write();
-        if known.agents.get(&node).is_some_and(|agent| agent.written > written) {
+    /// Adds or replaces an agent's record, which the commit of `mod_revision` wrote. Both the writer and the store's
+    /// watch call this after a commit, in either order. A record that is older than the present one is ignored, so that
+    /// a node that was deleted in the meantime stays deleted (S26).
+    pub fn put(&self, node: Uuid, record: &AgentRecord, mod_revision: Revision) {
+        let mut state = self.write();
+        if state.agents.get(&node).is_some_and(|agent| agent.mod_revision > mod_revision) {
             return;
         }
-        known.forget(node);
-        let denied = record.certificates.iter().filter(|certificate| certificate.revoked);
-        let denied = denied.map(|certificate| certificate.serial.0).collect();
+        state.remove(node);
+        let revoked = record.certificates.iter().filter(|certificate| certificate.revoked);
+        let revoked = revoked.map(|certificate| certificate.serial.0).collect();
         let keys: Vec<_> = record.certificates.iter().map(|certificate| certificate.spki_sha256.0).collect();
-        known.keys.extend(keys.iter().map(|key| (*key, node)));
-        let renewable = record.renewable().collect();
-        let (retired, over_s) = (record.retired, record.over_s());
-        known.unknown.remove(&node);
-        known.agents.insert(node, Agent { written, renewable, retired, over_s, denied, keys });
+        state.keys.extend(keys.iter().map(|key| (*key, node)));
+        let renewable = record.renewable_serials().collect();
+        let (is_retired, expires_s) = (record.retired, record.grace_ends_s());
+        state.unknown_nodes.remove(&node);
+        state
+            .agents
+            .insert(node, AgentCertificates { mod_revision, renewable_serials: renewable, is_retired, expires_s, revoked, keys });
     }
 
-    /// Whether a node has certificates that were not taken back.
+    /// Returns whether a node is enrolled and not deleted.
     pub fn is_enrolled(&self, node: Uuid) -> bool {
-        self.read().agents.get(&node).is_some_and(|agent| !agent.retired)
+        self.read().agents.get(&node).is_some_and(|agent| !agent.is_retired)
     }
 
-    /// Every node that has enrolled and is not gone.
-    pub fn enrolled(&self) -> Vec<Uuid> {
-        self.read().agents.iter().filter(|(_, agent)| !agent.retired).map(|(node, _)| *node).collect()
+    /// Returns every node that is enrolled and not deleted.
+    pub fn enrolled_nodes(&self) -> Vec<Uuid> {
+        self.read().agents.iter().filter(|(_, agent)| !agent.is_retired).map(|(node, _)| *node).collect()
     }
 
-    /// Deleted nodes of which no certificate can be shown any more, as many as that at the most.
-    pub fn over(&self, now_s: u64, most: usize) -> Vec<Uuid> {
-        let known = self.read();
-        let over = known.agents.iter().filter(|(_, agent)| agent.retired && agent.over_s <= now_s);
-        over.map(|(node, _)| *node).take(most).collect()
+    /// Returns at most `limit` deleted nodes of which no certificate can be used any more.
+    pub fn expired(&self, now_s: u64, limit: usize) -> Vec<Uuid> {
+        let state = self.read();
+        let expired = state.agents.iter().filter(|(_, agent)| agent.is_retired && agent.expires_s <= now_s);
+        expired.map(|(node, _)| *node).take(limit).collect()
     }
 
-    /// Takes in that an agent's record was dropped by the commit of this revision.
-    pub fn forget(&self, node: Uuid, dropped: Revision) {
-        let mut known = self.write();
-        if known.agents.get(&node).is_some_and(|agent| agent.written < dropped) {
-            known.forget(node);
+    /// Removes an agent's record, which the commit of this revision deleted.
+    pub fn remove(&self, node: Uuid, dropped: Revision) {
+        let mut state = self.write();
+        if state.agents.get(&node).is_some_and(|agent| agent.mod_revision < dropped) {
+            state.remove(node);
         }
     }
 
-    /// How many nodes have shown a certificate of ours, since this process began, and have no record.
-    pub fn unknown(&self) -> usize {
-        self.read().unknown.len()
+    /// Returns how many nodes without a record have used a certificate of this fleet since this process began.
+    pub fn unknown_count(&self) -> usize {
+        self.read().unknown_nodes.len()
     }
 
-    /// Whose key this is, if it was ever in a certificate of ours.
+    /// Returns the node that owns this key, if a certificate of this fleet was ever issued for the key.
     pub fn holder_of_key(&self, spki_sha256: &[u8; 32]) -> Option<Uuid> {
         self.read().keys.get(spki_sha256).copied()
     }
 
-    /// What the holder of this certificate may do now.
+    /// Returns what the holder of this certificate may do now.
     ///
     /// # Errors
-    /// The error type to answer with: revoked (or of a node that is gone), or expired and not the node's newest.
-    pub fn judge(&self, identity: &Identity, now_s: u64) -> Result<Access, ErrorType> {
-        let node = identity.node().ok_or(ErrorType::AuthForbidden)?;
+    /// The error type of the response: revoked (or its node was deleted), or expired and not the node's newest.
+    pub fn check(&self, identity: &Identity, now_s: u64) -> Result<Access, ErrorType> {
+        let node = identity.node_uuid().ok_or(ErrorType::AuthForbidden)?;
         let serial: Option<[u8; 16]> = (*identity.serial).try_into().ok();
-        let known = self.read();
-        // A node without a record was never enrolled here, or its record went with it.
-        let Some(agent) = known.agents.get(&node) else {
-            let is_noted = known.unknown.contains(&node);
-            drop(known);
-            if !is_noted && self.note_unknown(node) {
+        let state = self.read();
+        // A node without a record never enrolled here, or its record was deleted with it.
+        let Some(agent) = state.agents.get(&node) else {
+            let is_counted = state.unknown_nodes.contains(&node);
+            drop(state);
+            if !is_counted && self.record_unknown(node) {
                 log::warn!(
                     node:% = node;
                     "a host has a certificate of this fleet and is none of its nodes: it joined after the backup that the store was restored \
@@ -130,40 +135,40 @@ impl Identities {
             }
             return Err(ErrorType::AuthRevoked);
         };
-        if agent.retired {
+        if agent.is_retired {
             return Err(ErrorType::AuthRevoked);
         }
-        if serial.is_none_or(|serial| agent.denied.contains(&serial)) {
+        if serial.is_none_or(|serial| agent.revoked.contains(&serial)) {
             return Err(ErrorType::AuthRevoked);
         }
-        if !identity.expired_at(now_s) {
+        if !identity.is_expired_at(now_s) {
             return Ok(Access::Good(node));
         }
-        if serial.is_some_and(|serial| agent.renewable.contains(&serial)) {
+        if serial.is_some_and(|serial| agent.renewable_serials.contains(&serial)) {
             Ok(Access::RenewOnly(node))
         } else {
             Err(ErrorType::CertificateSuperseded)
         }
     }
 
-    /// Counts a node without a record; whether it is a new one.
-    fn note_unknown(&self, node: Uuid) -> bool {
-        let mut known = self.write();
-        // It may have joined meanwhile.
-        known.unknown.len() < MOST_UNKNOWN && !known.agents.contains_key(&node) && known.unknown.insert(node)
+    /// Counts a node without a record. Returns whether it was not counted before.
+    fn record_unknown(&self, node: Uuid) -> bool {
+        let mut state = self.write();
+        // The node may have joined since the caller read the state.
+        state.unknown_nodes.len() < MAX_UNKNOWN_NODES && !state.agents.contains_key(&node) && state.unknown_nodes.insert(node)
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, Known> {
-        self.known.read().unwrap_or_else(PoisonError::into_inner)
+    fn read(&self) -> RwLockReadGuard<'_, IdentityState> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, Known> {
-        self.known.write().unwrap_or_else(PoisonError::into_inner)
+    fn write(&self) -> RwLockWriteGuard<'_, IdentityState> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Known {
-    fn forget(&mut self, node: Uuid) {
+impl IdentityState {
+    fn remove(&mut self, node: Uuid) {
         let Some(agent) = self.agents.remove(&node) else { return };
         for key in &agent.keys {
             self.keys.remove(key);
@@ -174,23 +179,23 @@ impl Known {
 #[cfg(test)]
 mod tests {
     use stemma_core::object::Timestamp;
-    use stemma_wire::tls::Class;
+    use stemma_wire::tls::IdentityClass;
 
     use super::*;
-    use crate::records::enrolled::{CertificateRecord, Hex};
+    use crate::records::enrolled::{CertificateRecord, HexBytes};
 
     #[test]
-    fn s26_a_late_record_does_not_bring_a_deleted_node_back() {
+    fn s26_put_ignores_late_record_when_node_is_deleted() {
         let node = Uuid::from_u128(7);
         let certificate = CertificateRecord {
-            serial: Hex([1; 16]),
-            spki_sha256: Hex([2; 32]),
+            serial: HexBytes([1; 16]),
+            spki_sha256: HexBytes([2; 32]),
             issued_at: Timestamp(0),
             not_after_s: 1000,
             revoked: false,
         };
         let joined = AgentRecord {
-            seal_key: Hex([3; 32]),
+            seal_key: HexBytes([3; 32]),
             joined_at: Timestamp(0),
             token: "t".into(),
             certificates: vec![certificate],
@@ -198,24 +203,20 @@ mod tests {
         };
         let identity = Identity {
             fleet: "example.com".parse().unwrap(),
-            class: Class::Node(node),
+            class: IdentityClass::Node(node),
             serial: Box::new([1; 16]),
             spki_sha256: [2; 32],
             not_after: 1000,
-            expired: false,
+            is_expired: false,
         };
         let identities = Identities::default();
-        assert_eq!(
-            (identities.judge(&identity, 10), identities.unknown()),
-            (Err(ErrorType::AuthRevoked), 1),
-            "no record"
-        );
+        assert_eq!((identities.check(&identity, 10), identities.unknown_count()), (Err(ErrorType::AuthRevoked), 1), "no record");
         identities.put(node, &AgentRecord { retired: true, ..joined.clone() }, Revision::new(9));
         identities.put(node, &joined, Revision::new(8));
-        assert_eq!(identities.judge(&identity, 10), Err(ErrorType::AuthRevoked));
-        assert_eq!(identities.unknown(), 0, "a node that was deleted is known");
+        assert_eq!(identities.check(&identity, 10), Err(ErrorType::AuthRevoked));
+        assert_eq!(identities.unknown_count(), 0, "a node that was deleted is known");
         assert!(!identities.is_enrolled(node));
         identities.put(node, &joined, Revision::new(10));
-        assert_eq!(identities.judge(&identity, 10), Ok(Access::Good(node)));
+        assert_eq!(identities.check(&identity, 10), Ok(Access::Good(node)));
     }
 }

@@ -1,14 +1,13 @@
-//! The controller: it keeps what operators want, decides what each host is, and answers agents and people.
+//! The controller: it stores what operators want, decides the desired state of each host, and serves agents and people.
 //!
-//! The flow is one way: the registry admits and commits, the store's watch feeds the cache, reconcilers resolve and publish
-//! desired state, and the agents' parked check-ins return. A library with a thin program around it, so that tests and benches
-//! run the same controller in their own process, on port 0, with real TLS.
+//! Data flows one way. The registry checks and commits writes. The store's watch updates the cache. Reconcilers resolve
+//! and publish desired state, and the agents' waiting check-ins return. The crate is a library with a thin program
+//! around it, so that tests and benches run the same controller in their own process, on port 0, with real TLS.
 
 pub mod age;
 pub mod agents;
 pub mod api;
 pub mod args;
-mod asked;
 pub mod backup;
 pub mod blobs;
 pub mod ca;
@@ -18,7 +17,6 @@ pub mod config;
 pub mod desired;
 pub mod enrol;
 pub mod extension;
-pub mod handed;
 pub mod identity;
 pub mod init;
 pub mod intake;
@@ -28,5 +26,7 @@ pub mod records;
 pub mod registry;
 pub mod resume;
 pub mod run;
+mod running;
+pub mod socket_activation;
 pub mod status;
 pub mod store;

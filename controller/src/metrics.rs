@@ -1,7 +1,7 @@
-//! What the controller counts of itself, for `/metrics`, as text of the `OpenMetrics` format.
+//! The metrics of the controller, for `/metrics`, as text in the `OpenMetrics` format.
 //!
-//! What others count already (the store, the refusals, the desired table) is read when it is asked for and kept in one place
-//! only; a second counter beside it would one day differ.
+//! What other parts of the controller count already (the store, the refusals, the desired table) is read from those
+//! parts at each scrape. A second counter for the same thing could differ from the first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
@@ -16,11 +16,11 @@ use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use stemma_core::object::{ClusterId, NodeId, Timestamp};
-use stemma_core::status::{Facts, Note, State};
-use stemma_wire::serve::{Connections, Rejected};
+use stemma_core::status::{State, StateInputs, StatusNote};
+use stemma_wire::serve::{OpenConnections, RejectionCounter};
 use uuid::Uuid;
 
-use crate::blobs::Gauges;
+use crate::blobs::BlobGauges;
 use crate::cache::{Cache, Model};
 use crate::clock::WatchedClock;
 use crate::desired::DesiredTable;
@@ -29,37 +29,37 @@ use crate::records::key;
 use crate::status;
 use crate::store::Store;
 
-/// What of the store is measured: the label `of`, and the prefix of its keys.
-const MEASURED: [(&str, &str); 8] = [
+/// The parts of the store that are measured: the label `of`, and the prefix of the keys.
+const MEASURED_PREFIXES: [(&str, &str); 8] = [
     ("objects", key::OBJECTS),
     ("history", key::HISTORY),
     ("audit", key::AUDIT),
     ("requests", key::REQUESTS),
     ("released", key::RELEASED),
     ("released_values", key::COMMON_PARTS),
-    ("released_value_lists", key::COMMON),
+    ("released_value_lists", key::COMMON_VALUES),
     ("released_texts", key::COMMON_CHUNKS),
 ];
-/// For how long after its end it is told when a principal's certificate or token has ended.
-const ENDED_TOLD_MS: u64 = 31 * 24 * 3600 * 1000;
+/// How long the expiry of a principal's certificate or token is exported after that time, in milliseconds.
+const ENDED_RETENTION_MS: u64 = 31 * 24 * 3600 * 1000;
 
-/// What is counted here, since the start of the process.
+/// What this process has counted since its start.
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
-    /// Check-ins taken.
+    /// Accepted check-ins.
     pub check_ins: Counter,
-    /// Certificates given to agents that joined.
+    /// Certificates issued to agents that joined.
     pub enrolments: Counter,
-    /// Certificates given to agents that renewed.
+    /// Certificates issued to agents that renewed.
     pub renewals: Counter,
     /// Nodes resolved.
     pub resolved: Counter,
-    /// Full resolves on the slow timer, which must find nothing to do, that found something.
+    /// Full resolves on the slow timer that found something to do. They must find nothing.
     pub missed: Counter,
-    /// File bodies that were found damaged.
+    /// File bodies that were found to be damaged.
     pub damaged_blobs: Counter,
-    /// What file bodies take.
-    pub blobs: Gauges,
+    /// Sizes of the file bodies.
+    pub blobs: BlobGauges,
 }
 
 /// Everything that `/metrics` shows.
@@ -72,18 +72,19 @@ pub struct Metrics {
     clock: Arc<WatchedClock>,
 }
 
-/// The connections of the two listeners, once they are bound.
+/// The connections of the two listeners, set once they are bound.
 #[derive(Debug, Default)]
 struct Listeners {
-    agents: OnceLock<Connections>,
-    admin: OnceLock<Connections>,
+    agents: OnceLock<OpenConnections>,
+    admin: OnceLock<OpenConnections>,
 }
 
 impl Metrics {
-    /// The metrics of a controller over these parts: the store with its file, and what else is counted.
+    /// Creates the metrics of the controller: registers the counters, and the sources that are read at each scrape.
+    /// `file` is the path of the store.
     pub fn new(
         (store, file): (Arc<dyn Store>, PathBuf),
-        rejected: Arc<Rejected>,
+        rejected: Arc<RejectionCounter>,
         desired: Arc<DesiredTable>,
         cache: Arc<Cache>,
         counters: Arc<Counters>,
@@ -93,33 +94,33 @@ impl Metrics {
         let mut registry = Registry::default();
         let (listeners, stats) = (Arc::new(Listeners::default()), store.stats());
         for (name, help, counter) in [
-            ("stemma_checkins", "Check-ins taken", &counters.check_ins),
+            ("stemma_checkins", "Accepted check-ins", &counters.check_ins),
             ("stemma_enrolments", "Agents that joined", &counters.enrolments),
             ("stemma_renewals", "Certificates that agents renewed", &counters.renewals),
             ("stemma_nodes_resolved", "Nodes resolved", &counters.resolved),
             ("stemma_blobs_damaged", "File bodies that were found damaged and set aside", &counters.damaged_blobs),
-            ("stemma_reconcile_missed", "Slow full resolves that found something to do", &counters.missed),
+            ("stemma_reconcile_missed", "Full resolves that found a node out of date", &counters.missed),
             ("stemma_store_commits", "Commits by this process that changed something", &stats.commits),
             ("stemma_store_puts", "Entries written", &stats.puts),
-            ("stemma_store_deletes", "Entries taken away", &stats.deletes),
+            ("stemma_store_deletes", "Entries deleted", &stats.deletes),
             ("stemma_store_syncs", "Engine transactions made durable", &stats.syncs),
-            ("stemma_store_unmet", "Transactions whose preconditions did not hold", &stats.unmet),
-            ("stemma_desired_published", "Desired states published whose digest is new", &desired.published),
-            ("stemma_desired_sent", "Desired states sent to agents", &desired.sent),
+            ("stemma_store_unmet", "Transactions whose preconditions did not hold", &stats.conflicts),
+            ("stemma_desired_published", "Desired states published whose digest is new", &desired.published_count),
+            ("stemma_desired_sent", "Desired states sent to agents", &desired.sent_count),
         ] {
             registry.register(name, help, counter.clone());
         }
         for (name, help, gauge) in [
-            ("stemma_blobs_bytes", "What file bodies take", &counters.blobs.all),
+            ("stemma_blobs_bytes", "Total size of the file bodies", &counters.blobs.all),
             (
                 "stemma_blobs_unnamed_bytes",
-                "What of it nothing names, as of when it was last counted",
+                "Size of the file bodies that nothing names, when last counted",
                 &counters.blobs.unnamed,
             ),
         ] {
             registry.register(name, help, gauge.clone());
         }
-        let parts = Parts {
+        let parts = MetricSources {
             store,
             file,
             rejected,
@@ -133,44 +134,46 @@ impl Metrics {
         Self { registry, counters, listeners, desired, cache, clock }
     }
 
-    /// What is counted here.
+    /// Returns the counters of this process.
     pub fn counters(&self) -> &Arc<Counters> {
         &self.counters
     }
 
-    /// Whose connections are shown, once the listeners are bound. What is told later is not taken.
-    pub fn watch_connections(&self, agents: Connections, admin: Connections) {
-        let _told_once = (self.listeners.agents.set(agents), self.listeners.admin.set(admin));
+    /// Sets the connections to export, when the listeners are bound. Further calls are ignored.
+    pub fn watch_connections(&self, agents: OpenConnections, admin: OpenConnections) {
+        let _results = (self.listeners.agents.set(agents), self.listeners.admin.set(admin));
     }
 
-    /// The text of `/metrics`, as `application/openmetrics-text; version=1.0.0; charset=utf-8`. For who is bound to a cluster: of objects, what stands there alone is counted and named, and nothing of the controller, which
-    /// counts what all clusters do.
-    pub fn text_within(&self, within: Option<ClusterId>) -> String {
-        self.text_by(within, None)
+    /// Returns the text of `/metrics`, as `application/openmetrics-text; version=1.0.0; charset=utf-8`. With a cluster,
+    /// it counts and names the objects of that cluster only. It then contains no metrics of the controller, because
+    /// these count all clusters together.
+    pub fn text_for_cluster(&self, within: Option<ClusterId>) -> String {
+        self.text_from(within, None)
     }
 
-    /// The same; `facts`: what decides the states of the nodes that are seen, where the table of states is behind.
-    pub(crate) fn text_by(&self, within: Option<ClusterId>, facts: Option<&[Facts]>) -> String {
-        let mut of_objects = Registry::default();
-        let model = self.cache.model().seen_within(within);
-        // By a suspect clock nothing has ended so long ago that it is not told.
-        let ends_after = self.clock.trusted_now().map_or(0, |now| now.0.saturating_sub(ENDED_TOLD_MS));
+    /// Returns the text of [`Self::text_for_cluster`]. If the table of states is out of date, `facts` replaces it: the
+    /// inputs from which the states of the visible nodes are computed.
+    pub(crate) fn text_from(&self, within: Option<ClusterId>, facts: Option<&[StateInputs]>) -> String {
+        let mut object_registry = Registry::default();
+        let model = self.cache.model().visible_in(within);
+        // While the clock is suspect, the expiry of every credential is exported, however long ago it seems to be.
+        let ends_after = self.clock.trusted_now().map_or(0, |now| now.0.saturating_sub(ENDED_RETENTION_MS));
         let (desired, ends_after) = (Arc::clone(&self.desired), Timestamp(ends_after));
-        let of_model = facts.map(|facts| (status::counted(facts.iter()), status::noted(facts.iter())));
-        of_objects.register_collector(Box::new(Objects { model, desired, ends_after, of_model }));
+        let node_counts = facts.map(|facts| (status::state_counts(facts.iter()), status::note_counts(facts.iter())));
+        object_registry.register_collector(Box::new(ObjectMetrics { model, desired, ends_after, node_counts }));
         let mut text = String::new();
-        let mut registries = within.is_none().then_some(&self.registry).into_iter().chain([&of_objects]);
-        let written = registries.try_for_each(|registry| encode_registry(&mut text, registry));
-        written.and_then(|()| encode_eof(&mut text)).expect("a string takes all text");
+        let mut registries = within.is_none().then_some(&self.registry).into_iter().chain([&object_registry]);
+        let result = registries.try_for_each(|registry| encode_registry(&mut text, registry));
+        result.and_then(|()| encode_eof(&mut text)).expect("a string takes all text");
         text
     }
 }
 
-/// What is read where it is counted.
-struct Parts {
+/// The sources that are read at each scrape.
+struct MetricSources {
     store: Arc<dyn Store>,
     file: PathBuf,
-    rejected: Arc<Rejected>,
+    rejected: Arc<RejectionCounter>,
     desired: Arc<DesiredTable>,
     listeners: Arc<Listeners>,
     cache: Arc<Cache>,
@@ -178,57 +181,58 @@ struct Parts {
     identities: Arc<Identities>,
 }
 
-impl Parts {
-    /// How old the last backup is, in seconds; `None` before the first.
+impl MetricSources {
+    /// Returns the age of the last backup in seconds, or `None` if there is none.
     fn backup_age(&self) -> Option<u64> {
-        let made = self.cache.model().last_backup.as_ref()?.record.at;
-        Some(self.clock.now().0.saturating_sub(made.0) / 1000)
+        let made_at = self.cache.model().last_backup.as_ref()?.record.at;
+        Some(self.clock.now().0.saturating_sub(made_at.0) / 1000)
     }
 
-    /// What the store takes. What is not known yet is left out.
+    /// Encodes the sizes of the store. Sizes that are not known yet are left out.
     fn encode_sizes(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let gauge = |bytes: u64| ConstGauge::new(i64::try_from(bytes).unwrap_or(i64::MAX));
         if let Ok(file) = std::fs::metadata(&self.file) {
             let (name, help) = ("stemma_store_file_bytes", "The size of the store's file, which does not shrink");
             gauge(file.len()).encode(to.encode_descriptor(name, help, None, MetricType::Gauge)?)?;
         }
-        let (name, help) = ("stemma_store_bytes", "What keys and values in the store take, by what they are");
+        let (name, help) = ("stemma_store_bytes", "Size of the keys and values in the store, by kind");
         let mut family = to.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for (of, prefix) in MEASURED {
-            if let Some(bytes) = self.store.stats().bytes_below(prefix) {
-                gauge(bytes).encode(family.encode_family(&[("of", of)])?)?;
+        for (part, prefix) in MEASURED_PREFIXES {
+            if let Some(bytes) = self.store.stats().prefix_bytes(prefix) {
+                gauge(bytes).encode(family.encode_family(&[("of", part)])?)?;
             }
         }
         Ok(())
     }
 }
 
-impl fmt::Debug for Parts {
+impl fmt::Debug for MetricSources {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Parts").finish_non_exhaustive()
     }
 }
 
-impl Collector for Parts {
+impl Collector for MetricSources {
+    /// Encodes the metrics of the controller that other parts count: store, connections, refusals, clock and backup.
     fn encode(&self, mut to: DescriptorEncoder<'_>) -> fmt::Result {
-        let of_backup = |age| ("stemma_backup_age_seconds", "How long ago the last backup was made", age);
-        let backup = self.backup_age().map(of_backup);
+        let backup_gauge = |age| ("stemma_backup_age_seconds", "How long ago the last backup was made", age);
+        let backup = self.backup_age().map(backup_gauge);
         let gauges = [
             ("stemma_store_revision", "The store's last durable revision", self.store.stats().revision()),
-            ("stemma_desired_revision", "All nodes are resolved as of this revision", self.desired.resolved().0),
-            ("stemma_checkins_parked", "Check-ins held right now", self.desired.parked() as u64),
+            ("stemma_desired_revision", "Store revision up to which all nodes are resolved", self.desired.resolved_revision().0),
+            ("stemma_checkins_parked", "Check-ins that are waiting for a change", self.desired.waiting_check_ins() as u64),
             (
                 "stemma_hosts_unknown",
-                "Hosts with a certificate of this fleet that are none of its nodes, since the start: each has to leave and join again",
-                self.identities.unknown() as u64,
+                "Hosts with a certificate of this fleet but without a node, since the start: each has to leave and join again",
+                self.identities.unknown_count() as u64,
             ),
             (
                 "stemma_clock_suspect",
-                "Whether the clock has jumped, so that nothing is dropped because its time is over",
+                "1 if the clock has jumped; nothing counts as expired until it is right again",
                 u64::from(self.clock.finding().is_some()),
             ),
-            ("stemma_agent_connections", "Open connections of the agents' listener", count(&self.listeners.agents)),
-            ("stemma_admin_connections", "Open connections of the admin listener", count(&self.listeners.admin)),
+            ("stemma_agent_connections", "Open connections of the agents' listener", connection_count(&self.listeners.agents)),
+            ("stemma_admin_connections", "Open connections of the admin listener", connection_count(&self.listeners.admin)),
         ];
         for (name, help, value) in gauges.into_iter().chain(backup) {
             let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
@@ -236,7 +240,7 @@ impl Collector for Parts {
         }
         self.encode_sizes(&mut to)?;
         let mut family =
-            to.encode_descriptor("stemma_rejected", "What was refused, by reason", None, MetricType::Counter)?;
+            to.encode_descriptor("stemma_rejected", "Refused requests and connections, by reason", None, MetricType::Counter)?;
         for (reason, count) in self.rejected.counts() {
             ConstCounter::new(count).encode(family.encode_family(&[("reason", reason)])?)?;
         }
@@ -244,37 +248,40 @@ impl Collector for Parts {
     }
 }
 
-/// What is told of objects, as somebody sees them.
-struct Objects {
+/// The metrics of the objects that the caller may see.
+struct ObjectMetrics {
     model: Arc<Model>,
     desired: Arc<DesiredTable>,
-    /// What a principal is known by is told where it ends after this.
+    /// Credentials that end after this time are exported.
     ends_after: Timestamp,
-    /// How many of the nodes stand in each state and have each note, where the table of states is behind.
-    of_model: Option<(BTreeMap<State, usize>, BTreeMap<Note, usize>)>,
+    /// The number of nodes in each state and with each note, if the table of states is out of date.
+    node_counts: Option<(BTreeMap<State, usize>, BTreeMap<StatusNote, usize>)>,
 }
 
-impl fmt::Debug for Objects {
+impl fmt::Debug for ObjectMetrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Objects").finish_non_exhaustive()
     }
 }
 
-impl Objects {
-    /// The nodes that are seen, where these are not all.
+impl ObjectMetrics {
+    /// Returns the nodes that the caller may see, or `None` for all nodes.
     fn nodes(&self) -> Option<Vec<Uuid>> {
-        let cluster = self.model.within?;
-        Some(self.model.fleet.nodes_of_cluster(cluster).map(|node| node.0).collect())
+        let cluster = self.model.visible_cluster?;
+        Some(self.model.fleet.nodes_in_cluster(cluster).map(|node| node.0).collect())
     }
 
+    /// Encodes when each certificate and token of a principal expires, without revoked certificates and those that
+    /// expired long ago.
     fn encode_ends(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let (name, help) = ("stemma_credential_end_seconds", "When what a principal is known by ends, since 1970");
+        let (name, help) =
+            ("stemma_credential_end_seconds", "Expiry of each certificate and token of a principal, in seconds since 1970");
         let mut family = to.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for principal in self.model.principals.iter() {
             let spec = &principal.spec;
-            let good = spec.certificates.iter().filter(|one| one.revoked_at.is_none());
-            let certificates = good.map(|one| ("certificate", &one.serial, one.ends_at));
-            let tokens = spec.tokens.iter().map(|one| ("token", &one.id, one.ends_at));
+            let active = spec.certificates.iter().filter(|certificate| certificate.revoked_at.is_none());
+            let certificates = active.map(|one| ("certificate", &one.serial, one.ends_at));
+            let tokens = spec.tokens.iter().map(|token| ("token", &token.id, token.ends_at));
             for (kind, id, ends_at) in certificates.chain(tokens).filter(|(.., ends_at)| *ends_at > self.ends_after) {
                 let labels = [("principal", &*principal.meta.name), ("kind", kind), ("id", id.as_str())];
                 let gauge = ConstGauge::new(i64::try_from(ends_at.0 / 1000).unwrap_or(i64::MAX));
@@ -285,14 +292,15 @@ impl Objects {
     }
 }
 
-impl Collector for Objects {
+impl Collector for ObjectMetrics {
+    /// Encodes the numbers of nodes by state, by note and by problem, and the expiry of credentials.
     fn encode(&self, mut to: DescriptorEncoder<'_>) -> fmt::Result {
         let (nodes, status) = (self.nodes(), self.desired.status());
         let doubled = match &nodes {
-            None => self.desired.doubled(),
-            Some(nodes) => nodes.iter().filter(|node| self.desired.two_hosts(**node).is_some()).count(),
+            None => self.desired.duplicate_count(),
+            Some(nodes) => nodes.iter().filter(|node| self.desired.duplicate_hosts(**node).is_some()).count(),
         };
-        let (name, help) = ("stemma_nodes_doubled", "Nodes with whose identity two hosts check in");
+        let (name, help) = ("stemma_nodes_doubled", "Nodes whose identity is used by two hosts");
         let gauge = ConstGauge::new(i64::try_from(doubled).unwrap_or(i64::MAX));
         gauge.encode(to.encode_descriptor(name, help, None, gauge.metric_type())?)?;
         let is_seen = |node: &Uuid| match &nodes {
@@ -302,32 +310,32 @@ impl Collector for Objects {
         for (name, help, concerned) in [
             (
                 "stemma_nodes_ahead",
-                "Nodes whose host holds a revision of another copy of the store, and is told nothing",
+                "Nodes whose host holds a revision of another copy of the store, and is sent nothing",
                 status.all_ahead().into_keys().collect(),
             ),
             (
                 "stemma_nodes_report_refused",
-                "Nodes of whose host's last report a part was refused",
+                "Nodes whose host's last report was refused in part",
                 status.refused_reports().nodes(),
             ),
             (
                 "stemma_nodes_report_waiting",
-                "Nodes of whose host's last report a part is not kept yet",
+                "Nodes whose host's last report is not completely stored yet",
                 status.waiting_reports().nodes(),
             ),
             (
                 "stemma_nodes_report_left_out",
-                "Nodes of whose host's last report less was kept than it said",
-                self.model.nodes_with_left_out().collect(),
+                "Nodes whose host's last report was stored incompletely because of limits",
+                self.model.nodes_with_dropped_reports().collect(),
             ),
             (
                 "stemma_nodes_report_findings",
-                "Nodes whose host could not use or do something, as its last report says",
-                self.model.nodes_with_findings_of_hosts().collect(),
+                "Nodes whose host reports findings of its own",
+                self.model.nodes_with_host_findings().collect(),
             ),
             (
                 "stemma_nodes_release_refused",
-                "Nodes of which the store refuses what is released to them",
+                "Nodes whose released task set the store refuses",
                 status.nodes_with_refused_release(),
             ),
         ] {
@@ -335,19 +343,19 @@ impl Collector for Objects {
             let gauge = ConstGauge::new(i64::try_from(count).unwrap_or(i64::MAX));
             gauge.encode(to.encode_descriptor(name, help, None, gauge.metric_type())?)?;
         }
-        let (states, notes) = self.of_model.clone().unwrap_or_else(|| {
-            let notes = status.count_noted(nodes.as_deref());
-            (nodes.map_or_else(|| status.count_all(), |nodes| status.count(nodes)), notes)
+        let (states, notes) = self.node_counts.clone().unwrap_or_else(|| {
+            let notes = status.count_notes(nodes.as_deref());
+            (nodes.map_or_else(|| status.count_all_states(), |nodes| status.count_states(nodes)), notes)
         });
-        let mut family = to.encode_descriptor("stemma_nodes", "Nodes, by where they stand", None, MetricType::Gauge)?;
+        let mut family = to.encode_descriptor("stemma_nodes", "Number of nodes, by state", None, MetricType::Gauge)?;
         for state in State::ALL {
             let nodes = states.get(&state).copied().unwrap_or_default();
             let gauge = ConstGauge::new(i64::try_from(nodes).unwrap_or(i64::MAX));
             gauge.encode(family.encode_family(&[("state", state.name())])?)?;
         }
-        let (name, help) = ("stemma_nodes_noted", "Nodes, by what is so beside where they stand");
+        let (name, help) = ("stemma_nodes_noted", "Number of nodes, by note");
         let mut family = to.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for note in Note::ALL {
+        for note in StatusNote::ALL {
             let nodes = notes.get(&note).copied().unwrap_or_default();
             let gauge = ConstGauge::new(i64::try_from(nodes).unwrap_or(i64::MAX));
             gauge.encode(family.encode_family(&[("note", note.name())])?)?;
@@ -356,15 +364,15 @@ impl Collector for Objects {
     }
 }
 
-/// The same metrics in the text form of Prometheus, of a text of `OpenMetrics`: there a counter is called as its sample is, there are no units,
-/// and nothing ends the text.
+/// Converts a text in the `OpenMetrics` format to the Prometheus text format. In the latter, the comments
+/// of a counter have the name of its sample (`NAME_total`), there are no units, and no line marks the end.
 pub(crate) fn prometheus_text(open_metrics: &str) -> String {
     let is_counter = |line: &str| line.strip_prefix("# TYPE ").and_then(|rest| rest.strip_suffix(" counter")).is_some();
     let counters: BTreeSet<&str> =
         open_metrics.lines().filter(|line| is_counter(line)).filter_map(|line| line.split(' ').nth(2)).collect();
-    let kept = open_metrics.lines().filter(|line| *line != "# EOF" && !line.starts_with("# UNIT "));
+    let lines = open_metrics.lines().filter(|line| *line != "# EOF" && !line.starts_with("# UNIT "));
     let mut text = String::with_capacity(open_metrics.len());
-    for line in kept {
+    for line in lines {
         let mut words = line.splitn(4, ' ');
         match (words.next(), words.next(), words.next(), words.next()) {
             (Some("#"), Some(word), Some(name), Some(rest)) if counters.contains(name) => {
@@ -378,7 +386,7 @@ pub(crate) fn prometheus_text(open_metrics: &str) -> String {
     text
 }
 
-fn count(connections: &OnceLock<Connections>) -> u64 {
+fn connection_count(connections: &OnceLock<OpenConnections>) -> u64 {
     connections.get().map_or(0, |connections| connections.count() as u64)
 }
 
@@ -388,7 +396,7 @@ mod tests {
 
     /// Expected: Prometheus' exposition formats, where a counter's TYPE names the sample.
     #[test]
-    fn y09_the_text_form_of_prometheus_names_counters_as_their_samples() {
+    fn y09_prometheus_text_names_counters_as_samples() {
         let open = "# HELP a What is refused.\n# TYPE a counter\na_total{reason=\"x y\"} 1\n# HELP b Bytes.\n# TYPE b gauge\n# UNIT b bytes\nb 2\n# EOF\n";
         let text = "# HELP a_total What is refused.\n# TYPE a_total counter\na_total{reason=\"x y\"} 1\n# HELP b Bytes.\n# TYPE b gauge\nb 2\n";
         assert_eq!(prometheus_text(open), text);

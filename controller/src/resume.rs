@@ -1,6 +1,7 @@
-//! `stemma-controller resume-fleet`: hosts that are ahead of a restored store are led into another epoch.
+//! `stemma-controller resume-fleet`: begins a new epoch, so that hosts that are ahead of a restored store follow it
+//! again.
 //!
-//! It is asked of the running controller, over the socket of root: what a host holds is known to it alone.
+//! The command asks the running controller over root's socket, because only that process knows what hosts hold.
 
 use std::io::{IsTerminal as _, Write as _};
 
@@ -8,93 +9,93 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 use stemma_wire::endpoint::Endpoint;
 
-use crate::args::ResumeFleet;
-use crate::asked::Asked;
+use crate::args::ResumeFleetArgs;
 use crate::init::Layout;
+use crate::running::RunningController;
 
-/// What may be of hosts that have not come, where no admin has led them into the present epoch.
+/// End of a message about hosts that have not checked in, unless an admin began the present epoch with resume-fleet.
 const MAY_BE_AHEAD: &str = ", and those that have not may be ahead";
 
-/// What nobody reads, nobody can have agreed to.
-const UNSAID: &str = "what there is to say could not be written; nothing was changed";
+/// The error if the text to confirm cannot be shown. An admin cannot agree to a text that was not shown.
+const WRITE_FAILED: &str = "the text to confirm could not be written; nothing was changed";
 
-/// Says how many hosts are ahead, asks, and ends the epoch.
+/// Shows how many hosts are ahead of the store, asks for confirmation, and begins a new epoch. Does nothing if no host
+/// is ahead and the store does not wait.
 ///
 /// # Errors
-/// The controller cannot be reached or refuses, or nobody has agreed.
-pub fn run(args: &ResumeFleet) -> Result<()> {
-    let mut asked = Asked::new(&Layout::new(&args.place.data_dir()?))?;
+/// The controller cannot be reached or refuses the request, or nobody confirmed it.
+pub fn run(args: &ResumeFleetArgs) -> Result<()> {
+    let mut controller = RunningController::new(&Layout::new(&args.place.data_dir()?))?;
     let mut out = std::io::stdout().lock();
 
-    let fleet = asked.send(Endpoint::ShowFleet, &Value::Null)?;
-    let Some(consequence) = consequence(&fleet) else {
-        writeln!(out, "{}", nobody_ahead(&fleet)).context(UNSAID)?;
+    let fleet = controller.send(Endpoint::ShowFleet, &Value::Null)?;
+    let Some(consequence) = warning(&fleet) else {
+        writeln!(out, "{}", none_ahead_message(&fleet)).context(WRITE_FAILED)?;
         return Ok(());
     };
-    writeln!(out, "{consequence}").context(UNSAID)?;
-    let unknown = number(&fleet["unknown_hosts"]);
+    writeln!(out, "{consequence}").context(WRITE_FAILED)?;
+    let unknown = parse_number(&fleet["unknown_hosts"]);
     if unknown > 0 {
         writeln!(
             out,
-            "{unknown} more hosts have certificates of this fleet and are none of its nodes: they joined after the copy was made. They are \
+            "{unknown} more hosts have certificates of this fleet but are not among its nodes: they joined after the copy was made. They are \
              refused; on each of them run stemma-agent leave, and join it again with a new token."
         )
-        .context(UNSAID)?;
+        .context(WRITE_FAILED)?;
     }
-    if !args.yes && !agreed(&mut out)? {
+    if !args.yes && !confirm(&mut out)? {
         bail!("nothing was changed");
     }
     let body = args.reason.as_ref().map_or_else(|| json!({}), |reason| json!({ "reason": reason }));
-    let resumed = asked.send(Endpoint::ResumeFleet, &body)?;
-    let come = Hosts::of(&fleet).and_then(|hosts| hosts.come()).unwrap_or_default();
-    // It is done, whoever reads of it.
-    let _said = writeln!(
+    let resumed = controller.send(Endpoint::ResumeFleet, &body)?;
+    let come = HostCounts::from_status(&fleet).and_then(|hosts| hosts.checked_in_message()).unwrap_or_default();
+    // The epoch has begun, so a failure to write this line must not look as if it had not.
+    let _result = writeln!(
         out,
         "epoch {} begins at revision {}; hosts follow when they check in{come}",
         resumed["epoch"].as_str().unwrap_or_default(),
-        number(&resumed["since"])
+        parse_number(&resumed["since"])
     );
     Ok(())
 }
 
-/// What becomes of hosts when the fleet goes on, for people; `None` where the store does not wait and no host is found to be ahead of it.
-fn consequence(fleet: &Value) -> Option<String> {
+/// Returns the text that warns of the effect of a new epoch on hosts. Returns `None` if no new epoch is needed: the
+/// store does not wait after a restore, and no known host is ahead of it.
+fn warning(fleet: &Value) -> Option<String> {
     if fleet["waits"] == true {
-        let come = Hosts::of(fleet).map_or_else(
-            || {
-                "how many hosts have come is not known, since the controller that runs is of an earlier version"
-                    .to_owned()
-            },
-            |hosts| format!("{} of {} hosts have come so far", hosts.checked_in, hosts.enrolled),
+        let come = HostCounts::from_status(fleet).map_or_else(
+            || "it is unknown how many hosts have checked in, because the running controller is of an earlier version".to_owned(),
+            |hosts| format!("{} of {} hosts have checked in so far", hosts.checked_in, hosts.enrolled),
         );
         return Some(format!(
-            "the store was restored from a backup, and nothing is sent to any host yet; {come}. Once it goes on they \
+            "the store was restored from a backup, and nothing is sent to any host yet; {come}. Once it continues, they \
              follow it: each applies what the store says now, and what was written after the backup is lost."
         ));
     }
-    let ahead = number(&fleet["ahead"]["nodes"]);
-    let not_come = not_come(fleet).map(|said| format!(" {said}{MAY_BE_AHEAD}.")).unwrap_or_default();
+    let ahead = parse_number(&fleet["ahead"]["nodes"]);
+    let not_come = unknown_message(fleet).map(|said| format!(" {said}{MAY_BE_AHEAD}.")).unwrap_or_default();
     (ahead > 0).then(|| {
         format!(
             "{ahead} hosts hold revisions of another copy of the store ({} epochs of theirs are unknown here). This store is at \
              revision {} of epoch {}. In another epoch they follow it again: each applies what the store says now, and what \
              was written elsewhere is lost.{not_come}",
-            number(&fleet["ahead"]["unknown_epochs"]),
-            number(&fleet["revision"]),
+            parse_number(&fleet["ahead"]["unknown_epochs"]),
+            parse_number(&fleet["revision"]),
             fleet["epoch"].as_str().unwrap_or_default()
         )
     })
 }
 
-/// That no host is found to be ahead. What was found is in memory, so after a restart that says nothing of hosts that have not come.
-fn nobody_ahead(fleet: &Value) -> String {
-    let revision = number(&fleet["revision"]);
-    match not_come(fleet) {
+/// Returns the message that no host is ahead. The controller knows this in memory only, so after a restart the message
+/// covers only the hosts that have checked in.
+fn none_ahead_message(fleet: &Value) -> String {
+    let revision = parse_number(&fleet["revision"]);
+    match unknown_message(fleet) {
         None => format!("no host is ahead of the store, which is at revision {revision}: nothing was changed"),
         Some(said) if is_resumed(fleet) => format!(
             "no host that has checked in is ahead of the store, which is at revision {revision}: nothing was changed. {said}. Those that come \
-             later follow by themselves, since this epoch began by resume-fleet; only one of a later epoch or revision would not, and is \
-             failed (host.ahead) when it comes"
+             later follow by themselves, since this epoch began by resume-fleet; only a host with a later epoch or revision does not, and is \
+             failed (host.ahead) when it checks in"
         ),
         Some(said) => format!(
             "no host that has checked in is ahead of the store, which is at revision {revision}: nothing was changed. {said}{MAY_BE_AHEAD}; \
@@ -103,40 +104,42 @@ fn nobody_ahead(fleet: &Value) -> String {
     }
 }
 
-/// Whether an admin has led the hosts into the present epoch: what was said then holds for those that come later. The first epoch has no reason.
+/// Returns whether an admin began the present epoch with resume-fleet. If so, hosts that check in later follow the
+/// store too. An epoch that resume-fleet began has a reason, the first epoch has none.
 fn is_resumed(fleet: &Value) -> bool {
     fleet["waits"] == false && fleet["reason"].as_str().is_some_and(|reason| !reason.is_empty())
 }
 
-/// Which hosts the running controller has heard of.
-struct Hosts {
+/// The numbers of hosts that the running controller reports, and the time for which it has run.
+struct HostCounts {
     enrolled: u64,
     checked_in: u64,
     running_seconds: u64,
 }
 
-impl Hosts {
-    /// `None` where the controller is of an earlier version, as one that was not restarted yet: that does not say.
-    fn of(fleet: &Value) -> Option<Self> {
+impl HostCounts {
+    /// Reads the counts. Returns `None` if the running controller is of an earlier version, which does not report them.
+    fn from_status(fleet: &Value) -> Option<Self> {
         let hosts = fleet.get("hosts")?;
         let [enrolled, checked_in, running_seconds] =
-            ["enrolled", "checked_in", "running_seconds"].map(|name| number(&hosts[name]));
+            ["enrolled", "checked_in", "running_seconds"].map(|name| parse_number(&hosts[name]));
         Some(Self { enrolled, checked_in, running_seconds })
     }
 
-    /// How many hosts follow by now, and where it is seen that the others do; `None` where all have come.
-    fn come(&self) -> Option<String> {
+    /// Returns a message of how many hosts have checked in, and how to see which others have not. Returns `None` if all
+    /// have.
+    fn checked_in_message(&self) -> Option<String> {
         let Self { enrolled, checked_in, .. } = self;
         (checked_in < enrolled).then(|| {
             format!(
-                ". {checked_in} of {enrolled} hosts have come; the others have the finding host.awaited until they check in, and are waiting or \
+                ". {checked_in} of {enrolled} hosts have checked in; the others have the finding host.awaited until they do, and are waiting or \
                  silent (stemma get nodes --state waiting,silent)"
             )
         })
     }
 
-    /// That what some hosts hold is not known; `None` where all have come.
-    fn not_come(&self) -> Option<String> {
+    /// Returns the message that the revisions of some hosts are unknown, or `None` if all have checked in.
+    fn missing_message(&self) -> Option<String> {
         let Self { enrolled, checked_in, running_seconds } = self;
         if checked_in >= enrolled {
             return None;
@@ -150,22 +153,23 @@ impl Hosts {
     }
 }
 
-/// That what some hosts hold is not known; `None` where all have come.
-fn not_come(fleet: &Value) -> Option<String> {
-    let unknown = "The controller that runs is of an earlier version: how many hosts have checked in since it started is not known";
-    Hosts::of(fleet).map_or_else(|| Some(unknown.to_owned()), |hosts| hosts.not_come())
+/// Returns the message that it is unknown of some hosts whether they are ahead, or `None` if all have checked in.
+fn unknown_message(fleet: &Value) -> Option<String> {
+    let unknown =
+        "The running controller is of an earlier version: it is unknown how many hosts have checked in since it started";
+    HostCounts::from_status(fleet).map_or_else(|| Some(unknown.to_owned()), |hosts| hosts.missing_message())
 }
 
-fn number(value: &Value) -> u64 {
+fn parse_number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_default()
 }
 
-/// Asks the person at the terminal.
-fn agreed(out: &mut impl std::io::Write) -> Result<bool> {
+/// Asks for confirmation at the terminal.
+fn confirm(out: &mut impl std::io::Write) -> Result<bool> {
     if !std::io::stdin().is_terminal() {
         bail!("nobody is at a terminal to agree: say --yes; nothing was changed");
     }
-    write!(out, "go on? [y/N] ").and_then(|()| out.flush()).context(UNSAID)?;
+    write!(out, "go on? [y/N] ").and_then(|()| out.flush()).context(WRITE_FAILED)?;
     let mut line = String::new();
     std::io::stdin().read_line(&mut line)?;
     Ok(matches!(line.trim(), "y" | "Y" | "yes"))
@@ -183,9 +187,9 @@ mod tests {
     }
 
     #[test]
-    fn x02_that_nobody_is_ahead_is_said_of_hosts_that_have_come() {
+    fn x02_none_ahead_message_counts_checked_in_hosts() {
         let nobody = "is ahead of the store, which is at revision 40: nothing was changed";
-        for (hosts, said) in [
+        for (hosts, expected) in [
             ([5, 5, 4], format!("no host {nobody}")),
             ([0, 0, 4], format!("no host {nobody}")),
             (
@@ -197,36 +201,31 @@ mod tests {
             ),
         ] {
             let fleet = fleet(false, 0, hosts);
-            assert_eq!((consequence(&fleet), nobody_ahead(&fleet)), (None, said));
+            assert_eq!((warning(&fleet), none_ahead_message(&fleet)), (None, expected));
         }
     }
 
     #[test]
-    fn x02_of_an_epoch_that_began_by_a_resume_hosts_that_come_later_follow_by_themselves() {
+    fn x02_none_ahead_message_omits_retry_when_epoch_was_resumed() {
         let mut fleet = fleet(false, 0, [5, 3, 4]);
         fleet["reason"] = json!("a drill");
-        let said = nobody_ahead(&fleet);
-        assert!(
-            said.contains(": 3 of 5 hosts have checked in since. Those that come later follow by themselves, "),
-            "{said}"
-        );
+        let said = none_ahead_message(&fleet);
+        assert!(said.contains(": 3 of 5 hosts have checked in since. Those that come later follow by themselves, "), "{said}");
         assert!(!said.contains("run this again") && !said.contains("may be ahead"), "{said}");
         fleet["reason"] = json!("");
-        assert!(nobody_ahead(&fleet).ends_with("; run this again when they have"), "the first epoch");
-        let come = Hosts::of(&fleet).and_then(|hosts| hosts.come()).unwrap();
-        assert!(
-            come.starts_with(". 3 of 5 hosts have come; the others have the finding host.awaited until they check in")
-        );
-        assert_eq!(Hosts { enrolled: 5, checked_in: 5, running_seconds: 4 }.come(), None);
+        assert!(none_ahead_message(&fleet).ends_with("; run this again when they have"), "the first epoch");
+        let come = HostCounts::from_status(&fleet).and_then(|hosts| hosts.checked_in_message()).unwrap();
+        assert!(come.starts_with(". 3 of 5 hosts have checked in; the others have the finding host.awaited until they do"));
+        assert_eq!(HostCounts { enrolled: 5, checked_in: 5, running_seconds: 4 }.checked_in_message(), None);
     }
 
     #[test]
-    fn x02_hosts_that_are_ahead_are_said_beside_those_that_have_not_come() {
-        let said = consequence(&fleet(false, 1, [5, 5, 4])).unwrap();
+    fn x02_warning_names_ahead_and_missing_hosts() {
+        let said = warning(&fleet(false, 1, [5, 5, 4])).unwrap();
         assert!(said.starts_with("1 hosts hold revisions of another copy of the store"), "{said}");
         assert!(said.ends_with("and what was written elsewhere is lost."), "{said}");
         for (seconds, time) in [(119, "119 s"), (121, "2 min"), (7_300, "2 h")] {
-            let said = consequence(&fleet(false, 1, [5, 2, seconds])).unwrap();
+            let said = warning(&fleet(false, 1, [5, 2, seconds])).unwrap();
             let not_come = format!(
                 "is lost. The controller has run for {time}: 2 of 5 hosts have checked in since, and those that have not may be ahead."
             );
@@ -235,34 +234,31 @@ mod tests {
     }
 
     #[test]
-    fn x02_of_a_controller_that_does_not_say_how_many_hosts_have_come_that_is_not_known() {
-        let of_an_earlier_version = |waits, ahead| {
+    fn x02_warning_says_unknown_when_controller_omits_host_counts() {
+        let without_counts = |waits, ahead| {
             let mut fleet = fleet(waits, ahead, [5, 5, 4]);
             fleet.as_object_mut().unwrap().remove("hosts");
             fleet
         };
-        let waiting = consequence(&of_an_earlier_version(true, 0)).unwrap();
+        let waiting = warning(&without_counts(true, 0)).unwrap();
         let unknown =
-            "; how many hosts have come is not known, since the controller that runs is of an earlier version. Once it";
+            "; it is unknown how many hosts have checked in, because the running controller is of an earlier version. Once it";
         assert!(waiting.contains(unknown), "{waiting}");
-        let unknown = "The controller that runs is of an earlier version: how many hosts have checked in since it started is not known, and \
+        let unknown = "The running controller is of an earlier version: it is unknown how many hosts have checked in since it started, and \
                        those that have not may be ahead";
-        let ahead = consequence(&of_an_earlier_version(false, 1)).unwrap();
+        let ahead = warning(&without_counts(false, 1)).unwrap();
         assert!(ahead.ends_with(&format!("is lost. {unknown}.")), "{ahead}");
-        let nobody = nobody_ahead(&of_an_earlier_version(false, 0));
-        assert!(
-            nobody.ends_with(&format!(": nothing was changed. {unknown}; run this again when they have")),
-            "{nobody}"
-        );
+        let nobody = none_ahead_message(&without_counts(false, 0));
+        assert!(nobody.ends_with(&format!(": nothing was changed. {unknown}; run this again when they have")), "{nobody}");
     }
 
     #[test]
-    fn x02_of_a_store_that_waits_it_is_said_how_many_of_its_hosts_have_come() {
-        for (hosts, come) in
-            [([5, 0, 4], "; 0 of 5 hosts have come so far."), ([5, 5, 4], "; 5 of 5 hosts have come so far.")]
+    fn x02_warning_counts_checked_in_hosts_when_store_waits() {
+        for (hosts, expected) in
+            [([5, 0, 4], "; 0 of 5 hosts have checked in so far."), ([5, 5, 4], "; 5 of 5 hosts have checked in so far.")]
         {
-            let said = consequence(&fleet(true, 0, hosts)).unwrap();
-            assert!(said.contains(come) && said.starts_with("the store was restored from a backup"), "{said}");
+            let said = warning(&fleet(true, 0, hosts)).unwrap();
+            assert!(said.contains(expected) && said.starts_with("the store was restored from a backup"), "{said}");
         }
     }
 }

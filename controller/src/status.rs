@@ -1,126 +1,130 @@
-//! Where each node stands now, as one value that can be watched.
+//! The current status of each node, in a table that can be watched.
 //!
-//! A client that waits for nodes need not read all of them again and again. Each change of a node's state or liveness has a number
-//! in one sequence, and the last changes are kept: who was away for a while reads what it missed, and who was away for too long, or
-//! since before a restart, is told so and reads everything. Nothing here is stored; a restarted controller finds it out again.
+//! A client that waits for nodes need not read all of them repeatedly. Each change of a node's state or liveness has a
+//! number in one sequence, and the last changes are kept. A client that was away for a while reads the changes that it
+//! missed. A client that was away for too long, or since before a restart, gets an error and reads everything. Nothing
+//! here is stored. A restarted controller computes it again.
 //!
-//! Whether a node's agent is there stands here alone, and every answer takes it from here. A node's word follows from it and from the
-//! model, by the one function of `stemma_core::status`. This table notes the word of the reconciler's last pass. An answer works it out
-//! for the model that it is made from, so that whoever wrote something reads what follows from it at once.
+//! The liveness of agents is recorded here only, and every response reads it here. The state of a node follows from its
+//! liveness and the model, by one function of `stemma_core::status`. This table has the states as of the last pass of
+//! the reconciler. A response computes the states again for the model that it shows, so the author of a write sees its
+//! effect at once.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use stemma_core::epoch::HeldAndTold;
-use stemma_core::status::{Facts, Liveness, Note, State, Status, Stuck, Tasks, Told};
+use stemma_core::epoch::HostRevisions;
+use stemma_core::status::{HostConfirmation, Liveness, State, StateInputs, Status, StatusNote, StuckAgent, TaskSummary};
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use crate::intake::{IntakeError, Part, PartsNotKept};
+use crate::intake::{IntakeError, ReportPart, UnstoredParts};
 use crate::store::Revision;
 
-/// How many changes are kept for those who read them later.
-const KEPT: usize = 16 * 1024;
-/// How long a read waits at most for what was written before it.
-const REACHED_WITHIN: Duration = Duration::from_secs(2);
+/// Maximum number of changes that are kept for later readers.
+const MAX_CHANGES: usize = 16 * 1024;
+/// Maximum time for which a read waits until this table has the effect of earlier writes.
+const REACH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Where a node stands.
+/// The status of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeStatus {
-    /// The word, with its reason.
+    /// The state, with its reason.
     pub status: Status,
-    /// Whether its agent is there.
+    /// The liveness of its agent.
     pub liveness: Liveness,
 }
 
-/// A place in the sequence of changes.
+/// A position in the sequence of changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
 #[display("{sequence} of {epoch}")]
-pub struct Position {
-    /// Which start of a controller counts: each begins with 1.
+pub struct StatusPosition {
+    /// Identifies the start of the controller. Each start counts from 1.
     pub epoch: Uuid,
-    /// The number of a change; each has the next one. 0: before the first.
+    /// The number of the last change before this position, or 0 at the start.
     pub sequence: u64,
 }
 
 /// One change of one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatusChange {
-    /// Its number.
+    /// The number of the change.
     pub sequence: u64,
     /// The node.
     pub node: Uuid,
-    /// Where it stands since then; `None`: it is gone.
-    pub now: Option<NodeStatus>,
+    /// The new status, or `None` if the node was deleted.
+    pub status: Option<NodeStatus>,
 }
 
-/// Changes after that place are no longer kept, or another start of the controller counted them: everything is to be read again.
+/// Error for a position whose following changes are no longer kept, or that is of another start of the controller. The
+/// client has to read everything again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the changes since {0} are no longer kept")]
-pub struct Missed(pub Position);
+pub struct ChangesLost(pub StatusPosition);
 
-/// Where all nodes stand.
+/// The status of all nodes.
 #[derive(Debug)]
 pub struct StatusTable {
-    inner: Mutex<Inner>,
-    refused: PartsNotKept,
-    waiting: PartsNotKept,
-    /// Why the store refuses what is released to a node, by node.
+    inner: Mutex<StatusState>,
+    refused_parts: UnstoredParts,
+    waiting_parts: UnstoredParts,
+    /// The reasons why the store refuses the next task set of nodes, by node.
     refused_releases: Mutex<HashMap<Uuid, String>>,
-    /// What hosts hold that are ahead of the store, and what they were told last, by node.
-    ahead: Mutex<HashMap<Uuid, HeldAndTold>>,
-    /// Notified when other hosts are ahead, or by other revisions.
+    /// Revisions of hosts that are ahead of the store, and the revisions last sent to them, by node.
+    ahead: Mutex<HashMap<Uuid, HostRevisions>>,
+    /// Notified when a host becomes or is no longer ahead of the store, and when the revisions of such a host change.
     ahead_changed: Notify,
-    /// Notified when other nodes hold up those that wait for them.
-    turned: Notify,
-    /// The revision up to which everything is taken in; zero before the first pass.
-    as_of: watch::Sender<Revision>,
-    last: watch::Sender<Position>,
+    /// Notified when a node starts or stops holding others up: making the nodes that wait for its tasks `blocked`.
+    blocking_changed: Notify,
+    /// The revision up to which all nodes are reconciled. Zero before the first pass.
+    revision: watch::Sender<Revision>,
+    last: watch::Sender<StatusPosition>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
-    facts: HashMap<Uuid, Facts>,
-    /// Whether the store waits, so that nobody is told anything.
+struct StatusState {
+    facts: HashMap<Uuid, StateInputs>,
+    /// True if the store waits after a restore, so nothing is sent to any host.
     is_store_waiting: bool,
-    /// The nodes that hold others up now and did not before, or the reverse, since it was asked last.
-    turned: BTreeSet<Uuid>,
+    /// The nodes that started or stopped holding others up since the last call of `take_blocking_changes`.
+    blocking_changes: BTreeSet<Uuid>,
     changes: VecDeque<StatusChange>,
 }
 
 impl Default for StatusTable {
     fn default() -> Self {
-        let start = Position { epoch: Uuid::new_v4(), sequence: 0 };
+        let start = StatusPosition { epoch: Uuid::new_v4(), sequence: 0 };
         Self {
             inner: Mutex::default(),
-            refused: PartsNotKept::default(),
-            waiting: PartsNotKept::default(),
+            refused_parts: UnstoredParts::default(),
+            waiting_parts: UnstoredParts::default(),
             refused_releases: Mutex::default(),
             ahead: Mutex::default(),
             ahead_changed: Notify::new(),
-            turned: Notify::new(),
-            as_of: watch::Sender::new(Revision::ZERO),
+            blocking_changed: Notify::new(),
+            revision: watch::Sender::new(Revision::ZERO),
             last: watch::Sender::new(start),
         }
     }
 }
 
 impl StatusTable {
-    /// Takes in what decides a node's state. It is asked for and noted as of one moment, so that a check-in is not lost between the two. What this
-    /// table knows itself is not taken from it.
-    pub fn set_facts(&self, node: Uuid, facts: impl FnOnce() -> Facts) {
+    /// Stores the inputs that decide a node's state. `facts` is called under the lock of the table, so that a check-in
+    /// cannot be lost between reading and storing. The inputs that only this table records are kept: of `facts`, these
+    /// are ignored.
+    pub fn set_facts(&self, node: Uuid, facts: impl FnOnce() -> StateInputs) {
         let mut inner = self.lock();
         let before = inner.facts.get(&node);
-        let is_doubled = before.is_some_and(|before| before.is_doubled);
+        let is_doubled = before.is_some_and(|before| before.is_duplicated);
         let is_blocked = before.is_some_and(|before| before.is_blocked);
-        let is_report_refused = self.refused.has(node);
-        let is_release_refused = self.refused_releases().contains_key(&node);
-        let is_ahead = self.hosts_ahead().contains_key(&node);
+        let is_report_refused = self.refused_parts.contains(node);
+        let is_release_refused = self.lock_refused_releases().contains_key(&node);
+        let is_ahead = self.lock_ahead().contains_key(&node);
         let is_store_waiting = inner.is_store_waiting;
-        let facts = Facts {
-            is_doubled,
+        let facts = StateInputs {
+            is_duplicated: is_doubled,
             is_blocked,
             is_ahead,
             is_store_waiting,
@@ -131,333 +135,339 @@ impl StatusTable {
         self.set(&mut inner, node, facts);
     }
 
-    /// Takes in what became of a node's tasks.
-    pub fn set_tasks(&self, node: Uuid, tasks: Tasks) {
-        self.change(node, |before| Facts { tasks, ..before });
+    /// Stores the task outcomes of a node.
+    pub fn set_tasks(&self, node: Uuid, tasks: TaskSummary) {
+        self.update(node, |before| StateInputs { tasks, ..before });
     }
 
-    /// Takes in whether a node's host has not come since the present epoch of the store began.
+    /// Stores whether a node's host has not checked in since the present epoch of the store began.
     pub fn set_host_awaited(&self, node: Uuid, is_host_awaited: bool) {
-        self.change(node, |before| Facts { is_host_awaited, ..before });
+        self.update(node, |before| StateInputs { is_host_awaited, ..before });
     }
 
-    /// Takes in whether a node's agent is there. A node without facts stays unknown: it may be gone, and its facts come with their own.
+    /// Stores the liveness of a node's agent. Does nothing for a node without inputs: a deleted node must not appear
+    /// again, and the inputs of a new node will contain its liveness.
     pub fn set_liveness(&self, node: Uuid, liveness: impl FnOnce() -> Liveness) {
-        self.change(node, |before| Facts { liveness: liveness(), ..before });
+        self.update(node, |before| StateInputs { liveness: liveness(), ..before });
     }
 
-    /// Takes in that a node's host has enrolled.
+    /// Records that a node's host has enrolled.
     pub(crate) fn set_enrolled(&self, node: Uuid) {
-        self.change(node, |before| Facts { has_enrolled: true, ..before });
+        self.update(node, |before| StateInputs { has_enrolled: true, ..before });
     }
 
-    /// Takes in whether a node's host holds what it was told; what nobody knows changes nothing.
-    pub(crate) fn set_told(&self, node: Uuid, told: impl FnOnce() -> Told) {
-        self.change(node, |before| match told() {
-            Told::Unknown => before,
-            told => Facts { told, ..before },
+    /// Stores whether a node's host confirmed its desired state. [`HostConfirmation::Unknown`] changes nothing.
+    pub(crate) fn set_confirmation(&self, node: Uuid, told: impl FnOnce() -> HostConfirmation) {
+        self.update(node, |before| match told() {
+            HostConfirmation::Unknown => before,
+            told => StateInputs { confirmation: told, ..before },
         });
     }
 
-    /// Takes in what a node's agent says of itself: that it is stuck, and whether paths were left on its host.
-    pub(crate) fn set_reported(&self, node: Uuid, stuck: Option<&Stuck>, is_orphaned: bool) {
-        let (is_stuck, runs_on) = (stuck.is_some(), stuck.is_some_and(|stuck| stuck.runs_on));
-        self.change(node, |before| Facts { is_stuck, runs_on, is_orphaned, ..before });
+    /// Stores what a node's agent reports about itself: whether it is stuck, and whether its host has paths that no
+    /// task manages any more.
+    pub(crate) fn set_reported(&self, node: Uuid, stuck: Option<&StuckAgent>, is_orphaned: bool) {
+        let (is_stuck, runs_on) = (stuck.is_some(), stuck.is_some_and(|stuck| stuck.can_run_tasks));
+        self.update(node, |before| StateInputs { is_stuck, can_run_tasks: runs_on, is_orphaned, ..before });
     }
 
-    /// Takes in whether nodes wait for a host that holds them up.
+    /// Stores for each node whether it waits for a host that holds it up.
     pub(crate) fn set_blocked(&self, nodes: impl IntoIterator<Item = (Uuid, bool)>) {
         for (node, is_blocked) in nodes {
-            self.change(node, |before| Facts { is_blocked, ..before });
+            self.update(node, |before| StateInputs { is_blocked, ..before });
         }
     }
 
-    /// Whether a node waits for a host that holds it up, as of the last pass.
+    /// Returns whether a node waited, in the last pass, for a host that holds it up.
     pub(crate) fn is_blocked(&self, node: Uuid) -> bool {
         self.lock().facts.get(&node).is_some_and(|facts| facts.is_blocked)
     }
 
-    /// Whether others that wait for a node are held up by it.
-    pub(crate) fn holds_others_up(&self, node: Uuid) -> bool {
-        self.lock().facts.get(&node).is_some_and(Facts::holds_others_up)
+    /// Returns whether a node holds up the nodes that wait for it.
+    pub(crate) fn is_holding_others_up(&self, node: Uuid) -> bool {
+        self.lock().facts.get(&node).is_some_and(StateInputs::is_holding_others_up)
     }
 
-    /// Whether a node keeps its task set, whatever it is to have next.
-    pub(crate) fn keeps_its_set(&self, node: Uuid) -> bool {
-        self.lock().facts.get(&node).is_some_and(Facts::keeps_its_set)
+    /// Returns whether a node keeps its task set, whatever its next one is.
+    pub(crate) fn is_withheld(&self, node: Uuid) -> bool {
+        self.lock().facts.get(&node).is_some_and(StateInputs::is_withheld)
     }
 
-    /// What decides a node's state, as of the last pass; `None`: nothing is known of it yet.
-    pub(crate) fn facts(&self, node: Uuid) -> Option<Facts> {
+    /// Returns the inputs of a node's state as of the last pass, or `None` if the node is not known yet.
+    pub(crate) fn facts(&self, node: Uuid) -> Option<StateInputs> {
         self.lock().facts.get(&node).copied()
     }
 
-    /// The nodes that hold others up now and did not before, or the reverse, since this was asked last.
-    pub(crate) fn take_turned(&self) -> BTreeSet<Uuid> {
-        std::mem::take(&mut self.lock().turned)
+    /// Returns and clears the nodes that started or stopped holding others up since the last call.
+    pub(crate) fn take_blocking_changes(&self) -> BTreeSet<Uuid> {
+        std::mem::take(&mut self.lock().blocking_changes)
     }
 
-    /// Waits until there are such nodes. One alone may wait.
-    pub(crate) async fn turned(&self) {
+    /// Waits until [`Self::take_blocking_changes`] has nodes to return. Only one task may wait.
+    pub(crate) async fn blocking_changed(&self) {
         loop {
-            self.turned.notified().await;
-            // A pass takes those that it turned itself.
-            if !self.lock().turned.is_empty() {
+            self.blocking_changed.notified().await;
+            // A reconciler pass changes nodes and takes these changes itself, so none may be left.
+            if !self.lock().blocking_changes.is_empty() {
                 return;
             }
         }
     }
 
-    /// Takes in whether two hosts have a node's identity.
-    pub fn set_doubled(&self, node: Uuid, is_doubled: bool) {
-        self.change(node, |before| Facts { is_doubled, ..before });
+    /// Stores whether two hosts use a node's identity.
+    pub fn set_duplicated(&self, node: Uuid, is_doubled: bool) {
+        self.update(node, |before| StateInputs { is_duplicated: is_doubled, ..before });
     }
 
-    /// Takes in what became of a part of what a node's host reported.
-    pub(crate) fn note_report<T>(&self, node: Uuid, part: Part, result: &Result<T, IntakeError>) {
+    /// Records the result of storing one part of a host's report.
+    pub(crate) fn record_report<T>(&self, node: Uuid, part: ReportPart, result: &Result<T, IntakeError>) {
         let is_changed = match result {
             Ok(_) => {
-                self.waiting.note(node, part, None);
-                self.refused.note(node, part, None)
+                self.waiting_parts.record(node, part, None);
+                self.refused_parts.record(node, part, None)
             }
             Err(IntakeError::Refused(reason)) => {
-                self.waiting.note(node, part, None);
-                self.refused.note(node, part, Some(reason.as_str()))
+                self.waiting_parts.record(node, part, None);
+                self.refused_parts.record(node, part, Some(reason.as_str()))
             }
-            // The host sends it again.
+            // The host sends the report again.
             Err(error @ (IntakeError::Unavailable | IntakeError::TooFast)) => {
                 let reason = error.to_string();
-                self.waiting.note(node, part, Some(reason.as_str()));
+                self.waiting_parts.record(node, part, Some(reason.as_str()));
                 false
             }
             Err(IntakeError::NoSuchNode) => {
-                self.waiting.forget(node);
-                self.refused.forget(node)
+                self.waiting_parts.remove(node);
+                self.refused_parts.remove(node)
             }
         };
         if is_changed {
-            self.change(node, |before| Facts { is_report_refused: self.refused.has(node), ..before });
+            self.update(node, |before| StateInputs { is_report_refused: self.refused_parts.contains(node), ..before });
         }
     }
 
-    /// What hosts reported last that is not kept yet, and that they send again.
-    pub(crate) fn waiting_reports(&self) -> &PartsNotKept {
-        &self.waiting
+    /// Returns the last reported parts that are not stored yet and that hosts send again.
+    pub(crate) fn waiting_reports(&self) -> &UnstoredParts {
+        &self.waiting_parts
     }
 
-    /// What hosts reported last that was refused.
-    pub(crate) fn refused_reports(&self) -> &PartsNotKept {
-        &self.refused
+    /// Returns the last reported parts that were refused.
+    pub(crate) fn refused_reports(&self) -> &UnstoredParts {
+        &self.refused_parts
     }
 
-    /// Takes in whether the store refuses what is released to a node, and why. Returns whether that changed.
-    pub(crate) fn note_release(&self, node: Uuid, refusal: Option<&str>) -> bool {
-        let mut refused = self.refused_releases();
+    /// Stores whether the store refuses the next task set of a node, and why. Returns whether this changed.
+    pub(crate) fn set_refused_release(&self, node: Uuid, refusal: Option<&str>) -> bool {
+        let mut refused = self.lock_refused_releases();
         let before = match refusal {
             Some(refusal) => refused.insert(node, refusal.to_owned()),
             None => refused.remove(&node),
         };
         drop(refused);
         if before.is_some() != refusal.is_some() {
-            self.change(node, |before| Facts { is_release_refused: refusal.is_some(), ..before });
+            self.update(node, |before| StateInputs { is_release_refused: refusal.is_some(), ..before });
         }
         before.as_deref() != refusal
     }
 
-    /// Takes in whether a node's host is ahead of the store, and what it holds.
-    pub(crate) fn note_ahead(&self, node: Uuid, host: Option<HeldAndTold>) {
+    /// Stores whether a node's host is ahead of the store, and its revisions.
+    pub(crate) fn set_ahead(&self, node: Uuid, host: Option<HostRevisions>) {
         match host {
-            Some(host) => drop(self.hosts_ahead().insert(node, host)),
-            None => drop(self.hosts_ahead().remove(&node)),
+            Some(host) => drop(self.lock_ahead().insert(node, host)),
+            None => drop(self.lock_ahead().remove(&node)),
         }
         self.ahead_changed.notify_one();
-        self.change(node, |before| Facts { is_ahead: host.is_some(), ..before });
+        self.update(node, |before| StateInputs { is_ahead: host.is_some(), ..before });
     }
 
-    /// Takes in whether the store waits, so that nobody is told anything: it was restored from a backup.
-    pub(crate) fn note_store_waiting(&self, is_store_waiting: bool) {
+    /// Stores whether the store waits after a restore from a backup, so that nothing is sent to any host.
+    pub(crate) fn set_store_waiting(&self, is_store_waiting: bool) {
         let mut inner = self.lock();
         if inner.is_store_waiting == is_store_waiting {
             return;
         }
         inner.is_store_waiting = is_store_waiting;
-        let facts = |(node, facts): (&Uuid, &Facts)| (*node, Facts { is_store_waiting, ..*facts });
-        let all: Vec<_> = inner.facts.iter().map(facts).collect();
-        for (node, facts) in all {
+        let facts = |(node, facts): (&Uuid, &StateInputs)| (*node, StateInputs { is_store_waiting, ..*facts });
+        let updated: Vec<_> = inner.facts.iter().map(facts).collect();
+        for (node, facts) in updated {
             self.set(&mut inner, node, facts);
         }
     }
 
-    /// What a node's host holds that is ahead of the store.
-    pub(crate) fn ahead(&self, node: Uuid) -> Option<HeldAndTold> {
-        self.hosts_ahead().get(&node).copied()
+    /// Returns the revisions of a node's host if it is ahead of the store.
+    pub(crate) fn ahead(&self, node: Uuid) -> Option<HostRevisions> {
+        self.lock_ahead().get(&node).copied()
     }
 
-    /// What hosts hold that are ahead of the store, by node.
-    pub(crate) fn all_ahead(&self) -> HashMap<Uuid, HeldAndTold> {
-        self.hosts_ahead().clone()
+    /// Returns the revisions of all hosts that are ahead of the store, by node.
+    pub(crate) fn all_ahead(&self) -> HashMap<Uuid, HostRevisions> {
+        self.lock_ahead().clone()
     }
 
-    /// Waits until other hosts are ahead than when it was waited for last, or by other revisions. One alone may wait.
+    /// Waits until the hosts that are ahead, or their revisions, changed since the last call. Only one task may wait.
     pub(crate) async fn ahead_changed(&self) {
         self.ahead_changed.notified().await;
     }
 
-    /// Why the store refuses what is released to a node; `None`: it does not.
+    /// Returns why the store refuses the next task set of a node, or `None` if it does not.
     pub(crate) fn refused_release(&self, node: Uuid) -> Option<String> {
-        self.refused_releases().get(&node).cloned()
+        self.lock_refused_releases().get(&node).cloned()
     }
 
-    /// The nodes whose release the store refuses.
+    /// Returns the nodes whose next task set the store refuses.
     pub(crate) fn nodes_with_refused_release(&self) -> Vec<Uuid> {
-        self.refused_releases().keys().copied().collect()
+        self.lock_refused_releases().keys().copied().collect()
     }
 
-    /// Forgets a node that is gone.
+    /// Removes a deleted node.
     pub fn remove(&self, node: Uuid) {
-        self.refused.forget(node);
-        self.waiting.forget(node);
-        self.refused_releases().remove(&node);
-        if self.hosts_ahead().remove(&node).is_some() {
+        self.refused_parts.remove(node);
+        self.waiting_parts.remove(node);
+        self.lock_refused_releases().remove(&node);
+        if self.lock_ahead().remove(&node).is_some() {
             self.ahead_changed.notify_one();
         }
         let mut inner = self.lock();
-        inner.turned.remove(&node);
+        inner.blocking_changes.remove(&node);
         if inner.facts.remove(&node).is_some() {
-            self.note(&mut inner, node, None);
+            self.record_change(&mut inner, node, None);
         }
     }
 
-    /// Where a node stands; `None`: nothing is known of it yet.
+    /// Returns the status of a node, or `None` if it is not known yet.
     pub fn get(&self, node: Uuid) -> Option<NodeStatus> {
-        self.lock().facts.get(&node).copied().map(NodeStatus::of)
+        self.lock().facts.get(&node).copied().map(NodeStatus::from_facts)
     }
 
-    /// Notes that all nodes stand as they do at that revision of the store.
-    pub fn reach(&self, revision: Revision) {
-        self.as_of.send_replace(revision);
+    /// Records that the status of all nodes is up to date with this revision of the store.
+    pub fn set_revision(&self, revision: Revision) {
+        self.revision.send_replace(revision);
     }
 
-    /// Waits until all nodes stand as they do at that revision of the store, for two seconds at most. Returns whether they do; at once where no
-    /// pass was made yet.
-    pub(crate) async fn reached(&self, revision: Revision) -> bool {
-        let mut as_of = self.as_of.subscribe();
+    /// Waits up to two seconds until the status of all nodes is up to date with this revision of the store. Returns
+    /// whether it is. Returns at once before the first pass.
+    pub(crate) async fn wait_for_revision(&self, revision: Revision) -> bool {
+        let mut as_of = self.revision.subscribe();
         if *as_of.borrow() == Revision::ZERO {
             return revision == Revision::ZERO;
         }
-        // The sender lives as long as the table.
-        matches!(timeout(REACHED_WITHIN, as_of.wait_for(|seen| *seen >= revision)).await, Ok(Ok(_)))
+        // The channel cannot close, because the table owns the sender.
+        matches!(timeout(REACH_TIMEOUT, as_of.wait_for(|seen| *seen >= revision)).await, Ok(Ok(_)))
     }
 
-    /// The nodes in any of these states, and how many nodes there are; `None`: that revision was not reached yet.
-    pub fn of_states(&self, states: &[State], revision: Revision) -> Option<(Vec<Uuid>, usize)> {
+    /// Returns the nodes in any of these states, and the number of all nodes. Returns `None` if this revision is not
+    /// reached yet.
+    pub fn nodes_in_states(&self, states: &[State], revision: Revision) -> Option<(Vec<Uuid>, usize)> {
         let inner = self.lock();
-        let is_one = |facts: &Facts| states.contains(&facts.status().state);
-        let nodes = || inner.facts.iter().filter(|(_, facts)| is_one(facts)).map(|(node, _)| *node).collect();
-        (*self.as_of.borrow() >= revision).then(|| (nodes(), inner.facts.len()))
+        let is_selected = |facts: &StateInputs| states.contains(&facts.status().state);
+        let nodes = || inner.facts.iter().filter(|(_, facts)| is_selected(facts)).map(|(node, _)| *node).collect();
+        (*self.revision.borrow() >= revision).then(|| (nodes(), inner.facts.len()))
     }
 
-    /// How many of these nodes stand in each state; of one without facts nothing is known yet.
-    pub fn count(&self, nodes: impl IntoIterator<Item = Uuid>) -> BTreeMap<State, usize> {
+    /// Counts these nodes by state. Nodes that are not known yet are not counted.
+    pub fn count_states(&self, nodes: impl IntoIterator<Item = Uuid>) -> BTreeMap<State, usize> {
         let inner = self.lock();
-        counted(nodes.into_iter().filter_map(|node| inner.facts.get(&node)))
+        state_counts(nodes.into_iter().filter_map(|node| inner.facts.get(&node)))
     }
 
-    /// How many of these nodes have each note; `None`: of all.
-    pub(crate) fn count_noted(&self, nodes: Option<&[Uuid]>) -> BTreeMap<Note, usize> {
+    /// Counts these nodes, or all nodes with `None`, by note.
+    pub(crate) fn count_notes(&self, nodes: Option<&[Uuid]>) -> BTreeMap<StatusNote, usize> {
         let inner = self.lock();
         match nodes {
-            None => noted(inner.facts.values()),
-            Some(nodes) => noted(nodes.iter().filter_map(|node| inner.facts.get(node))),
+            None => note_counts(inner.facts.values()),
+            Some(nodes) => note_counts(nodes.iter().filter_map(|node| inner.facts.get(node))),
         }
     }
 
-    /// How many nodes there are in each state.
-    pub fn count_all(&self) -> BTreeMap<State, usize> {
-        counted(self.lock().facts.values())
+    /// Counts all nodes by state.
+    pub fn count_all_states(&self) -> BTreeMap<State, usize> {
+        state_counts(self.lock().facts.values())
     }
 
-    /// The place of the last change, to be watched.
-    pub fn subscribe(&self) -> watch::Receiver<Position> {
+    /// Returns a receiver of the position of the last change.
+    pub fn subscribe(&self) -> watch::Receiver<StatusPosition> {
         self.last.subscribe()
     }
 
-    /// The changes after that place, in order.
+    /// Returns the changes after a position, in order.
     ///
     /// # Errors
-    /// [`Missed`].
-    pub fn since(&self, from: Position) -> Result<Vec<StatusChange>, Missed> {
+    /// [`ChangesLost`].
+    pub fn changes_since(&self, from: StatusPosition) -> Result<Vec<StatusChange>, ChangesLost> {
         let inner = self.lock();
         let last = *self.last.borrow();
         let first = inner.changes.front().map_or(last.sequence + 1, |change| change.sequence);
         if from.epoch != last.epoch || from.sequence + 1 < first {
-            return Err(Missed(from));
+            return Err(ChangesLost(from));
         }
-        let known = usize::try_from(from.sequence + 1 - first).unwrap_or(usize::MAX).min(inner.changes.len());
-        Ok(inner.changes.range(known..).copied().collect())
+        let start = usize::try_from(from.sequence + 1 - first).unwrap_or(usize::MAX).min(inner.changes.len());
+        Ok(inner.changes.range(start..).copied().collect())
     }
 
-    fn hosts_ahead(&self) -> MutexGuard<'_, HashMap<Uuid, HeldAndTold>> {
+    fn lock_ahead(&self) -> MutexGuard<'_, HashMap<Uuid, HostRevisions>> {
         self.ahead.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn refused_releases(&self) -> MutexGuard<'_, HashMap<Uuid, String>> {
+    fn lock_refused_releases(&self) -> MutexGuard<'_, HashMap<Uuid, String>> {
         self.refused_releases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn change(&self, node: Uuid, change: impl FnOnce(Facts) -> Facts) {
+    /// Changes the inputs of a node by `change`. Does nothing for a node that is not known, or if nothing changes.
+    fn update(&self, node: Uuid, change: impl FnOnce(StateInputs) -> StateInputs) {
         let mut inner = self.lock();
         let Some(before) = inner.facts.get(&node).copied() else { return };
         let now = change(before);
-        // Of most of those that are looked at every few seconds nothing changed.
+        // Most nodes that are checked every few seconds did not change.
         if now != before {
             self.set(&mut inner, node, now);
         }
     }
 
-    fn set(&self, inner: &mut Inner, node: Uuid, facts: Facts) {
-        let now = NodeStatus::of(facts);
+    /// Stores the inputs of a node, and notifies watchers if its state, or whether it holds others up, changes by them.
+    fn set(&self, inner: &mut StatusState, node: Uuid, facts: StateInputs) {
+        let now = NodeStatus::from_facts(facts);
         let before = inner.facts.insert(node, facts);
-        let holds_up = |facts: Facts| (facts.holds_others_up(), facts.keeps_its_set());
+        let holds_up = |facts: StateInputs| (facts.is_holding_others_up(), facts.is_withheld());
         if before.map(holds_up).unwrap_or_default() != holds_up(facts) {
-            inner.turned.insert(node);
-            self.turned.notify_one();
+            inner.blocking_changes.insert(node);
+            self.blocking_changed.notify_one();
         }
-        if before.map(NodeStatus::of) != Some(now) {
-            self.note(inner, node, Some(now));
+        if before.map(NodeStatus::from_facts) != Some(now) {
+            self.record_change(inner, node, Some(now));
         }
     }
 
-    fn note(&self, inner: &mut Inner, node: Uuid, now: Option<NodeStatus>) {
+    /// Appends a change of a node to the sequence of changes, and drops the oldest one if there are too many.
+    fn record_change(&self, inner: &mut StatusState, node: Uuid, now: Option<NodeStatus>) {
         let last = *self.last.borrow();
         let sequence = last.sequence + 1;
-        if inner.changes.len() == KEPT {
+        if inner.changes.len() == MAX_CHANGES {
             inner.changes.pop_front();
         }
-        inner.changes.push_back(StatusChange { sequence, node, now });
-        // Under the lock, so that numbers are given one after the other.
-        self.last.send_replace(Position { sequence, ..last });
+        inner.changes.push_back(StatusChange { sequence, node, status: now });
+        // The caller holds the lock of `inner`, so the numbers are in the order of the changes.
+        self.last.send_replace(StatusPosition { sequence, ..last });
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, StatusState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-pub(crate) fn counted<'a>(facts: impl Iterator<Item = &'a Facts>) -> BTreeMap<State, usize> {
+pub(crate) fn state_counts<'a>(facts: impl Iterator<Item = &'a StateInputs>) -> BTreeMap<State, usize> {
     let mut counts = BTreeMap::new();
     facts.for_each(|facts| *counts.entry(facts.status().state).or_default() += 1);
     counts
 }
 
-pub(crate) fn noted<'a>(facts: impl Iterator<Item = &'a Facts>) -> BTreeMap<Note, usize> {
+pub(crate) fn note_counts<'a>(facts: impl Iterator<Item = &'a StateInputs>) -> BTreeMap<StatusNote, usize> {
     let mut counts = BTreeMap::new();
-    facts.flat_map(Facts::notes).for_each(|note| *counts.entry(note).or_default() += 1);
+    facts.flat_map(StateInputs::notes).for_each(|note| *counts.entry(note).or_default() += 1);
     counts
 }
 
 impl NodeStatus {
-    fn of(facts: Facts) -> Self {
+    fn from_facts(facts: StateInputs) -> Self {
         Self { status: facts.status(), liveness: facts.liveness }
     }
 }
@@ -466,102 +476,102 @@ impl NodeStatus {
 mod tests {
     use super::*;
 
-    fn placed(tasks: Tasks) -> Facts {
-        Facts { is_placed: true, tasks, ..Facts::default() }
+    fn placed(tasks: TaskSummary) -> StateInputs {
+        StateInputs { is_placed: true, tasks, ..StateInputs::default() }
     }
 
-    fn connected(facts: Facts) -> Facts {
-        Facts { liveness: Liveness::Connected, ..facts }
+    fn connected(facts: StateInputs) -> StateInputs {
+        StateInputs { liveness: Liveness::Connected, ..facts }
     }
 
     #[test]
-    fn a_change_has_the_next_number_and_what_is_equal_has_none() {
+    fn status_change_gets_next_number_when_status_differs() {
         let (table, node) = (StatusTable::default(), Uuid::from_u128(1));
         let watched = table.subscribe();
-        let at = |sequence| Position { sequence, ..*watched.borrow() };
-        table.set_facts(node, || connected(Facts::default()));
-        table.set_facts(node, || connected(placed(Tasks::Incomplete)));
-        table.set_facts(node, || connected(placed(Tasks::Incomplete)));
-        table.set_tasks(node, Tasks::Succeeded);
-        assert_eq!(table.count([node, Uuid::from_u128(2)]), BTreeMap::from([(State::Converged, 1)]));
+        let at = |sequence| StatusPosition { sequence, ..*watched.borrow() };
+        table.set_facts(node, || connected(StateInputs::default()));
+        table.set_facts(node, || connected(placed(TaskSummary::Incomplete)));
+        table.set_facts(node, || connected(placed(TaskSummary::Incomplete)));
+        table.set_tasks(node, TaskSummary::Succeeded);
+        assert_eq!(table.count_states([node, Uuid::from_u128(2)]), BTreeMap::from([(State::Converged, 1)]));
         table.set_liveness(node, || Liveness::Silent);
-        assert_eq!(table.count_all(), BTreeMap::from([(State::Silent, 1)]));
-        table.reach(Revision::new(7));
-        assert_eq!(table.of_states(&[State::Failed, State::Silent], Revision::new(7)), Some((vec![node], 1)));
-        assert_eq!(table.of_states(&[State::Failed], Revision::new(7)), Some((Vec::new(), 1)));
+        assert_eq!(table.count_all_states(), BTreeMap::from([(State::Silent, 1)]));
+        table.set_revision(Revision::new(7));
+        assert_eq!(table.nodes_in_states(&[State::Failed, State::Silent], Revision::new(7)), Some((vec![node], 1)));
+        assert_eq!(table.nodes_in_states(&[State::Failed], Revision::new(7)), Some((Vec::new(), 1)));
         assert_eq!(
-            table.of_states(&[State::Silent], Revision::new(8)),
+            table.nodes_in_states(&[State::Silent], Revision::new(8)),
             None,
             "a change that was not taken in may have made others silent"
         );
         table.remove(node);
         table.remove(node);
-        let changes = table.since(at(0)).unwrap();
-        let states: Vec<_> = changes.iter().map(|change| change.now.map(|now| now.status.state)).collect();
+        let changes = table.changes_since(at(0)).unwrap();
+        let states: Vec<_> = changes.iter().map(|change| change.status.map(|now| now.status.state)).collect();
         let states_expected = [State::Unplaced, State::Changing, State::Converged, State::Silent].map(Some);
         assert_eq!(states, [&states_expected[..], &[None]].concat());
         assert!(changes.iter().zip(1..).all(|(change, number)| change.sequence == number));
         assert_eq!(watched.borrow().sequence, 5);
-        assert_eq!(table.since(at(3)).unwrap().len(), 2);
-        assert_eq!(table.since(at(5)), Ok(Vec::new()));
+        assert_eq!(table.changes_since(at(3)).unwrap().len(), 2);
+        assert_eq!(table.changes_since(at(5)), Ok(Vec::new()));
         table.set_liveness(node, || Liveness::Connected);
-        table.set_tasks(node, Tasks::Succeeded);
+        table.set_tasks(node, TaskSummary::Succeeded);
         assert_eq!(watched.borrow().sequence, 5, "who is gone does not come back with its last check-in");
         assert_eq!(table.facts(node), None);
     }
 
     #[test]
-    fn x02_each_node_waits_while_the_store_does_and_no_longer() {
+    fn x02_nodes_wait_while_store_waits() {
         let (table, [first, second]) = (StatusTable::default(), [1, 2].map(Uuid::from_u128));
         let state = |node| table.get(node).map(|now| now.status.state);
-        table.set_facts(first, || connected(placed(Tasks::Succeeded)));
-        table.note_store_waiting(true);
-        table.set_facts(second, || connected(placed(Tasks::Incomplete)));
+        table.set_facts(first, || connected(placed(TaskSummary::Succeeded)));
+        table.set_store_waiting(true);
+        table.set_facts(second, || connected(placed(TaskSummary::Incomplete)));
         assert_eq!([first, second].map(state), [Some(State::Waiting); 2]);
-        assert_eq!(table.of_states(&[State::Waiting], Revision::ZERO).map(|(nodes, _)| nodes.len()), Some(2));
+        assert_eq!(table.nodes_in_states(&[State::Waiting], Revision::ZERO).map(|(nodes, _)| nodes.len()), Some(2));
         let told = table.subscribe().borrow().sequence;
-        table.note_store_waiting(true);
+        table.set_store_waiting(true);
         assert_eq!(table.subscribe().borrow().sequence, told, "nothing changed");
-        table.note_store_waiting(false);
+        table.set_store_waiting(false);
         assert_eq!([first, second].map(state), [Some(State::Converged), Some(State::Changing)]);
         assert_eq!(table.subscribe().borrow().sequence, told + 2, "whoever watches is told");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn y06_who_turned_is_waited_for_until_a_pass_has_taken_it() {
+    async fn y06_blocking_changed_waits_until_pass_takes_changes() {
         let (table, node) = (StatusTable::default(), Uuid::from_u128(1));
-        table.set_facts(node, || placed(Tasks::Incomplete));
-        assert_eq!(table.take_turned(), BTreeSet::from([node]), "without an agent it holds others up");
-        assert!(timeout(Duration::from_secs(1), table.turned()).await.is_err(), "it was taken");
+        table.set_facts(node, || placed(TaskSummary::Incomplete));
+        assert_eq!(table.take_blocking_changes(), BTreeSet::from([node]), "without an agent it holds others up");
+        assert!(timeout(Duration::from_secs(1), table.blocking_changed()).await.is_err(), "it was taken");
         table.set_liveness(node, || Liveness::Connected);
-        table.turned().await;
-        assert_eq!(table.take_turned(), BTreeSet::from([node]));
+        table.blocking_changed().await;
+        assert_eq!(table.take_blocking_changes(), BTreeSet::from([node]));
     }
 
     #[test]
-    fn who_was_away_for_too_long_is_told_so() {
+    fn changes_since_fails_when_position_is_too_old() {
         let (table, node) = (StatusTable::default(), Uuid::from_u128(1));
-        for n in 0..KEPT + 2 {
+        for n in 0..MAX_CHANGES + 2 {
             let liveness = if n % 2 == 0 { Liveness::Connected } else { Liveness::Silent };
-            table.set_facts(node, || Facts { liveness, ..Facts::default() });
+            table.set_facts(node, || StateInputs { liveness, ..StateInputs::default() });
         }
-        let at = |sequence| Position { sequence, ..*table.subscribe().borrow() };
-        assert_eq!(table.since(at(1)), Err(Missed(at(1))));
-        assert_eq!(table.since(at(2)).unwrap().len(), KEPT);
+        let at = |sequence| StatusPosition { sequence, ..*table.subscribe().borrow() };
+        assert_eq!(table.changes_since(at(1)), Err(ChangesLost(at(1))));
+        assert_eq!(table.changes_since(at(2)).unwrap().len(), MAX_CHANGES);
     }
 
     #[test]
-    fn a_number_of_before_a_restart_is_told_to_read_everything() {
+    fn changes_since_fails_when_position_is_from_before_restart() {
         let (before, after, node) = (StatusTable::default(), StatusTable::default(), Uuid::from_u128(1));
         for (table, changes) in [(&before, 3), (&after, 1)] {
             for n in 0..changes {
                 let liveness = if n % 2 == 0 { Liveness::Connected } else { Liveness::Silent };
-                table.set_facts(node, || Facts { liveness, ..Facts::default() });
+                table.set_facts(node, || StateInputs { liveness, ..StateInputs::default() });
             }
         }
         for sequence in 0..=3 {
-            let of_before = Position { sequence, ..*before.subscribe().borrow() };
-            assert_eq!(after.since(of_before), Err(Missed(of_before)));
+            let of_before = StatusPosition { sequence, ..*before.subscribe().borrow() };
+            assert_eq!(after.changes_since(of_before), Err(ChangesLost(of_before)));
         }
     }
 }

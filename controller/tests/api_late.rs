@@ -1,4 +1,5 @@
-//! The tests of the operators' API over an engine that answers each call 5 ms late: a decision never waits for the store.
+//! The tests of the operators' API over an engine that answers each call 5 ms late. They show that a decision never
+//! waits for the store.
 
 mod served;
 

@@ -1,17 +1,17 @@
-//! What a condition may cost over a whole fleet, and who waits for it.
+//! The cost of conditions over a whole fleet, and that other requests do not wait for it.
 
 mod served;
 
 use serde_json::{Value, json};
-use served::Served;
+use served::TestApi;
 use stemma_counting::{allocations, held_bytes, peak_bytes, reset_peak};
 use tokio::sync::Mutex;
 
-/// One test at a time: the allocations of the whole process are counted.
-static ALONE: Mutex<()> = Mutex::const_new(());
+/// Runs one test at a time, because the allocations of the whole process are counted.
+static SERIAL: Mutex<()> = Mutex::const_new(());
 
-/// Looks for a node of its own zone.
-fn looks_up(name: &str) -> String {
+/// Builds a condition that looks for a node in the same zone.
+fn zone_lookup(name: &str) -> String {
     format!("nodes(tag='web').exists(n, n.name=='{name}' && n.labels.zone==labels.zone)")
 }
 
@@ -19,44 +19,45 @@ fn task(id: &str, condition: &str) -> Value {
     json!({"id": id, "type": "shell", "tags": ["web"], "condition": condition, "parameters": {"script": "true"}})
 }
 
-/// A fleet of so many nodes, each in a zone of its own.
-async fn fleet(nodes: usize, tasks: &[Value]) -> Served {
-    let served = Served::start().await;
+/// Starts a fleet of this many nodes, each in its own zone.
+async fn fleet(nodes: usize, tasks: &[Value]) -> TestApi {
+    let served = TestApi::start().await;
     let site = json!([
         {"kind": "Release", "name": "site", "version": "1", "roles": {"web": {"tags": ["web"]}}, "tags": {"web": {}}, "tasks": tasks},
         {"kind": "Cluster", "name": "c", "release": "site@1"},
         {"kind": "NodeGroup", "cluster": "c", "name": "g", "roles": ["web"]},
     ]);
     served.expect("POST", "/v1/apply", &json!({"objects": site}), 200).await;
-    let node = |n| json!({"kind": "Node", "name": format!("n{n}"), "nodegroup": "c/g", "labels": {"zone": format!("zone-{n:040}")}});
+    let node =
+        |n| json!({"kind": "Node", "name": format!("n{n}"), "nodegroup": "c/g", "labels": {"zone": format!("zone-{n:040}")}});
     let nodes: Vec<Value> = (0..nodes).map(node).collect();
     served.expect("POST", "/v1/apply", &json!({"objects": nodes}), 200).await;
     served
 }
 
-/// Makes a list of all nodes, and asks for the health of the process meanwhile.
-async fn list_while_health_is_asked_for(served: &Served) {
+/// Requests a list of all nodes, and the health of the process in the meantime.
+async fn list_during_health_checks(served: &TestApi) {
     let asking = std::sync::Arc::clone(&served.api());
     let list = tokio::spawn(async move {
         let request = hyper::Request::builder().uri("/v1/nodes").header("host", "localhost");
         let request = request.body(http_body_util::Full::new(bytes::Bytes::new())).expect("a request");
-        stemma_controller::api::answer(asking, None, request).await.status().as_u16()
+        stemma_controller::api::respond(asking, None, request).await.status().as_u16()
     });
     tokio::task::yield_now().await;
-    served.text("/healthz").await;
+    served.get_text("/healthz").await;
     assert!(!list.is_finished(), "/healthz is answered while the list is made");
     assert_eq!(list.await.expect("no panic"), 200);
 }
 
 #[tokio::test]
-async fn w10_05_many_conditions_cost_no_more_than_a_few_and_those_that_are_too_many_are_named() {
-    let _alone = ALONE.lock().await;
-    // Each is counted for all nodes, and finds what it looks for at the first.
+async fn w10_05_condition_cost_is_bounded_and_excess_conditions_are_named() {
+    let _alone = SERIAL.lock().await;
+    // Each condition may cost a scan of all nodes, but matches at the first node.
     let condition = |n| format!("nodes(tag='web').exists(n, n.labels.zone==labels.zone || n.name!='nobody-{n}')");
     let mut tasks: Vec<Value> = (0..64).map(|n| task(&format!("t-{n:02}"), &condition(n))).collect();
     tasks.push(task("z", "labels.zone != ''"));
     let served = fleet(200, &tasks).await;
-    list_while_health_is_asked_for(&served).await;
+    list_during_health_checks(&served).await;
     let node = served.get("/v1/nodes/n7").await;
     let findings = node["findings"].as_array().expect("findings");
     assert!(findings.len() > 32 && findings.len() < 64, "{} of 64 are too many", findings.len());
@@ -66,7 +67,7 @@ async fn w10_05_many_conditions_cost_no_more_than_a_few_and_those_that_are_too_m
     assert!(said.contains("more than the conditions of the tasks before it leave"), "{said}");
     let is_of_others = said.contains("250000") || said.contains("fleet");
     assert!(!is_of_others, "who is bound to a cluster learns nothing of others: {said}");
-    assert!(said.contains("give the nodes that are meant a tag"), "{said}");
+    assert!(said.contains("place the task by a tag"), "{said}");
     let resolved = served.get("/v1/nodes/n7/resolved").await;
     let tasks: Vec<&str> = resolved["tasks"].as_array().expect("tasks").iter().filter_map(Value::as_str).collect();
     assert_eq!((tasks.first(), tasks.last()), (Some(&"t-00"), Some(&"z")), "the first, and what costs little");
@@ -74,16 +75,16 @@ async fn w10_05_many_conditions_cost_no_more_than_a_few_and_those_that_are_too_m
 }
 
 #[tokio::test]
-async fn w10_05_a_condition_over_many_nodes_is_bounded_for_all_of_them_and_health_does_not_wait() {
-    let _alone = ALONE.lock().await;
-    let tasks = [task("zone", &looks_up("nobody")), task("many", "size(nodes(tag='web')) > 2")];
+async fn w10_05_condition_cost_over_nodes_is_bounded_without_delaying_health() {
+    let _alone = SERIAL.lock().await;
+    let tasks = [task("zone", &zone_lookup("nobody")), task("many", "size(nodes(tag='web')) > 2")];
     let served = fleet(1000, &tasks).await;
-    list_while_health_is_asked_for(&served).await;
+    list_during_health_checks(&served).await;
 
     let node = served.get("/v1/nodes/n7").await;
     let said = node["findings"][0]["message"].as_str().unwrap_or_default();
     assert_eq!(node["findings"][0]["code"], "condition.failed", "{node}");
-    assert!(said.contains("takes more than 62500 steps over its inputs, the most in a cluster of this size"), "{said}");
+    assert!(said.contains("more than 62500 steps over its inputs, the limit in a cluster of this size"), "{said}");
     assert!(said.contains("look up fewer nodes"), "{said}");
     let resolved = served.get("/v1/nodes/n7/resolved").await;
     let skipped = resolved["skipped"].to_string();
@@ -91,12 +92,12 @@ async fn w10_05_a_condition_over_many_nodes_is_bounded_for_all_of_them_and_healt
 }
 
 #[tokio::test]
-async fn w10_05_large_texts_of_conditions_are_tried_within_bounds_of_work_and_memory() {
-    const TEXT: usize = 60_000;
-    let _alone = ALONE.lock().await;
+async fn w10_05_condition_with_large_text_is_bounded() {
+    const TEXT_BYTES: usize = 60_000;
+    let _alone = SERIAL.lock().await;
     let condition = |n: usize| format!("params.big != '' && node.name != 'q{n:03}'");
     let tasks: Vec<Value> = (0..100).map(|n| task(&format!("t-{n:03}"), &condition(n))).collect();
-    let text = "x".repeat(TEXT);
+    let text = "x".repeat(TEXT_BYTES);
     for (case, of_cluster, of_node) in
         [("one text for all", json!({"big": text}), json!({})), ("a text each", json!({}), json!({"big": text}))]
     {
@@ -111,7 +112,8 @@ async fn w10_05_large_texts_of_conditions_are_tried_within_bounds_of_work_and_me
         assert_eq!(answer["objects"].as_array().map(Vec::len), Some(100), "{case}");
         let undecided = answer["findings"].to_string().contains("steps over its inputs");
         assert!(!undecided, "{case}: each condition is decided: {}", answer["findings"][0]);
-        // A hundred nodes with a text each are 6 MB, which are read, stored and resolved. Ten thousand conditions are decided for them.
+        // A hundred nodes with a text each are 6 MB, which are read, stored and resolved. Ten thousand conditions are
+        // evaluated for them.
         assert!(work < 1_000_000, "{case}: {work} allocations");
         assert!(bytes < 100_000_000, "{case}: {bytes} bytes");
     }

@@ -1,4 +1,4 @@
-//! Pages and completions of the three programs, from their command lines.
+//! Manual pages and completions of the three programs, generated from their command lines.
 
 use std::fs;
 use std::path::Path;
@@ -8,46 +8,46 @@ use clap::{Command, CommandFactory as _};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-/// The shells, and where a program's completions stand below its directory.
+/// The shells, each with the subdirectory for its completions.
 const SHELLS: [(Shell, &str); 3] = [(Shell::Bash, "bash"), (Shell::Zsh, "zsh"), (Shell::Fish, "fish")];
 
-/// Writes all of it below a directory.
+/// Writes all pages and completions below a directory.
 ///
 /// # Errors
-/// When a file cannot be written.
-pub(crate) fn write(to: &Path) -> Result<()> {
-    let man = to.join("man");
+/// If a file cannot be written.
+pub(crate) fn write(out_dir: &Path) -> Result<()> {
+    let man = out_dir.join("man");
     fs::create_dir_all(&man)?;
-    pages(stemma::command_line(), "1", &man)?;
+    write_pages(stemma::command_line(), "1", &man)?;
     for program in [stemma_agent::args::Arguments::command(), stemma_controller::args::Args::command()] {
-        // `stemma` has a verb for its own, which know the fleet's names.
-        completions(program.clone(), &to.join("completions"))?;
-        pages(program, "8", &man)?;
+        // `stemma` has a command for its own completions, which include the names in the fleet.
+        write_completions(program.clone(), &out_dir.join("completions"))?;
+        write_pages(program, "8", &man)?;
     }
     Ok(())
 }
 
-/// A page of the program, and one of each verb.
-fn pages(program: Command, section: &str, to: &Path) -> Result<()> {
+/// Writes a page for the program and one for each of its commands.
+fn write_pages(program: Command, section: &str, out_dir: &Path) -> Result<()> {
     let mut program = program.disable_help_subcommand(true);
     program.build();
-    page(&program, section, to)
+    write_page(&program, section, out_dir)
 }
 
-fn page(command: &Command, section: &str, to: &Path) -> Result<()> {
-    for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
-        page(below, section, to)?;
+fn write_page(command: &Command, section: &str, out_dir: &Path) -> Result<()> {
+    for subcommand in command.get_subcommands().filter(|child| !child.is_hide_set()) {
+        write_page(subcommand, section, out_dir)?;
     }
     let page = Man::new(command.clone()).section(section).manual("Stemma");
     let mut text = Vec::new();
     page.render(&mut text)?;
-    Ok(fs::write(to.join(page.get_filename()), text)?)
+    Ok(fs::write(out_dir.join(page.get_filename()), text)?)
 }
 
-fn completions(mut program: Command, to: &Path) -> Result<()> {
+fn write_completions(mut program: Command, out_dir: &Path) -> Result<()> {
     let name = program.get_name().to_owned();
     for (shell, directory) in SHELLS {
-        let directory = to.join(directory);
+        let directory = out_dir.join(directory);
         fs::create_dir_all(&directory)?;
         clap_complete::generate_to(shell, &mut program, name.clone(), directory)?;
     }

@@ -1,7 +1,7 @@
-//! What an idle agent costs: proportional memory, CPU a minute, and the size of its program.
+//! Measures an idle agent: proportional memory, CPU per minute, and the size of its program.
 //!
-//! The agent has joined, has converged and has nothing to do; it hangs in a parked check-in. Beside it runs a
-//! baseline in the same minute: a shell that sleeps, so that the machine's own noise is seen.
+//! The agent has joined, has converged and has nothing to do. It waits in a parked check-in. A shell that sleeps runs
+//! in the same minute as a baseline, to show the noise of the machine.
 #![allow(clippy::print_stdout)] // A bench prints its figures.
 
 use std::fs;
@@ -9,17 +9,17 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use stemma_tests::fleet::Fleet;
+use stemma_tests::fleet::TempFleet;
 use stemma_tests::program;
 
 const MINUTE: Duration = Duration::from_mins(1);
 
 fn main() -> Result<()> {
-    let fleet = Fleet::start()?;
+    let fleet = TempFleet::start()?;
     fleet.stemma(&["apply", "-f", concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/site")])?;
     let agent = fleet.join("web-1", "prod/frontends")?;
     program::eventually("the file of the last task", || {
-        program::file_contains(&agent.path("etc/nginx/conf.d/site.conf"), "tier gold")
+        program::check_file_contains(&agent.path("etc/nginx/conf.d/site.conf"), "tier gold")
     })?;
     let id = agent.id().context("the agent runs")?;
     let mut sleeper = Command::new("sleep").arg("120").stdout(Stdio::null()).spawn()?;
@@ -35,7 +35,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// User and system time so far, from the scheduler's own count in nanoseconds.
+/// Returns the user and system time so far, from the scheduler's own count in nanoseconds.
 fn cpu_ms(id: u32) -> Result<f64> {
     let mut nanoseconds = 0;
     for task in fs::read_dir(format!("/proc/{id}/task"))? {

@@ -1,8 +1,9 @@
-//! What a run with nothing to do costs a host: 10 files with 10 guarded commands, and 100 files.
+//! Measures what a run with nothing to do costs a host: 10 files with 10 guarded commands, and 100 files.
 //!
-//! Counted is user and system time of the process and of all that it started, by the kernel, over many runs: of
-//! `stemma-agent once` (a whole process, from reading its state to the last check), and of a look of the agent that runs.
-//! Beside them, in turns, a shell that runs the same guards and takes the same files' SHA-256.
+//! It counts user and system time of the process and of all its children, as the kernel reports it, over many runs. Two
+//! things are measured: `stemma-agent once` (a whole process, from reading its state to the last check), and one poll
+//! of a running agent. A shell that runs the same guards and hashes the same files with SHA-256 alternates with `once`
+//! as a baseline.
 #![allow(clippy::print_stdout)] // A bench prints its figures.
 
 use std::fmt::Write as _;
@@ -12,36 +13,35 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use stemma_tests::fleet::{Agent, Fleet};
+use stemma_tests::fleet::{TempFleet, TestAgent};
 use stemma_tests::program;
 
-/// Runs of one kind before the other has its turn.
-const ROUND: u32 = 10;
+/// Runs of one program before the other one runs.
+const RUNS_PER_ROUND: u32 = 10;
 const ROUNDS: u32 = 6;
-/// A tick of `/proc/*/stat`, in milliseconds.
+/// Duration of a tick of `/proc/*/stat`, in milliseconds.
 const TICK_MS: f64 = 10.0;
 
 fn main() -> Result<()> {
-    let fleet = Fleet::start()?;
+    let fleet = TempFleet::start()?;
     println!("{:<38} {:>9} {:>9} {:>9}", "CPU of a run with nothing to do", "once", "a look", "sh");
     for (files, commands) in [(10, 10), (100, 0)] {
         let name = format!("f{files}");
-        let agent = converged(&fleet, &name, files, commands)?;
-        let look = looks(&agent)?;
+        let agent = converged_agent(&fleet, &name, files, commands)?;
+        let poll = poll_ms(&agent)?;
         let mut agent = agent;
         agent.kill()?;
-        let (once, shell) = in_turns(&agent.path(""), files, commands)?;
+        let (once, shell) = alternating_ms(&agent.path(""), files, commands)?;
         let what = format!("{files} files, {commands} guarded commands");
-        println!("{what:<38} {once:>6.1} ms {look:>6.1} ms {shell:>6.1} ms");
+        println!("{what:<38} {once:>6.1} ms {poll:>6.1} ms {shell:>6.1} ms");
     }
     Ok(())
 }
 
-/// An agent that holds so many files and commands, and has applied them.
-fn converged(fleet: &Fleet, name: &str, files: u32, commands: u32) -> Result<Agent> {
-    let mut text = format!(
-        "kind: Release\nname: {name}\nversion: '1'\nroles: {{all: {{tags: [x]}}}}\ntags: {{x: {{}}}}\ntasks:\n"
-    );
+/// Returns an agent that has applied this number of files and commands.
+fn converged_agent(fleet: &TempFleet, name: &str, files: u32, commands: u32) -> Result<TestAgent> {
+    let mut text =
+        format!("kind: Release\nname: {name}\nversion: '1'\nroles: {{all: {{tags: [x]}}}}\ntags: {{x: {{}}}}\ntasks:\n");
     for number in 0..files {
         let template = "# tier {{ labels.tier }}\\n".to_owned() + &"a line of a configuration file\\n".repeat(32);
         writeln!(
@@ -71,56 +71,57 @@ fn converged(fleet: &Fleet, name: &str, files: u32, commands: u32) -> Result<Age
     Ok(agent)
 }
 
-/// One look of the agent that runs, in milliseconds.
-fn looks(agent: &Agent) -> Result<f64> {
+/// Returns the CPU time of one poll of a running agent, in milliseconds.
+fn poll_ms(agent: &TestAgent) -> Result<f64> {
     let id = agent.id().context("the agent runs")?;
     let root = agent.path("").to_string_lossy().into_owned();
-    let before = cpu_ms(&format!("/proc/{id}/stat"), Count::All)?;
-    for _ in 0..ROUND * ROUNDS {
+    let before = cpu_ms(&format!("/proc/{id}/stat"), CpuScope::All)?;
+    for _ in 0..RUNS_PER_ROUND * ROUNDS {
         program::succeed("stemma-agent", ["--root", &root, "once"])?;
         std::thread::sleep(Duration::from_millis(150));
     }
-    Ok((cpu_ms(&format!("/proc/{id}/stat"), Count::All)? - before) / f64::from(ROUND * ROUNDS))
+    Ok((cpu_ms(&format!("/proc/{id}/stat"), CpuScope::All)? - before) / f64::from(RUNS_PER_ROUND * ROUNDS))
 }
 
-/// `once` and the shell, in milliseconds each.
-fn in_turns(root: &Path, files: u32, commands: u32) -> Result<(f64, f64)> {
+/// Returns the CPU time of `once` and of the shell, in milliseconds per run.
+fn alternating_ms(root: &Path, files: u32, commands: u32) -> Result<(f64, f64)> {
     let agent = program::path("stemma-agent");
     let mut script = "test=/usr/bin/test\n".to_owned() + &"$test -e /etc/passwd\n".repeat(commands as usize);
     let named: String = (0..files).map(|number| format!(" {}/etc/app/{number}.conf", root.display())).collect();
     writeln!(script, "sha256sum{named}")?;
     let (mut once, mut shell) = (0.0, 0.0);
     for _ in 0..ROUNDS {
-        once += round(Command::new(&agent).arg("--root").arg(root).arg("once"))?;
-        shell += round(Command::new("/bin/sh").arg("-c").arg(&script))?;
+        once += round_ms(Command::new(&agent).arg("--root").arg(root).arg("once"))?;
+        shell += round_ms(Command::new("/bin/sh").arg("-c").arg(&script))?;
     }
     Ok((once / f64::from(ROUNDS), shell / f64::from(ROUNDS)))
 }
 
-/// What one run of a command costs, over a round of them.
-fn round(command: &mut Command) -> Result<f64> {
-    let before = cpu_ms("/proc/self/stat", Count::Children)?;
-    for _ in 0..ROUND {
+/// Returns the mean CPU time of a command over [`RUNS_PER_ROUND`] runs, in milliseconds.
+fn round_ms(command: &mut Command) -> Result<f64> {
+    let before = cpu_ms("/proc/self/stat", CpuScope::Children)?;
+    for _ in 0..RUNS_PER_ROUND {
         let status = command.stdin(Stdio::null()).stdout(Stdio::null()).status()?;
         ensure!(status.success(), "{command:?}: {status}");
     }
-    Ok((cpu_ms("/proc/self/stat", Count::Children)? - before) / f64::from(ROUND))
+    Ok((cpu_ms("/proc/self/stat", CpuScope::Children)? - before) / f64::from(RUNS_PER_ROUND))
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Count {
-    /// Of the process and of the children that it has waited for.
+enum CpuScope {
+    /// The process and the children that it has waited for.
     All,
-    /// Of those children alone.
+    /// Those children only.
     Children,
 }
 
-/// User and system time from `/proc/ID/stat`: kept to the nanosecond, shown in ticks.
-fn cpu_ms(stat: &str, count: Count) -> Result<f64> {
+/// Returns the user and system time from `/proc/ID/stat`. The kernel counts it in nanoseconds, and the file shows it in
+/// ticks.
+fn cpu_ms(stat: &str, count: CpuScope) -> Result<f64> {
     let text = fs::read_to_string(stat)?;
     let (_, fields) = text.rsplit_once(')').context("stat names its program in brackets")?;
-    // Fields 14 to 17 of proc_pid_stat(5); the third is the first after the bracket.
+    // Fields 14 to 17 of proc_pid_stat(5). The first field after the bracket is field 3.
     let ticks: Vec<f64> = fields.split_whitespace().skip(11).take(4).map(str::parse).collect::<Result<_, _>>()?;
-    let from = if count == Count::All { 0 } else { 2 };
+    let from = if count == CpuScope::All { 0 } else { 2 };
     Ok(ticks[from..].iter().sum::<f64>() * TICK_MS)
 }

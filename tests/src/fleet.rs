@@ -1,4 +1,4 @@
-//! A controller and its agents, as `cargo xtask demo` and the README set them up.
+//! A controller and its agents, set up as `cargo xtask demo` and the README do it.
 
 use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
@@ -8,12 +8,12 @@ use std::process::Output;
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
-use crate::ports::Port;
-use crate::program::{Running, run, succeed};
+use crate::ports::ReservedPort;
+use crate::program::{RunningProgram, run, succeed};
 
-/// What the controller prints when it is ready.
+/// The addresses and the root certificate that the controller prints when it is ready.
 #[derive(Clone, Debug, Deserialize)]
-pub struct Bound {
+pub struct ListenerAddresses {
     /// The admin listener's URL.
     pub admin: String,
     /// The agents' listener's URL.
@@ -22,139 +22,150 @@ pub struct Bound {
     pub ca: PathBuf,
 }
 
-/// A fleet below one temporary directory.
-pub struct Fleet {
+/// A fleet with all its files in one temporary directory.
+pub struct TempFleet {
     dir: tempfile::TempDir,
     /// The controller's data directory.
     data: PathBuf,
-    controller: Option<Running>,
-    bound: Bound,
-    /// The configuration file that it is run with.
+    controller: Option<RunningProgram>,
+    addresses: ListenerAddresses,
+    /// The controller's configuration file.
     config: Option<PathBuf>,
-    /// Where agents are told that the controller is; `None` where it says itself.
-    reached: Option<String>,
-    /// The words before each program of a host.
-    host: Vec<OsString>,
-    /// What keeps the controller's ports free while it does not run.
-    _ports: Option<[Port; 2]>,
+    /// The controller's URL that agents get when they join. If `None`, they get the URL that the controller printed.
+    advertised: Option<String>,
+    /// The command words before each agent program.
+    host_wrapper: Vec<OsString>,
+    /// Reserves the controller's ports while it does not run.
+    _ports: Option<[ReservedPort; 2]>,
 }
 
-/// One agent below a root of its own.
-pub struct Agent {
+/// An agent with a root directory of its own.
+pub struct TestAgent {
     root: PathBuf,
-    running: Option<Running>,
+    running: Option<RunningProgram>,
 }
 
-impl Fleet {
-    /// `init` and `run` on free ports of the loopback.
+impl TempFleet {
+    /// Runs `init` and `run` on free ports of the loopback.
     ///
     /// # Errors
-    /// When a program fails; its output is in the error.
+    /// When a program fails. The error contains its output.
     pub fn start() -> Result<Self> {
-        Self::begin_with(None, &[])
+        Self::start_with_options(None, &[])
     }
 
-    /// The same with a configuration file of this text.
+    /// Same as [`TempFleet::start`], with a configuration file of this text.
     ///
     /// # Errors
-    /// As [`Fleet::start`].
-    pub fn start_with(config: &str) -> Result<Self> {
-        Self::begin_with(Some(config), &[])
+    /// As [`TempFleet::start`].
+    pub fn start_with_config(config: &str) -> Result<Self> {
+        Self::start_with_options(Some(config), &[])
     }
 
-    /// The same, with a name by which hosts reach the controller.
+    /// Same as [`TempFleet::start_with_config`], with a name under which hosts reach the controller.
     ///
     /// # Errors
-    /// As [`Fleet::start`].
-    pub fn start_named(name: &str, config: &str) -> Result<Self> {
-        Self::begin_with(Some(config), &["--name", name])
+    /// As [`TempFleet::start`].
+    pub fn start_with_name(name: &str, config: &str) -> Result<Self> {
+        Self::start_with_options(Some(config), &["--name", name])
     }
 
-    fn begin_with(config: Option<&str>, names: &[&str]) -> Result<Self> {
+    /// Runs `init` with these options, then `run` with this configuration.
+    fn start_with_options(config: Option<&str>, options: &[&str]) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let data = dir.path().join("data");
         let init = ["init".as_ref(), "--data-dir".as_ref(), data.as_os_str()];
-        succeed("stemma-controller", init.into_iter().chain(names.iter().map(OsStr::new)))?;
+        succeed("stemma-controller", init.into_iter().chain(options.iter().map(OsStr::new)))?;
         let file = dir.path().join("controller.toml");
         let config = config.map(|text| std::fs::write(&file, text).map(|()| file)).transpose()?;
-        let ports = [Port::free()?, Port::free()?];
+        let ports = [ReservedPort::reserve()?, ReservedPort::reserve()?];
         let [admin, agents] = ports.each_ref().map(|port| port.address().to_string());
         let (controller, bound) = run_controller(&[], &data, config.as_deref(), [&admin, &agents])?;
         Ok(Self {
             dir,
             data,
             controller: Some(controller),
-            bound,
+            addresses: bound,
             config,
-            reached: None,
-            host: Vec::new(),
+            advertised: None,
+            host_wrapper: Vec::new(),
             _ports: Some(ports),
         })
     }
 
-    /// Around a controller that the test itself runs, with its data in `data` below the directory.
+    /// Creates a fleet for a controller that the test itself runs. The controller's data is in `data` below the
+    /// directory.
     #[must_use]
-    pub fn around(dir: tempfile::TempDir, bound: Bound) -> Self {
+    pub fn from_parts(dir: tempfile::TempDir, bound: ListenerAddresses) -> Self {
         let data = dir.path().join("data");
-        Self { dir, data, controller: None, bound, config: None, reached: None, host: Vec::new(), _ports: None }
+        Self {
+            dir,
+            data,
+            controller: None,
+            addresses: bound,
+            config: None,
+            advertised: None,
+            host_wrapper: Vec::new(),
+            _ports: None,
+        }
     }
 
-    /// Has agents that join from now on reach the controller by another address: a proxy's.
-    pub fn reach_agents_by(&mut self, address: SocketAddr) {
-        self.reached = Some(format!("https://{address}"));
+    /// Gives agents that join from now on another address of the controller, such as the address of a proxy.
+    pub fn set_agent_address(&mut self, address: SocketAddr) {
+        self.advertised = Some(format!("https://{address}"));
     }
 
-    /// Has agents that join from now on reach the controller by a name, at the port that it has.
-    pub fn reach_agents_by_name(&mut self, name: &str) {
-        let port = self.bound.agents.rsplit(':').next().unwrap_or_default();
-        self.reached = Some(format!("https://{name}:{port}"));
+    /// Gives agents that join from now on a host name of the controller, with its current port.
+    pub fn set_agent_host_name(&mut self, name: &str) {
+        let port = self.addresses.agents.rsplit(':').next().unwrap_or_default();
+        self.advertised = Some(format!("https://{name}:{port}"));
     }
 
-    /// Has each agent that joins from now on join and start by another program, as [`Agent::start_under`].
-    pub fn hosts_under(&mut self, words: Vec<OsString>) {
-        self.host = words;
+    /// Joins and starts new agents through another program, as [`TestAgent::start_under`] does.
+    pub fn set_host_wrapper(&mut self, words: Vec<OsString>) {
+        self.host_wrapper = words;
     }
 
-    /// What the controller bound.
+    /// Returns the addresses on which the controller listens.
     #[must_use]
-    pub fn bound(&self) -> &Bound {
-        &self.bound
+    pub fn addresses(&self) -> &ListenerAddresses {
+        &self.addresses
     }
 
-    /// The directory below which everything of this fleet stands.
+    /// Returns the directory with all files of this fleet.
     #[must_use]
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// The controller's data directory.
+    /// Returns the controller's data directory.
     #[must_use]
     pub fn data(&self) -> PathBuf {
         self.data.clone()
     }
 
-    /// The admin's context file, written by `init`.
+    /// Returns the path of the admin's context file, which `init` wrote.
     #[must_use]
     pub fn context(&self) -> PathBuf {
         self.data().join("admin/context.toml")
     }
 
-    /// The controller's log so far.
+    /// Returns the controller's log so far.
     #[must_use]
     pub fn log(&self) -> String {
-        self.controller.as_ref().map(Running::log).unwrap_or_default()
+        self.controller.as_ref().map(RunningProgram::log).unwrap_or_default()
     }
 
-    /// The controller's process id, when it runs.
+    /// Returns the controller's process id if it runs.
     #[must_use]
     pub fn controller_id(&self) -> Option<u32> {
-        self.controller.as_ref().map(Running::id)
+        self.controller.as_ref().map(RunningProgram::id)
     }
 
     /// Kills the controller with SIGKILL and starts it again on the same ports.
     ///
     /// # Errors
-    /// When it does not come back.
+    /// When it does not start again.
     pub fn crash_controller(&mut self) -> Result<()> {
         self.kill_controller()?;
         self.start_controller()
@@ -163,25 +174,25 @@ impl Fleet {
     /// Kills the controller with SIGKILL.
     ///
     /// # Errors
-    /// When it does not run.
+    /// When it is not running.
     pub fn kill_controller(&mut self) -> Result<()> {
         self.controller.take().context("the controller runs")?.kill()
     }
 
-    /// Holds the controller where it is: nothing of it runs until [`Fleet::let_controller_go_on`] or its end.
+    /// Stops the controller with SIGSTOP until [`TempFleet::resume_controller`] or its end.
     ///
     /// # Errors
-    /// When it does not run, or does not stop in time.
-    pub fn hold_controller(&self) -> Result<()> {
-        self.controller.as_ref().context("the controller runs")?.hold()
+    /// When it is not running, or does not stop in time.
+    pub fn pause_controller(&self) -> Result<()> {
+        self.controller.as_ref().context("the controller runs")?.pause()
     }
 
-    /// Lets a controller that is held go on.
+    /// Continues a paused controller.
     ///
     /// # Errors
-    /// When it does not run.
-    pub fn let_controller_go_on(&self) -> Result<()> {
-        self.controller.as_ref().context("the controller runs")?.go_on()
+    /// When it is not running.
+    pub fn resume_controller(&self) -> Result<()> {
+        self.controller.as_ref().context("the controller runs")?.resume()
     }
 
     /// Stops the controller with SIGTERM.
@@ -192,34 +203,34 @@ impl Fleet {
         self.controller.take().context("the controller runs")?.stop()
     }
 
-    /// Starts the controller again on the ports that it had.
+    /// Starts the controller again on its previous ports.
     ///
     /// # Errors
-    /// When it does not come back.
+    /// When it does not start.
     pub fn start_controller(&mut self) -> Result<()> {
         self.start_controller_under(&[])
     }
 
-    /// The same by another program, as [`Agent::start_under`].
+    /// Same as [`TempFleet::start_controller`], through another program, as [`TestAgent::start_under`] does.
     ///
     /// # Errors
-    /// When it does not come back.
+    /// When it does not start.
     pub fn start_controller_under(&mut self, words: &[OsString]) -> Result<()> {
         let port = |url: &str| url.trim_start_matches("https://").to_owned();
-        let (admin, agents) = (port(&self.bound.admin), port(&self.bound.agents));
+        let (admin, agents) = (port(&self.addresses.admin), port(&self.addresses.agents));
         let (controller, bound) = run_controller(words, &self.data(), self.config.as_deref(), [&admin, &agents])?;
         self.controller = Some(controller);
-        self.bound = bound;
+        self.addresses = bound;
         Ok(())
     }
 
-    /// Starts the controller on another data directory and another address of the loopback, at the ports that it had.
+    /// Starts the controller with another data directory on another loopback address, with its previous ports.
     ///
     /// # Errors
-    /// When it does not come up.
+    /// When it does not start.
     pub fn start_controller_in(&mut self, data: PathBuf, ip: &str) -> Result<()> {
         let at = |url: &str| format!("https://{ip}:{}", url.rsplit(':').next().unwrap_or_default());
-        (self.bound.admin, self.bound.agents) = (at(&self.bound.admin), at(&self.bound.agents));
+        (self.addresses.admin, self.addresses.agents) = (at(&self.addresses.admin), at(&self.addresses.agents));
         self.data = data;
         self.start_controller()
     }
@@ -227,7 +238,7 @@ impl Fleet {
     /// Runs the operator's command with this fleet's context.
     ///
     /// # Errors
-    /// When it can't be started.
+    /// When it cannot be started.
     pub fn cli(&self, arguments: &[&str]) -> Result<Output> {
         let context = self.context();
         let mut all = vec!["--context".to_owned(), context.to_string_lossy().into_owned()];
@@ -235,20 +246,20 @@ impl Fleet {
         run("stemma", all)
     }
 
-    /// Runs the operator's command: its standard output, its standard error and its status.
+    /// Runs the operator's command. Returns its standard output, standard error and exit status.
     ///
     /// # Errors
-    /// When it can't be started, or a signal ended it.
-    pub fn ran(&self, arguments: &[&str]) -> Result<(String, String, i32)> {
+    /// When it cannot be started, or a signal ended it.
+    pub fn run_cli(&self, arguments: &[&str]) -> Result<(String, String, i32)> {
         let output = self.cli(arguments)?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         Ok((text(&output.stdout), text(&output.stderr), output.status.code().context("it ended by itself")?))
     }
 
-    /// Runs the operator's command, which must succeed, and gives what it printed.
+    /// Runs the operator's command, which must succeed, and returns its standard output.
     ///
     /// # Errors
-    /// When it fails; both outputs are in the error.
+    /// When it fails. The error contains both outputs.
     pub fn stemma(&self, arguments: &[&str]) -> Result<String> {
         let context = self.context();
         let mut all = vec!["--context".to_owned(), context.to_string_lossy().into_owned()];
@@ -256,22 +267,22 @@ impl Fleet {
         succeed("stemma", all)
     }
 
-    /// Begins the operator's command and does not wait for it.
+    /// Starts the operator's command and does not wait for it.
     ///
     /// # Errors
-    /// When it can't be started.
-    pub fn begin(&self, arguments: &[&str]) -> Result<Running> {
+    /// When it cannot be started.
+    pub fn spawn_cli(&self, arguments: &[&str]) -> Result<RunningProgram> {
         let context = self.context();
         let mut all = vec!["--context".to_owned(), context.to_string_lossy().into_owned()];
         all.extend(arguments.iter().map(|&argument| argument.to_owned()));
-        Running::start("stemma", all)
+        RunningProgram::start("stemma", all)
     }
 
-    /// Makes a token, joins an agent with it and starts it.
+    /// Creates a token, joins an agent with it and starts the agent.
     ///
     /// # Errors
-    /// When a program fails; its output is in the error.
-    pub fn join(&self, name: &str, group: &str) -> Result<Agent> {
+    /// When a program fails. The error contains its output.
+    pub fn join(&self, name: &str, group: &str) -> Result<TestAgent> {
         let root = self.dir.path().join(name);
         std::fs::create_dir_all(&root)?;
         let token = self.dir.path().join(format!("{name}.token"));
@@ -282,7 +293,7 @@ impl Fleet {
             "--root",
             &root_text,
             "join",
-            self.reached.as_ref().unwrap_or(&self.bound.agents),
+            self.advertised.as_ref().unwrap_or(&self.addresses.agents),
             "--name",
             name,
             "--token-file",
@@ -290,96 +301,98 @@ impl Fleet {
             "--ca-hash",
             hash.trim(),
         ];
-        if self.host.is_empty() {
+        if self.host_wrapper.is_empty() {
             succeed("stemma-agent", arguments)?;
         } else {
-            let joining = Running::start_under(&self.host, "stemma-agent", arguments)?;
-            let (is_joined, log) = joining.ended_with()?;
+            let joining = RunningProgram::start_under(&self.host_wrapper, "stemma-agent", arguments)?;
+            let (is_joined, log) = joining.wait_with_log()?;
             ensure!(is_joined, "stemma-agent join: {log}");
         }
-        let mut agent = Agent { root, running: None };
-        agent.start_under(&self.host)?;
+        let mut agent = TestAgent { root, running: None };
+        agent.start_under(&self.host_wrapper)?;
         Ok(agent)
     }
 }
 
-impl Agent {
-    /// Starts its `run`.
+impl TestAgent {
+    /// Starts `stemma-agent run`.
     ///
     /// # Errors
-    /// When it can't be started.
+    /// When it cannot be started.
     pub fn start(&mut self) -> Result<()> {
         self.start_under(&[])
     }
 
-    /// Starts its `run` by another program, which is given with the words before the agent's own and becomes the agent.
+    /// Starts `stemma-agent run` through another program. `words` is the command line of that program, which then
+    /// executes the agent.
     ///
     /// # Errors
-    /// When it can't be started.
+    /// When it cannot be started.
     pub fn start_under(&mut self, words: &[OsString]) -> Result<()> {
         let arguments = ["--root".as_ref(), self.root.as_os_str(), "run".as_ref()];
-        self.running = Some(Running::start_under(words, "stemma-agent", arguments)?);
+        self.running = Some(RunningProgram::start_under(words, "stemma-agent", arguments)?);
         Ok(())
     }
 
-    /// Kills it with SIGKILL.
+    /// Kills the agent with SIGKILL.
     ///
     /// # Errors
-    /// When it does not run.
+    /// When it is not running.
     pub fn kill(&mut self) -> Result<()> {
         self.running.take().context("the agent runs")?.kill()
     }
 
-    /// Holds it where it is, as one that hangs: nothing of it runs until [`Agent::go_on`] or its end.
+    /// Stops the agent with SIGSTOP, as if it hangs, until [`TestAgent::resume`] or its end.
     ///
     /// # Errors
-    /// When it does not run, or does not stop in time.
-    pub fn hold(&self) -> Result<()> {
-        self.running.as_ref().context("the agent runs")?.hold()
+    /// When it is not running, or does not stop in time.
+    pub fn pause(&self) -> Result<()> {
+        self.running.as_ref().context("the agent runs")?.pause()
     }
 
-    /// Lets one that is held go on.
+    /// Continues a paused agent.
     ///
     /// # Errors
-    /// When it does not run.
-    pub fn go_on(&self) -> Result<()> {
-        self.running.as_ref().context("the agent runs")?.go_on()
+    /// When it is not running.
+    pub fn resume(&self) -> Result<()> {
+        self.running.as_ref().context("the agent runs")?.resume()
     }
 
-    /// A path on its host.
+    /// Returns the real path of a path on the agent's host.
     #[must_use]
     pub fn path(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))
     }
 
-    /// Its log so far.
+    /// Returns the agent's log so far.
     #[must_use]
     pub fn log(&self) -> String {
-        self.running.as_ref().map(Running::log).unwrap_or_default()
+        self.running.as_ref().map(RunningProgram::log).unwrap_or_default()
     }
 
-    /// What it says of itself, whether that is good or not.
+    /// Returns the output of `stemma-agent status`, whatever its exit status is.
     ///
     /// # Errors
-    /// When the program can't be started.
+    /// When the program cannot be started.
     pub fn status(&self) -> Result<String> {
         let output = run("stemma-agent", ["--root".as_ref(), self.root.as_os_str(), "status".as_ref()])?;
         Ok(String::from_utf8([output.stdout, output.stderr].concat())?)
     }
 
-    /// Its process id, when it runs.
+    /// Returns the agent's process id if it runs.
     #[must_use]
     pub fn id(&self) -> Option<u32> {
-        self.running.as_ref().map(Running::id)
+        self.running.as_ref().map(RunningProgram::id)
     }
 }
 
+/// Starts a controller, through another program if `words` is not empty. Returns it with the addresses that it printed.
 fn run_controller(
     words: &[OsString],
     data: &Path,
     config: Option<&Path>,
     [admin, agents]: [&str; 2],
-) -> Result<(Running, Bound)> {
+) -> Result<(RunningProgram, ListenerAddresses)> {
     let configured = config.into_iter().flat_map(|file| ["--config".as_ref(), file.as_os_str()]);
     let arguments = [
         "run".as_ref(),
@@ -391,9 +404,8 @@ fn run_controller(
         agents.as_ref(),
     ];
     let arguments = arguments.into_iter().chain(configured);
-    let controller = Running::start_under(words, "stemma-controller", arguments)?;
-    let line = controller.line()?;
-    let bound =
-        serde_json::from_str(&line).with_context(|| format!("the ready line {line:?}; log:\n{}", controller.log()))?;
+    let controller = RunningProgram::start_under(words, "stemma-controller", arguments)?;
+    let line = controller.next_line()?;
+    let bound = serde_json::from_str(&line).with_context(|| format!("the ready line {line:?}; log:\n{}", controller.log()))?;
     Ok((controller, bound))
 }

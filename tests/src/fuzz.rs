@@ -1,9 +1,10 @@
-//! Bytes that nobody meant, for every decoder that takes bytes from outside.
+//! Fuzzing for every decoder that takes bytes from outside.
 //!
-//! No fuzzer that wants a nightly compiler: a target is a function over bytes, run on what is kept (the cases that a
-//! target names, and the files below `corpus/TARGET`, where whatever once broke it is put), on mutations of it and on
-//! random bytes, for two seconds of CPU time, or for 30 with `STEMMA_TEST_LONG=1`: beside other tests as many as alone. A failure says its
-//! case's seed; `STEMMA_SEED` begins with that case.
+//! It does not use a fuzzer that requires a nightly compiler. A target is a function over bytes. It first runs on the
+//! stored cases: those that the target lists, and the files below `corpus/TARGET`, where each input that once caused a
+//! failure is added. Then it runs on mutations of these and on random bytes, for two seconds of CPU time, or for 30
+//! with `STEMMA_TEST_LONG=1`. CPU time makes the number of cases independent of other tests. A failure reports the seed
+//! of its case, and `STEMMA_SEED` starts with that case.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
@@ -11,15 +12,16 @@ use std::time::{Duration, SystemTime};
 
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::chance::{Chance, is_long};
+use crate::seed::{SeededRng, is_long};
 
-/// How much CPU time a target has.
-const USUAL: Duration = Duration::from_secs(2);
-/// The same, when there is time.
-const LONG: Duration = Duration::from_secs(30);
-/// The largest case that is made of others, in bytes.
-const LARGEST: usize = 8 * 1024;
-/// What parsers have a rule for: quotes, brackets, ends, numbers at their bounds, characters that are not what they seem.
+/// CPU time of a target.
+const CPU_TIME: Duration = Duration::from_secs(2);
+/// CPU time of a target in a long run.
+const LONG_CPU_TIME: Duration = Duration::from_secs(30);
+/// Maximum size of a mutated case, in bytes.
+const MAX_CASE_BYTES: usize = 8 * 1024;
+/// Texts for which parsers have a special rule: quotes, brackets, terminators, numbers at their limits, confusable
+/// characters.
 const WORDS: &[&[u8]] = &[
     b"\0",
     b"\r\n",
@@ -71,21 +73,21 @@ const WORDS: &[&[u8]] = &[
     b"{%",
 ];
 
-/// Runs a target on its cases and on what becomes of them.
+/// Runs a target on its stored cases, then on mutations of them.
 ///
 /// # Panics
-/// With the case and its seed, when the target does.
+/// When the target panics. The message contains the case and its seed.
 pub fn run(target: &str, cases: &[Vec<u8>], check: impl Fn(&[u8])) {
-    let kept: Vec<Vec<u8>> = cases.iter().cloned().chain(kept(target)).collect();
-    for case in &kept {
-        attempt(target, None, case, &check);
+    let stored: Vec<Vec<u8>> = cases.iter().cloned().chain(corpus(target)).collect();
+    for case in &stored {
+        run_case(target, None, case, &check);
     }
-    let given = std::env::var("STEMMA_SEED").ok().map(|seed| seed.parse().expect("STEMMA_SEED is a number"));
-    let first: u64 = given.unwrap_or_else(now_ns);
-    let until = cpu_time() + if is_long() { LONG } else { USUAL };
+    let env_seed = std::env::var("STEMMA_SEED").ok().map(|seed| seed.parse().expect("STEMMA_SEED is a number"));
+    let first: u64 = env_seed.unwrap_or_else(now_ns);
+    let until = cpu_time() + if is_long() { LONG_CPU_TIME } else { CPU_TIME };
     let mut seed = first;
     loop {
-        attempt(target, Some(seed), &draw(&mut Chance::new(seed), &kept), &check);
+        run_case(target, Some(seed), &draw_case(&mut SeededRng::new(seed), &stored), &check);
         seed = seed.wrapping_add(1);
         if cpu_time() >= until {
             return;
@@ -93,14 +95,14 @@ pub fn run(target: &str, cases: &[Vec<u8>], check: impl Fn(&[u8])) {
     }
 }
 
-/// The CPU time that this thread has had.
+/// Returns the CPU time of this thread.
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::try_from(time).expect("a time since the thread began")
 }
 
-/// The cases that are kept in files.
-fn kept(target: &str) -> Vec<Vec<u8>> {
+/// Reads the cases that are stored in files.
+fn corpus(target: &str) -> Vec<Vec<u8>> {
     let directory: PathBuf = [env!("CARGO_MANIFEST_DIR"), "corpus", target].iter().collect();
     let Ok(files) = std::fs::read_dir(&directory) else { return Vec::new() };
     let mut files: Vec<_> = files.map(|file| file.expect("a directory that can be read").path()).collect();
@@ -108,10 +110,11 @@ fn kept(target: &str) -> Vec<Vec<u8>> {
     files.iter().map(|file| std::fs::read(file).expect("a kept case")).collect()
 }
 
-fn attempt(target: &str, seed: Option<u64>, case: &[u8], check: &impl Fn(&[u8])) {
+/// Runs the target on one case. A panic is repeated with the case and its seed in the message.
+fn run_case(target: &str, seed: Option<u64>, case: &[u8], check: &impl Fn(&[u8])) {
     let Err(panic) = catch_unwind(AssertUnwindSafe(|| check(case))) else { return };
-    let from = seed.map_or_else(|| "a kept case".to_owned(), |seed| format!("STEMMA_SEED={seed}"));
-    let message = format!("fuzz target {target} failed on {from}: {}", case.escape_ascii());
+    let source = seed.map_or_else(|| "a kept case".to_owned(), |seed| format!("STEMMA_SEED={seed}"));
+    let message = format!("fuzz target {target} failed on {source}: {}", case.escape_ascii());
     match panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied()) {
         Some(why) => panic!("{message}\n{why}"),
         None => resume_unwind(panic),
@@ -123,47 +126,48 @@ fn now_ns() -> u64 {
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// One case: a kept one that was changed a few times, or nothing but chance.
-fn draw(chance: &mut Chance, kept: &[Vec<u8>]) -> Vec<u8> {
-    if kept.is_empty() || chance.percent(5) {
-        let length = chance.below(200);
-        return (0..length).map(|_| byte(chance)).collect();
+/// Creates one case: a stored case with a few mutations, or random bytes only.
+fn draw_case(rng: &mut SeededRng, stored: &[Vec<u8>]) -> Vec<u8> {
+    if stored.is_empty() || rng.is_within_percent(5) {
+        let length = rng.next_below(200);
+        return (0..length).map(|_| draw_byte(rng)).collect();
     }
-    let mut case = chance.one(kept).clone();
-    for _ in 0..=chance.below(6) {
-        change(chance, &mut case, kept);
-        case.truncate(LARGEST);
+    let mut case = rng.choose(stored).clone();
+    for _ in 0..=rng.next_below(6) {
+        mutate(rng, &mut case, stored);
+        case.truncate(MAX_CASE_BYTES);
     }
     case
 }
 
-fn byte(chance: &mut Chance) -> u8 {
-    u8::try_from(chance.below(256)).expect("it is below 256")
+fn draw_byte(rng: &mut SeededRng) -> u8 {
+    u8::try_from(rng.next_below(256)).expect("it is below 256")
 }
 
-fn change(chance: &mut Chance, case: &mut Vec<u8>, kept: &[Vec<u8>]) {
-    let at = chance.below(case.len() + 1);
-    let to = at + chance.below((case.len() - at).min(64) + 1);
-    match chance.below(8) {
-        0 if at < case.len() => case[at] ^= 1 << chance.below(8),
-        1 if at < case.len() => case[at] = byte(chance),
+/// Changes a case at a random position.
+fn mutate(rng: &mut SeededRng, case: &mut Vec<u8>, stored: &[Vec<u8>]) {
+    let at = rng.next_below(case.len() + 1);
+    let to = at + rng.next_below((case.len() - at).min(64) + 1);
+    match rng.next_below(8) {
+        0 if at < case.len() => case[at] ^= 1 << rng.next_below(8),
+        1 if at < case.len() => case[at] = draw_byte(rng),
         2 => drop(case.drain(at..to)),
         3 => case.truncate(at),
         4 => {
             let piece = case[at..to].to_vec();
-            let most = if chance.percent(5) { 500 } else { 3 };
-            let times = 1 + chance.below(most);
+            let max_times = if rng.is_within_percent(5) { 500 } else { 3 };
+            let times = 1 + rng.next_below(max_times);
             drop(case.splice(at..at, piece.repeat(times)));
         }
         5 => {
-            let other = chance.one(kept);
-            let from = chance.below(other.len() + 1);
-            let end = from + chance.below((other.len() - from).min(200) + 1);
+            let other = rng.choose(stored);
+            let from = rng.next_below(other.len() + 1);
+            let end = from + rng.next_below((other.len() - from).min(200) + 1);
             drop(case.splice(at..to, other[from..end].to_vec()));
         }
         _ => {
-            let word = chance.one(WORDS);
-            let times = if chance.percent(3) { 300 } else { 1 };
+            let word = rng.choose(WORDS);
+            let times = if rng.is_within_percent(3) { 300 } else { 1 };
             drop(case.splice(at..to, word.repeat(times)));
         }
     }
@@ -177,29 +181,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_draws_its_case_again_and_others_draw_others() {
+    fn draw_case_repeats_case_for_same_seed() {
         let kept = [b"one case".to_vec(), b"{\"another\": 1}".to_vec()];
-        let cases: BTreeSet<_> = (0..500).map(|seed| draw(&mut Chance::new(seed), &kept)).collect();
+        let cases: BTreeSet<_> = (0..500).map(|seed| draw_case(&mut SeededRng::new(seed), &kept)).collect();
         assert!(cases.len() > 400, "{}", cases.len());
-        assert!(cases.iter().all(|case| case.len() <= LARGEST));
+        assert!(cases.iter().all(|case| case.len() <= MAX_CASE_BYTES));
         for seed in 0..100 {
-            assert_eq!(draw(&mut Chance::new(seed), &kept), draw(&mut Chance::new(seed), &kept));
+            assert_eq!(draw_case(&mut SeededRng::new(seed), &kept), draw_case(&mut SeededRng::new(seed), &kept));
         }
     }
 
     #[test]
-    fn a_failure_names_its_seed() {
+    fn run_names_seed_when_case_fails() {
         let seen = RefCell::new(0);
         let failed = catch_unwind(AssertUnwindSafe(|| {
-            attempt("some", Some(7), b"a\n", &|case: &[u8]| {
+            run_case("some", Some(7), b"a\n", &|case: &[u8]| {
                 *seen.borrow_mut() += case.len();
                 panic!("no such luck");
             });
         }));
         let text = failed.expect_err("it panics").downcast_ref::<String>().cloned().expect("a text");
-        assert_eq!(
-            (text.as_str(), *seen.borrow()),
-            ("fuzz target some failed on STEMMA_SEED=7: a\\n\nno such luck", 2)
-        );
+        assert_eq!((text.as_str(), *seen.borrow()), ("fuzz target some failed on STEMMA_SEED=7: a\\n\nno such luck", 2));
     }
 }

@@ -1,17 +1,17 @@
-//! Drives the real programs as people do: a controller on its embedded store, agents below roots of their own,
-//! the operator's command; over real mutual TLS on loopback, every port chosen by the system.
+//! Runs the real programs as users do: a controller on its embedded store, agents with root directories of their own,
+//! and the operator's command. They use real mutual TLS on loopback.
 //!
-//! A test waits for a condition and never sleeps for a time; what it starts it ends by its own id.
+//! A test waits for a condition and never sleeps for a fixed time. It ends the processes that it started by their ids.
 
-pub mod chance;
 pub mod fleet;
 pub mod fuzz;
 pub mod operator;
-pub mod plain;
+pub mod plain_controller;
 pub mod ports;
 pub mod program;
 pub mod proxy;
 pub mod python;
+pub mod seed;
 pub mod shared;
 pub mod site;
 pub mod stand_in;

@@ -1,5 +1,6 @@
-//! An operator's requests, as a program sends them: over one kept connection, each write under an `Idempotency-Key` of the caller's
-//! choice. The command sends one and ends; a test needs many at once, and those whose answer never comes.
+//! An operator's requests, sent by a program over one persistent connection. The caller chooses the `Idempotency-Key`
+//! of each write. The `stemma` command sends one request and ends, but a test needs many at once, and requests that are
+//! never answered.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,96 +17,96 @@ use stemma_wire::tls::{ClientIdentity, Pin, client_config};
 use tokio::runtime::Runtime;
 use uuid::Uuid;
 
-use crate::fleet::Bound;
+use crate::fleet::ListenerAddresses;
 
-/// Versions of the two interfaces whose calls depend on one, late enough for all of them.
-const VERSIONS: [(&str, &str); 2] =
+/// API versions of the two interfaces that have them, late enough for all calls.
+const API_VERSIONS: [(&str, &str); 2] =
     [("x-openstack-ironic-api-version", "latest"), ("openstack-api-version", "container-infra latest")];
 
-/// A write that can be sent again.
+/// A write that can be sent again with the same key.
 #[derive(Clone, Debug)]
-pub struct Write {
+pub struct OperatorWrite {
     /// The method.
     pub method: &'static str,
     /// The path with its query.
     pub path: String,
-    /// The body; `null` for none.
+    /// The body, or `null` for none.
     pub body: Value,
-    /// Its `Idempotency-Key`.
+    /// The `Idempotency-Key` of the write.
     pub key: Uuid,
 }
 
-/// One connection with the admin's certificate.
-pub struct Operator {
+/// A client with the admin's certificate on one connection.
+pub struct OperatorClient {
     runtime: Runtime,
     client: Client,
     versions: &'static [(&'static str, &'static str)],
 }
 
-impl Operator {
-    /// With the certificate that `init` wrote into the data directory.
+impl OperatorClient {
+    /// Creates a client with the certificate that `init` wrote into the data directory.
     ///
     /// # Errors
-    /// When it can't be read.
-    pub fn of(data: &Path, bound: &Bound) -> Result<Self> {
-        let read = |name: &str| data.join("admin").join(name);
-        let chain = CertificateDer::pem_file_iter(read("admin.pem"))?.collect::<Result<Vec<_>, _>>()?;
-        let own = ClientIdentity { chain, key: PrivateKeyDer::from_pem_file(read("admin.key"))? };
-        let pin = Pin::Roots(vec![CertificateDer::from_pem_file(&bound.ca)?]);
-        let tls = client_config(&pin, None, Some(own), Arc::new(SystemClock))?;
-        let client = Client::new(bound.admin.parse()?, Some(Arc::new(tls)), ClientLimits::default());
+    /// When the certificate cannot be read.
+    pub fn from_data(data: &Path, addresses: &ListenerAddresses) -> Result<Self> {
+        let path = |name: &str| data.join("admin").join(name);
+        let chain = CertificateDer::pem_file_iter(path("admin.pem"))?.collect::<Result<Vec<_>, _>>()?;
+        let identity = ClientIdentity { chain, key: PrivateKeyDer::from_pem_file(path("admin.key"))? };
+        let pin = Pin::Roots(vec![CertificateDer::from_pem_file(&addresses.ca)?]);
+        let tls = client_config(&pin, None, Some(identity), Arc::new(SystemClock))?;
+        let client = Client::new(addresses.admin.parse()?, Some(Arc::new(tls)), ClientLimits::default());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        Ok(Self { runtime, client, versions: &VERSIONS })
+        Ok(Self { runtime, client, versions: &API_VERSIONS })
     }
 
-    /// As a client of neither interface: it names no version, and is answered with this API's own fields.
+    /// Sends no API versions of Ironic and Magnum. The controller then answers with the fields of its own API.
     #[must_use]
     pub fn without_versions(self) -> Self {
         Self { versions: &[], ..self }
     }
 
-    /// Sends a write; status and body of its answer.
+    /// Sends a write. Returns the status and the body of the response.
     ///
     /// # Errors
-    /// When no answer comes: whether it was made is not known then.
-    pub fn write(&mut self, write: &Write) -> Result<(u16, Value)> {
+    /// When no response arrives. Then it is unknown whether the write was made.
+    pub fn write(&mut self, write: &OperatorWrite) -> Result<(u16, Value)> {
         self.write_with(write, &[])
     }
 
-    /// The same with more headers.
+    /// Same as [`OperatorClient::write`], with additional headers.
     ///
     /// # Errors
-    /// As [`Operator::write`].
-    pub fn write_with(&mut self, write: &Write, headers: &[(&str, &str)]) -> Result<(u16, Value)> {
-        let kind = match write.method {
+    /// As [`OperatorClient::write`].
+    pub fn write_with(&mut self, write: &OperatorWrite, headers: &[(&str, &str)]) -> Result<(u16, Value)> {
+        let media = match write.method {
             "PATCH" => "application/merge-patch+json",
             _ => "application/json",
         };
         let key = write.key.to_string();
-        let headers = [&[("content-type", kind), ("idempotency-key", &key)], headers].concat();
+        let headers = [&[("content-type", media), ("idempotency-key", &key)], headers].concat();
         self.send(write.method, &write.path, &write.body, &headers)
     }
 
-    /// Sends a body of another kind than a write's usual one; status and body of its answer.
+    /// Sends a body with another media type. Returns the status and the body of the response.
     ///
     /// # Errors
-    /// When no answer comes.
-    pub fn call(&mut self, method: &str, path: &str, kind: &str, body: &Value) -> Result<(u16, Value)> {
-        self.send(method, path, body, &[("content-type", kind)])
+    /// When no response arrives.
+    pub fn send_typed(&mut self, method: &str, path: &str, media: &str, body: &Value) -> Result<(u16, Value)> {
+        self.send(method, path, body, &[("content-type", media)])
     }
 
-    /// The same with a body that need be no JSON.
+    /// Same as [`OperatorClient::send_typed`], with a body that need not be JSON.
     ///
     /// # Errors
-    /// When no answer comes.
-    pub fn call_text(&mut self, method: &str, path: &str, kind: &str, body: String) -> Result<(u16, Value)> {
-        self.send_bytes(method, path, body.into(), &[("content-type", kind)])
+    /// When no response arrives.
+    pub fn send_text(&mut self, method: &str, path: &str, media: &str, body: String) -> Result<(u16, Value)> {
+        self.send_bytes(method, path, body.into(), &[("content-type", media)])
     }
 
-    /// Reads; status and body.
+    /// Sends a GET. Returns the status and the body of the response.
     ///
     /// # Errors
-    /// When no answer comes.
+    /// When no response arrives.
     pub fn get(&mut self, path: &str) -> Result<(u16, Value)> {
         self.send("GET", path, &Value::Null, &[])
     }
@@ -117,8 +118,7 @@ impl Operator {
 
     fn send_bytes(&mut self, method: &str, path: &str, body: Bytes, headers: &[(&str, &str)]) -> Result<(u16, Value)> {
         let request = Request::builder().method(method).uri(path);
-        let request =
-            headers.iter().chain(self.versions).fold(request, |request, (name, value)| request.header(*name, *value));
+        let request = headers.iter().chain(self.versions).fold(request, |request, (name, value)| request.header(*name, *value));
         let answer = self.runtime.block_on(self.client.send(request.body(body)?)).context("no answer")?;
         Ok((answer.status().as_u16(), serde_json::from_slice(answer.body()).unwrap_or_default()))
     }

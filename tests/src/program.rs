@@ -1,4 +1,4 @@
-//! One started program: its output kept, ended by its own id when the value is dropped.
+//! A child process. Its output is collected, and it is killed by its id when the value is dropped.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader};
@@ -10,18 +10,18 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
-/// How long anything that a test waits for may take, also beside all that a busy machine runs. Only a test that fails waits so long.
-pub const PATIENCE: Duration = Duration::from_mins(2);
+/// Maximum time that a test waits for a condition. It is long enough for a busy machine, and only a failing test waits
+/// this long.
+pub const MAX_WAIT: Duration = Duration::from_mins(2);
 
-/// The path of one of the workspace's programs, built beside the running test.
+/// Returns the path of one of the workspace's programs, in the target directory of the running test.
 ///
 /// # Panics
-/// When the test was started from elsewhere than a target directory, or the program was not built.
+/// When the test does not run from a target directory, or the program was not built.
 #[must_use]
 pub fn path(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("a test knows its own path");
-    let profile =
-        test.ancestors().find(|dir| dir.join("deps").is_dir()).expect("a test stands below a target directory");
+    let profile = test.ancestors().find(|dir| dir.join("deps").is_dir()).expect("a test stands below a target directory");
     let program = profile.join(name);
     assert!(program.exists(), "{} is not built: cargo build --workspace --bins", program.display());
     program
@@ -30,37 +30,37 @@ pub fn path(name: &str) -> PathBuf {
 /// Runs a program to its end.
 ///
 /// # Errors
-/// When it can't be started.
+/// When it cannot be started.
 pub fn run<S: AsRef<OsStr>>(name: &str, arguments: impl IntoIterator<Item = S>) -> Result<Output> {
-    prepared(name, arguments).output().with_context(|| format!("cannot start {name}"))
+    command(name, arguments).output().with_context(|| format!("cannot start {name}"))
 }
 
-/// Begins a program several times, each time with arguments of its own, and waits for the end of all only when all have begun.
+/// Starts a program once for each set of arguments. Waits for the exits only after all have started.
 ///
 /// # Errors
-/// When it can't be started.
-pub fn run_at_once<S: AsRef<OsStr>, A: IntoIterator<Item = S>>(
+/// When it cannot be started.
+pub fn run_concurrently<S: AsRef<OsStr>, A: IntoIterator<Item = S>>(
     name: &str,
     calls: impl IntoIterator<Item = A>,
 ) -> Result<Vec<Output>> {
-    let begin = |arguments: A| {
-        let mut one = prepared(name, arguments);
-        one.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().with_context(|| format!("cannot start {name}"))
+    let spawn = |arguments: A| {
+        let mut command = command(name, arguments);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().with_context(|| format!("cannot start {name}"))
     };
-    let begun: Vec<Child> = calls.into_iter().map(begin).collect::<Result<_>>()?;
-    begun.into_iter().map(|one| Ok(one.wait_with_output()?)).collect()
+    let children: Vec<Child> = calls.into_iter().map(spawn).collect::<Result<_>>()?;
+    children.into_iter().map(|child| Ok(child.wait_with_output()?)).collect()
 }
 
-fn prepared<S: AsRef<OsStr>>(name: &str, arguments: impl IntoIterator<Item = S>) -> Command {
-    let mut prepared = Command::new(path(name));
-    prepared.args(arguments).env("NO_COLOR", "1").stdin(Stdio::null());
-    prepared
+fn command<S: AsRef<OsStr>>(name: &str, arguments: impl IntoIterator<Item = S>) -> Command {
+    let mut command = Command::new(path(name));
+    command.args(arguments).env("NO_COLOR", "1").stdin(Stdio::null());
+    command
 }
 
-/// Runs a program that must succeed, and gives its standard output.
+/// Runs a program that must succeed. Returns its standard output.
 ///
 /// # Errors
-/// When it ends with another status than 0; both outputs are in the error.
+/// When it ends with another status than 0. The error contains both outputs.
 pub fn succeed<S: AsRef<OsStr>>(name: &str, arguments: impl IntoIterator<Item = S>) -> Result<String> {
     let arguments: Vec<_> = arguments.into_iter().map(|argument| argument.as_ref().to_owned()).collect();
     let output = run(name, &arguments)?;
@@ -71,32 +71,29 @@ pub fn succeed<S: AsRef<OsStr>>(name: &str, arguments: impl IntoIterator<Item = 
     Ok(out.into_owned())
 }
 
-/// A program that runs until it is told otherwise.
-pub struct Running {
+/// A running program. It is killed when this value is dropped.
+pub struct RunningProgram {
     child: Child,
     name: String,
     log: Arc<Mutex<Vec<String>>>,
-    out: std::sync::mpsc::Receiver<String>,
+    stdout: std::sync::mpsc::Receiver<String>,
 }
 
-impl Running {
-    /// Starts a program; its standard error is kept, its standard output is read line by line.
+impl RunningProgram {
+    /// Starts a program. Standard error is collected, and standard output can be read line by line.
     ///
     /// # Errors
-    /// When it can't be started.
+    /// When it cannot be started.
     pub fn start<S: AsRef<OsStr>>(name: &str, arguments: impl IntoIterator<Item = S>) -> Result<Self> {
         Self::start_under(&[], name, arguments)
     }
 
-    /// The same by another program of the system, which is given with the words before the program's own and becomes the program.
+    /// Same as [`RunningProgram::start`], through another program. `words` is the command line of that program, which
+    /// then executes this one.
     ///
     /// # Errors
-    /// As [`Running::start`].
-    pub fn start_under<S: AsRef<OsStr>>(
-        words: &[OsString],
-        name: &str,
-        arguments: impl IntoIterator<Item = S>,
-    ) -> Result<Self> {
+    /// As [`RunningProgram::start`].
+    pub fn start_under<S: AsRef<OsStr>>(words: &[OsString], name: &str, arguments: impl IntoIterator<Item = S>) -> Result<Self> {
         let program = path(name).into_os_string();
         let mut words = words.iter().chain(std::iter::once(&program));
         let mut child = Command::new(words.next().context("a program")?)
@@ -117,26 +114,24 @@ impl Running {
                 let _ = lines.send(line);
             }
         });
-        let kept = Arc::clone(&log);
+        let writer_log = Arc::clone(&log);
         std::thread::spawn(move || {
             for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-                kept.lock().expect("no thread panics with the log in hand").push(line);
+                writer_log.lock().expect("no thread panics with the log in hand").push(line);
             }
         });
-        Ok(Self { child, name: name.to_owned(), log, out })
+        Ok(Self { child, name: name.to_owned(), log, stdout: out })
     }
 
-    /// The next line of standard output.
+    /// Returns the next line of standard output.
     ///
     /// # Errors
-    /// When none comes in time; the log is in the error.
-    pub fn line(&self) -> Result<String> {
-        self.out
-            .recv_timeout(PATIENCE)
-            .with_context(|| format!("{} printed nothing; its log:\n{}", self.name, self.log()))
+    /// When no line arrives in time. The error contains the log.
+    pub fn next_line(&self) -> Result<String> {
+        self.stdout.recv_timeout(MAX_WAIT).with_context(|| format!("{} printed nothing; its log:\n{}", self.name, self.log()))
     }
 
-    /// Everything that it wrote to standard error so far.
+    /// Returns all lines that the program wrote to standard error so far.
     ///
     /// # Panics
     /// Never: the reading thread does not panic.
@@ -145,19 +140,19 @@ impl Running {
         self.log.lock().expect("no thread panics with the log in hand").join("\n")
     }
 
-    /// Its process id.
+    /// Returns the process id.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Waits for its own end; whether that was with status 0.
+    /// Waits until the program ends by itself. Returns whether its exit status was 0.
     ///
     /// # Errors
     /// When it does not end in time.
-    pub fn ended(mut self) -> Result<bool> {
+    pub fn wait(mut self) -> Result<bool> {
         let start = Instant::now();
-        while start.elapsed() < PATIENCE {
+        while start.elapsed() < MAX_WAIT {
             if let Some(status) = self.child.try_wait()? {
                 return Ok(status.success());
             }
@@ -166,15 +161,15 @@ impl Running {
         bail!("{} did not end:\n{}", self.name, self.log())
     }
 
-    /// Waits for its own end: whether that was with status 0, and what it wrote to standard error.
+    /// Waits until the program ends by itself. Returns whether its exit status was 0, and its standard error.
     ///
     /// # Errors
     /// When it does not end in time.
-    pub fn ended_with(self) -> Result<(bool, String)> {
+    pub fn wait_with_log(self) -> Result<(bool, String)> {
         let log = Arc::clone(&self.log);
-        let is_success = self.ended()?;
-        // The thread that reads holds the other share of it, to the last line.
-        let until = Instant::now() + PATIENCE;
+        let is_success = self.wait()?;
+        // The reading thread holds the other reference until it has read the last line.
+        let until = Instant::now() + MAX_WAIT;
         while Arc::strong_count(&log) > 1 && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -182,47 +177,46 @@ impl Running {
         Ok((is_success, log))
     }
 
-    /// SIGSTOP, and waits until no thread of it runs any more: what it has written by then is what a SIGKILL would leave.
+    /// Sends SIGSTOP and waits until all threads are stopped. The files are then as a SIGKILL would leave them.
     ///
     /// # Errors
-    /// When the system refuses, or it does not stop in time.
-    pub fn hold(&self) -> Result<()> {
+    /// When the signal cannot be sent, or the program does not stop in time.
+    pub fn pause(&self) -> Result<()> {
         let id = Pid::from_child(&self.child);
         kill_process(id, Signal::STOP).with_context(|| format!("cannot signal {}", self.name))?;
-        // Without `EXITED`, so that its end is left to be waited for.
+        // Without `EXITED`, so that the exit status can still be waited for.
         let stops = || waitid(WaitId::Pid(id), WaitIdOptions::STOPPED | WaitIdOptions::NOHANG);
         eventually("the program stands still", || stops()?.context("it runs"))?;
         Ok(())
     }
 
-    /// SIGCONT: it goes on where it was held.
+    /// Sends SIGCONT: the program continues.
     ///
     /// # Errors
-    /// When the system refuses.
-    pub fn go_on(&self) -> Result<()> {
+    /// When the signal cannot be sent.
+    pub fn resume(&self) -> Result<()> {
         let id = Pid::from_child(&self.child);
         kill_process(id, Signal::CONT).with_context(|| format!("cannot signal {}", self.name))
     }
 
-    /// SIGKILL, and waits for the end.
+    /// Sends SIGKILL and waits for the end.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// When the program cannot be killed.
     pub fn kill(mut self) -> Result<()> {
         self.child.kill()?;
         self.child.wait()?;
         Ok(())
     }
 
-    /// SIGTERM, and waits for a clean end.
+    /// Sends SIGTERM and waits for a clean end.
     ///
     /// # Errors
-    /// When it does not end in time or ends with another status than 0.
+    /// When it does not end in time, or ends with another status than 0.
     pub fn stop(mut self) -> Result<()> {
-        kill_process(Pid::from_child(&self.child), Signal::TERM)
-            .with_context(|| format!("cannot signal {}", self.name))?;
+        kill_process(Pid::from_child(&self.child), Signal::TERM).with_context(|| format!("cannot signal {}", self.name))?;
         let start = Instant::now();
-        while start.elapsed() < PATIENCE {
+        while start.elapsed() < MAX_WAIT {
             if let Some(status) = self.child.try_wait()? {
                 if !status.success() {
                     bail!("{} ended with {status}:\n{}", self.name, self.log());
@@ -235,36 +229,36 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningProgram {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// How many bytes of memory a program has, as the kernel counts them under this name (`VmHWM:`, with its colon, in `/proc/PID/status`).
+/// Returns the memory of a program in bytes, from this line of `/proc/PID/status` (`VmHWM:`, with the colon).
 ///
 /// # Errors
-/// When it is gone.
-pub fn memory(id: u32, name: &str) -> Result<u64> {
+/// When it is not running.
+pub fn memory_bytes(id: u32, name: &str) -> Result<u64> {
     let status = std::fs::read_to_string(format!("/proc/{id}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix(name)).with_context(|| name.to_owned())?;
     let kib: u64 = line.trim().trim_end_matches(" kB").parse().with_context(|| line.to_owned())?;
     Ok(kib * 1024)
 }
 
-/// Waits until a condition gives a value.
+/// Waits until a condition returns a value.
 ///
 /// # Errors
-/// When it does not in time: `what` and the last reason are in the error.
+/// When it does not do so in time. The error contains `what` and the last error of the condition.
 pub fn eventually<T>(what: &str, condition: impl FnMut() -> Result<T>) -> Result<T> {
-    eventually_within(PATIENCE, what, condition)
+    eventually_within(MAX_WAIT, what, condition)
 }
 
-/// Waits until a condition gives a value, as long as is said.
+/// Waits until a condition returns a value, at most until the deadline.
 ///
 /// # Errors
-/// When it does not in time: `what` and the last reason are in the error.
+/// When it does not do so in time. The error contains `what` and the last error of the condition.
 pub fn eventually_within<T>(deadline: Duration, what: &str, mut condition: impl FnMut() -> Result<T>) -> Result<T> {
     let start = Instant::now();
     loop {
@@ -276,11 +270,11 @@ pub fn eventually_within<T>(deadline: Duration, what: &str, mut condition: impl 
     }
 }
 
-/// Whether a file says something.
+/// Fails unless a file contains a text.
 ///
 /// # Errors
-/// When it can't be read or says something else, which is in the error.
-pub fn file_contains(path: &Path, expected: &str) -> Result<()> {
+/// When the file cannot be read or does not contain the text. The error then shows the content.
+pub fn check_file_contains(path: &Path, expected: &str) -> Result<()> {
     let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
     if !text.contains(expected) {
         bail!("{} does not contain {expected:?}:\n{text}", path.display());
@@ -288,11 +282,11 @@ pub fn file_contains(path: &Path, expected: &str) -> Result<()> {
     Ok(())
 }
 
-/// Calls `then` once when this process is told to end by Ctrl-C; the programs that it started are told the same by the
-/// terminal.
+/// Calls `then` once when this process gets SIGINT from Ctrl-C. The terminal sends the same signal to its child
+/// processes.
 ///
 /// # Errors
-/// When no signal handler can be had.
+/// When the runtime for the signal handler cannot be created.
 pub fn on_interrupt(then: impl FnOnce() + Send + 'static) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     std::thread::spawn(move || {

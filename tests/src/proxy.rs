@@ -1,7 +1,7 @@
-//! A network that fails: a proxy between agents and a controller that cuts connections in the middle of whatever passes.
+//! An unreliable network: a proxy between agents and a controller that cuts connections in the middle of the data.
 //!
-//! There is no other way to lose what is under way here: a kernel that delays and drops packets is not to be had on every
-//! machine that runs the tests, and what an agent sees of a lost packet is a connection that ended too early.
+//! Other ways to lose data in transit are not available here. Not every machine that runs the tests has a kernel that
+//! can delay and drop packets, and to an agent a lost packet looks like a connection that ended too early.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -10,140 +10,142 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Result;
 
-use crate::chance::Chance;
+use crate::seed::SeededRng;
 
-/// A connection is cut at the latest after so many bytes in one direction: a handshake is some 3 KiB, a check-in one.
-const WITHIN_BYTES: usize = 12 * 1024;
+/// Bytes in one direction before which a connection is cut. A handshake has about 3 KiB, a check-in about 1 KiB.
+const MAX_BYTES_BEFORE_CUT: usize = 12 * 1024;
 
-/// One of the two ways through a connection.
+/// A direction of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// What the client says.
+pub enum Direction {
+    /// From the client to the server.
     Up,
-    /// What the server says.
+    /// From the server to the client.
     Down,
 }
 
-/// What all of its connections share.
-struct Shared {
-    to: Mutex<SocketAddr>,
-    cutting: AtomicBool,
-    cut: AtomicU64,
-    chance: Mutex<Chance>,
-    /// Where the next connection is cut.
-    next: Mutex<Option<(Way, usize)>>,
-    /// How much passed each way in the newest connection. Each has counts of its own: an older one may still pass its last bytes.
-    passed: Mutex<Passed>,
+/// The state that all connections share.
+struct ProxyShared {
+    target: Mutex<SocketAddr>,
+    should_cut: AtomicBool,
+    cut_count: AtomicU64,
+    rng: Mutex<SeededRng>,
+    /// Where to cut the next connection: the direction and the number of bytes.
+    next_cut: Mutex<Option<(Direction, usize)>>,
+    /// Bytes transferred in the newest connection. Each connection has its own counts, because an older one may still
+    /// transfer its last bytes.
+    transferred: Mutex<TransferCounts>,
 }
 
-/// How many bytes have passed each way in one connection.
-type Passed = Arc<[AtomicUsize; 2]>;
+/// The number of bytes transferred in each direction of one connection.
+type TransferCounts = Arc<[AtomicUsize; 2]>;
 
-/// A proxy, which listens until the test ends.
+/// A proxy that listens until the test ends.
 pub struct Proxy {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<ProxyShared>,
 }
 
 impl Proxy {
-    /// Begins to pass on what comes, whole.
+    /// Starts a proxy that forwards everything to this address.
     ///
     /// # Errors
-    /// When no port is to be had.
-    pub fn to(to: SocketAddr, chance: Chance) -> Result<Self> {
+    /// When no port is free.
+    pub fn start(to: SocketAddr, rng: SeededRng) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
-        let shared = Arc::new(Shared {
-            to: Mutex::new(to),
-            cutting: AtomicBool::new(false),
-            cut: AtomicU64::new(0),
-            chance: Mutex::new(chance),
-            next: Mutex::new(None),
-            passed: Mutex::default(),
+        let shared = Arc::new(ProxyShared {
+            target: Mutex::new(to),
+            should_cut: AtomicBool::new(false),
+            cut_count: AtomicU64::new(0),
+            rng: Mutex::new(rng),
+            next_cut: Mutex::new(None),
+            transferred: Mutex::default(),
         });
-        let accepting = Arc::clone(&shared);
+        let acceptor = Arc::clone(&shared);
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
-                accepting.pass(&client);
+                acceptor.forward(&client);
             }
         });
         Ok(Self { address, shared })
     }
 
-    /// Where agents reach it.
+    /// Returns the address at which agents reach the proxy.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// From now on new connections lead there.
-    pub fn turn_to(&self, to: SocketAddr) {
-        *self.shared.to.lock().unwrap_or_else(PoisonError::into_inner) = to;
+    /// Sets the address to which new connections are forwarded.
+    pub fn set_target(&self, to: SocketAddr) {
+        *self.shared.target.lock().unwrap_or_else(PoisonError::into_inner) = to;
     }
 
-    /// From now on each new connection is cut at a random byte, or not.
-    pub fn cut(&self, cutting: bool) {
-        self.shared.cutting.store(cutting, Ordering::Relaxed);
+    /// Sets whether each new connection is cut at a random byte.
+    pub fn set_random_cuts(&self, cutting: bool) {
+        self.shared.should_cut.store(cutting, Ordering::Relaxed);
     }
 
-    /// The next connection is cut where so many bytes have passed this way; those after it are whole again.
-    pub fn cut_next(&self, way: Way, after: usize) {
-        *self.shared.next.lock().unwrap_or_else(PoisonError::into_inner) = Some((way, after));
+    /// Cuts the next connection after this number of bytes in one direction. Connections after it are not cut.
+    pub fn cut_next(&self, way: Direction, after: usize) {
+        *self.shared.next_cut.lock().unwrap_or_else(PoisonError::into_inner) = Some((way, after));
     }
 
-    /// How many bytes have passed this way in the newest connection.
+    /// Returns the number of bytes transferred in this direction of the newest connection.
     #[must_use]
-    pub fn passed(&self, way: Way) -> usize {
-        self.shared.passed.lock().unwrap_or_else(PoisonError::into_inner)[way as usize].load(Ordering::Relaxed)
+    pub fn transferred_bytes(&self, way: Direction) -> usize {
+        self.shared.transferred.lock().unwrap_or_else(PoisonError::into_inner)[way as usize].load(Ordering::Relaxed)
     }
 
-    /// How many connections were cut so far.
+    /// Returns how many connections were cut so far.
     #[must_use]
     pub fn cuts(&self) -> u64 {
-        self.shared.cut.load(Ordering::Relaxed)
+        self.shared.cut_count.load(Ordering::Relaxed)
     }
 }
 
-impl Shared {
-    /// Passes on both directions, each by a thread of its own.
-    fn pass(self: &Arc<Self>, client: &TcpStream) {
-        let to = *self.to.lock().unwrap_or_else(PoisonError::into_inner);
+impl ProxyShared {
+    /// Forwards both directions, each on a thread of its own.
+    fn forward(self: &Arc<Self>, client: &TcpStream) {
+        let to = *self.target.lock().unwrap_or_else(PoisonError::into_inner);
         let Ok(server) = TcpStream::connect(to) else { return };
-        // A piece that waits for the acknowledgement of the one before would make each cut cost 40 ms.
+        // Otherwise a small segment waits for the acknowledgement of the previous one, and each cut costs 40 ms.
         let _as_fast_as_may_be = (client.set_nodelay(true), server.set_nodelay(true));
-        let next = self.next.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let passed = Passed::default();
-        *self.passed.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&passed);
-        for (way, from, to) in [(Way::Up, client, &server), (Way::Down, &server, client)] {
+        let next = self.next_cut.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let passed = TransferCounts::default();
+        *self.transferred.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&passed);
+        for (way, from, to) in [(Direction::Up, client, &server), (Direction::Down, &server, client)] {
             let (Ok(from), Ok(to)) = (from.try_clone(), to.try_clone()) else { return };
             let planned = next.and_then(|(planned, after)| (planned == way).then_some(after));
-            let (shared, left, passed) = (Arc::clone(self), planned.or_else(|| self.allowance()), Arc::clone(&passed));
-            std::thread::spawn(move || shared.pump(&passed[way as usize], from, to, left));
+            let (shared, left, passed) = (Arc::clone(self), planned.or_else(|| self.cut_after()), Arc::clone(&passed));
+            std::thread::spawn(move || shared.copy_bytes(&passed[way as usize], from, to, left));
         }
     }
 
-    /// After how many bytes a direction is cut.
-    fn allowance(&self) -> Option<usize> {
-        let mut chance = self.chance.lock().unwrap_or_else(PoisonError::into_inner);
-        self.cutting.load(Ordering::Relaxed).then(|| chance.below(WITHIN_BYTES))
+    /// Returns the number of bytes after which a direction is cut, or `None` if it is not cut.
+    fn cut_after(&self) -> Option<usize> {
+        let mut rng = self.rng.lock().unwrap_or_else(PoisonError::into_inner);
+        self.should_cut.load(Ordering::Relaxed).then(|| rng.next_below(MAX_BYTES_BEFORE_CUT))
     }
 
-    fn pump(&self, counted: &AtomicUsize, mut from: TcpStream, mut to: TcpStream, mut left: Option<usize>) {
+    /// Copies bytes in one direction, until the connection ends or is cut after `left` bytes.
+    fn copy_bytes(&self, counted: &AtomicUsize, mut from: TcpStream, mut to: TcpStream, mut left: Option<usize>) {
         let mut buffer = [0; 4096];
         while let Ok(read @ 1..) = from.read(&mut buffer) {
             let passed = left.map_or(read, |left| left.min(read));
-            // Counted before: who has its answer finds all of it counted.
+            // Counted before it is sent, so that the counts are complete when the receiver has the data.
             counted.fetch_add(passed, Ordering::Relaxed);
             if to.write_all(&buffer[..passed]).is_err() {
                 break;
             }
             left = left.map(|left| left - passed);
             if left == Some(0) {
-                self.cut.fetch_add(1, Ordering::Relaxed);
+                self.cut_count.fetch_add(1, Ordering::Relaxed);
                 break;
             }
         }
-        // Both ends learn of it, whichever of them it was that ended.
+        // Both ends see that the connection has ended, whichever side closed it.
         let _ended = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
     }
 }

@@ -1,12 +1,12 @@
-//! The material given beside the checkout. Absent in a plain clone: then a test that needs it says so and is
-//! skipped, but in CI (`STEMMA_REQUIRE_SHARED`) its absence is a failure.
+//! Material from the directory next to the checkout. It does not exist in a plain clone. A test that needs it then
+//! reports this and is skipped. In CI (`STEMMA_REQUIRE_SHARED`) the test fails instead.
 
 use std::path::PathBuf;
 
-/// The path of given material, or `None` (said on standard error) where it is absent.
+/// Returns the path of a file of this material. Returns `None`, with a note on standard error, if it does not exist.
 ///
 /// # Panics
-/// When it is absent and `STEMMA_REQUIRE_SHARED` is set.
+/// When it does not exist and `STEMMA_REQUIRE_SHARED` is set.
 #[must_use]
 #[allow(clippy::print_stderr)] // The reader of a test's output must see that it was skipped.
 pub fn path(relative: &str) -> Option<PathBuf> {

@@ -1,60 +1,54 @@
-//! A server that stands in for a controller: it has a certificate as whoever holds the fleet's issuers can make one, and agents may
-//! believe it.
+//! A server that replaces a controller. Its certificate is one that anybody who has the fleet's issuer keys can create,
+//! and agents may trust it.
 
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
-use rcgen::{
-    CertificateParams, DistinguishedName, ExtendedKeyUsagePurpose, Issuer, KeyPair, PKCS_ECDSA_P256_SHA256, SanType,
-};
+use rcgen::{CertificateParams, DistinguishedName, ExtendedKeyUsagePurpose, Issuer, KeyPair, PKCS_ECDSA_P256_SHA256, SanType};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use stemma_wire::clock::Clock;
-use stemma_wire::net::TcpListen;
-use stemma_wire::serve::{Handler, Limits, Rejected, Server, TlsSource};
-use stemma_wire::tls::{Accepts, Listener, RENEW_GRACE_SECONDS, ServerKey, server_config};
+use stemma_wire::net::TcpAcceptor;
+use stemma_wire::serve::{Handler, ListenerLimits, RejectionCounter, Server, TlsSource};
+use stemma_wire::tls::{ListenerRole, RENEW_GRACE_SECONDS, ServerKey, TlsListener, server_config};
 
-/// Serves agents of a fleet on the loopback until the test ends, with a certificate that names this fleet or another.
+/// Serves agents of a fleet on the loopback until the test ends. The certificate names `named`, which may be another
+/// fleet.
 ///
 /// # Errors
-/// When the keys below the data directory cannot be used, or no port is to be had.
-pub fn serve(
-    data: &Path,
-    fleet: &str,
-    named: &str,
-    clock: Arc<dyn Clock>,
-    handler: impl Handler,
-) -> Result<SocketAddr> {
-    serve_as(data, fleet, server_key(data, named, "admin")?, clock, handler)
+/// When the keys below the data directory cannot be used, or no port is free.
+pub fn serve(data: &Path, fleet: &str, named: &str, clock: Arc<dyn Clock>, handler: impl Handler) -> Result<SocketAddr> {
+    serve_with_key(data, fleet, server_key(data, named, "admin")?, clock, handler)
 }
 
-/// The same with this certificate, whatever it is for.
+/// Same as [`serve`], with this certificate.
 ///
 /// # Errors
 /// As [`serve`].
-pub fn serve_as(
+pub fn serve_with_key(
     data: &Path,
     fleet: &str,
-    own: ServerKey,
+    key: ServerKey,
     clock: Arc<dyn Clock>,
     handler: impl Handler,
 ) -> Result<SocketAddr> {
     let issuers = vec![CertificateDer::from_pem_file(data.join("trust/agents.pem"))?];
-    let accepts = Accepts::Agents { renew_grace_seconds: RENEW_GRACE_SECONDS };
-    let listener = Listener { accepts, fleet: fleet.parse()?, issuers };
-    let config = Arc::new(server_config(&listener, own, Arc::clone(&clock))?);
+    let accepts = ListenerRole::Agents { renew_grace_seconds: RENEW_GRACE_SECONDS };
+    let listener = TlsListener { role: accepts, fleet: fleet.parse()?, issuers };
+    let config = Arc::new(server_config(&listener, key, Arc::clone(&clock))?);
     let source: TlsSource = Arc::new(move || Arc::clone(&config));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let socket = runtime.block_on(TcpListen::bind("127.0.0.1:0".parse()?))?;
+    let socket = runtime.block_on(TcpAcceptor::bind("127.0.0.1:0".parse()?))?;
     let address = socket.local_addr()?;
-    let server = Server::new(socket, Some(source), Limits::default(), clock, Arc::new(Rejected::default()));
+    let server = Server::new(socket, Some(source), ListenerLimits::default(), clock, Arc::new(RejectionCounter::default()));
     std::thread::spawn(move || runtime.block_on(server.run(handler, std::future::pending())));
     Ok(address)
 }
 
-/// A new certificate of a controller of that fleet, from one of the fleet's two issuers: `admin` gives controllers theirs, `agents` nodes.
+/// Creates a certificate for a controller of the fleet `named`. `issuer` is one of the two issuers: `admin` issues
+/// certificates of controllers, `agents` those of nodes.
 ///
 /// # Errors
 /// When the keys below the data directory cannot be used.

@@ -1,4 +1,4 @@
-//! Operator scripts: a text of files, commands and what they print, that anyone can read and extend.
+//! Operator scripts: texts of files, commands and their output that are easy to read and extend.
 //!
 //! ```text
 //! What this shows, in words.
@@ -13,9 +13,9 @@
 //! [status 3]
 //! ```
 //!
-//! Standard output stands before standard error; a status other than 0 stands last. `$SITE` is `examples/site`, and
-//! `SHA-256` stands for any hash. With `STEMMA_WRITE_TRANSCRIPTS=1` what a command prints now is written into the script,
-//! to be read before it is kept.
+//! Standard output comes before standard error. A status other than 0 comes last. `$SITE` is `examples/site`, and
+//! `SHA-256` replaces any hash. With `STEMMA_WRITE_TRANSCRIPTS=1` the current output of each command is written into
+//! the script. Review it before you commit it.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -25,31 +25,31 @@ use anyhow::{Context as _, Result, bail};
 use crate::program;
 
 const SITE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/site");
-const SCRIPT: &str = "-- script --";
+const SCRIPT_MARK: &str = "-- script --";
 
-/// Runs one script and compares what it prints.
+/// Runs one script and compares the output.
 ///
 /// # Errors
-/// When a command prints something else than the script says: both are in the error, and the file's name.
+/// When the output differs from the script. The error contains both, and the name of the file.
 pub fn check(file: &Path) -> Result<()> {
     let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
-    let (head, script) = text.split_once(SCRIPT).with_context(|| format!("{} has no {SCRIPT}", file.display()))?;
+    let (head, script) = text.split_once(SCRIPT_MARK).with_context(|| format!("{} has no {SCRIPT_MARK}", file.display()))?;
     let dir = tempfile::tempdir()?;
     write_files(head, dir.path())?;
-    let mut found = format!("{head}{SCRIPT}\n");
+    let mut actual = format!("{head}{SCRIPT_MARK}\n");
     for command in script.lines().filter_map(|line| line.strip_prefix("$ ")) {
-        found.push_str(&format!("$ {command}\n{}", run(command, dir.path())?));
+        actual.push_str(&format!("$ {command}\n{}", run(command, dir.path())?));
     }
-    if found == text {
+    if actual == text {
         return Ok(());
     }
     if std::env::var_os("STEMMA_WRITE_TRANSCRIPTS").is_some() {
-        return Ok(std::fs::write(file, found)?);
+        return Ok(std::fs::write(file, actual)?);
     }
-    bail!("{} says\n{text}\nand this is printed:\n{found}", file.display())
+    bail!("{} says\n{text}\nand this is printed:\n{actual}", file.display())
 }
 
-/// Writes the files before the script: each begins with `-- NAME --`.
+/// Writes the files that precede the script. Each begins with `-- NAME --`.
 fn write_files(head: &str, dir: &Path) -> Result<()> {
     let mut file = None;
     for line in head.lines() {
@@ -65,8 +65,9 @@ fn write_files(head: &str, dir: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Runs one command of a script. Returns its output, then its status if that is not 0.
 fn run(command: &str, dir: &Path) -> Result<String> {
-    let words = words(command);
+    let words = split_words(command);
     let Some((program, arguments)) = words.split_first() else { bail!("a command without a program") };
     let output = Command::new(program::path(program))
         .args(arguments)
@@ -78,24 +79,24 @@ fn run(command: &str, dir: &Path) -> Result<String> {
         .output()
         .with_context(|| command.to_owned())?;
     let mut text = String::from_utf8(output.stdout)? + &String::from_utf8(output.stderr)?;
-    text = without_hashes(&text).replace(SITE, "$SITE").replace(&dir.display().to_string(), "$DIR");
+    text = mask_hashes(&text).replace(SITE, "$SITE").replace(&dir.display().to_string(), "$DIR");
     if !output.status.success() {
         text.push_str(&format!("[status {}]\n", output.status.code().unwrap_or(-1)));
     }
     Ok(text)
 }
 
-/// What a hash is, other tests say.
-fn without_hashes(text: &str) -> String {
+/// Replaces hashes, because other tests check their values.
+fn mask_hashes(text: &str) -> String {
     let is_hash = |word: &&str| word.len() == 64 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
     let hashes: Vec<&str> = text.split(|letter: char| !letter.is_ascii_alphanumeric()).filter(is_hash).collect();
-    // YAML quotes a hash that begins with a digit, so its quotes go too.
+    // YAML quotes a hash that begins with a digit, so the quotes are removed too.
     let hide = |text: String, hash| text.replace(&format!("\"{hash}\""), "SHA-256").replace(hash, "SHA-256");
     hashes.into_iter().fold(text.to_owned(), hide)
 }
 
-/// Words apart by spaces; what stands in single quotes is one.
-fn words(command: &str) -> Vec<String> {
+/// Splits a command at spaces. A part in single quotes is one word.
+fn split_words(command: &str) -> Vec<String> {
     let mut words = Vec::new();
     for (at, part) in command.split('\'').enumerate() {
         match at % 2 {

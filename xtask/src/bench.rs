@@ -1,11 +1,11 @@
-//! `cargo xtask bench`: the figures of `docs/performance.md`, each by the bench that it names there.
+//! `cargo xtask bench`: prints the figures of `docs/performance.md`, each with the bench that this page names.
 
 use anyhow::Result;
 use clap::Args;
 
-use crate::cargo::{command, step};
+use crate::cargo::{command, run_step};
 
-/// Package and bench, in the order of the table.
+/// Package and bench, in the order of the table in `docs/performance.md`.
 const BENCHES: &[(&str, &str)] = &[
     ("stemma-core", "resolve"),
     ("stemma-controller", "commit"),
@@ -19,17 +19,18 @@ const BENCHES: &[(&str, &str)] = &[
 ];
 
 #[derive(Args)]
-pub(crate) struct Options {
-    /// Only the bench of this name.
+pub(crate) struct BenchOptions {
+    /// Run only the bench of this name.
     name: Option<String>,
 }
 
-pub(crate) fn run(options: &Options) -> Result<()> {
-    // What is measured as a program is what is installed.
-    step("programs, released", command("cargo", &["build", "--quiet", "--release", "--workspace", "--bins"]))?;
+/// Builds the programs for release, then runs the benches.
+pub(crate) fn run(options: &BenchOptions) -> Result<()> {
+    // Benches that start programs measure the release build, which is what users install.
+    run_step("programs, released", command("cargo", &["build", "--quiet", "--release", "--workspace", "--bins"]))?;
     for (package, bench) in BENCHES {
         if options.name.as_deref().is_none_or(|name| name == *bench) {
-            step(bench, command("cargo", &["bench", "--quiet", "--package", package, "--bench", bench]))?;
+            run_step(bench, command("cargo", &["bench", "--quiet", "--package", package, "--bench", bench]))?;
         }
     }
     Ok(())

@@ -1,12 +1,14 @@
 //! The project's own tasks, in Rust so that a machine with cargo needs nothing else to run them.
 //!
-//! `cargo xtask test` is what CI runs, `cargo xtask demo` is what a newcomer runs, `cargo xtask bench` prints
-//! the figures of `docs/performance.md`, `cargo xtask packages` makes what is installed, `cargo xtask size` says how much code there is.
+//! `cargo xtask test` is what CI runs, and `cargo xtask demo` is for newcomers. `cargo xtask bench` prints the figures
+//! of `docs/performance.md`, `cargo xtask packages` builds the packages, and `cargo xtask size` prints the amount of
+//! code.
 #![allow(clippy::print_stdout, clippy::print_stderr)] // A task talks to the person at the terminal.
 
 mod bench;
 mod cargo;
 mod demo;
+mod language;
 mod modules;
 mod mutants;
 mod packages;
@@ -21,35 +23,38 @@ use clap::{Parser, Subcommand};
 #[command(name = "cargo xtask", about = "The project's own tasks")]
 struct Args {
     #[command(subcommand)]
-    task: Task,
+    task: XtaskCommand,
 }
 
 #[derive(Subcommand)]
-enum Task {
-    /// A controller and three agents on this machine, and something to look at.
-    Demo(demo::Options),
-    /// Everything that CI runs: format, lints, dependency policy, all tests.
-    Test(test::Options),
-    /// The figures of docs/performance.md, each beside its baseline.
-    Bench(bench::Options),
-    /// Whether each crate's modules keep the order that its manifest declares, and none form a circle.
+enum XtaskCommand {
+    /// Run a controller and three agents on this machine, and show what they do.
+    Demo(demo::DemoOptions),
+    /// Run everything that CI runs: format, lints, dependency policy, all tests.
+    Test(test::TestOptions),
+    /// Run the benches for the figures of docs/performance.md, each with its baseline.
+    Bench(bench::BenchOptions),
+    /// Check names, comments and pages against the language rule of docs/contributing.md.
+    Language,
+    /// Check that each crate's modules keep the order that its manifest declares, and form no cycle.
     Modules,
-    /// The packages of controller, agent and command, as .deb and .rpm, into target/packages.
-    Packages(packages::Options),
-    /// Mistakes made on purpose in what decides, and whether a test notices each.
-    Mutants(mutants::Options),
-    /// Lines, public items and longest functions of each crate, tests left out.
-    Size(size::Options),
+    /// Build the packages of controller, agent and command line as .deb and .rpm, into target/packages.
+    Packages(packages::PackagesOptions),
+    /// Make deliberate mistakes in the code that makes decisions, and check that a test catches each.
+    Mutants(mutants::MutantsOptions),
+    /// Print lines, public items and longest functions of each crate, without tests.
+    Size(size::SizeOptions),
 }
 
 fn main() -> anyhow::Result<()> {
     match Args::parse().task {
-        Task::Demo(options) => demo::run(&options),
-        Task::Test(options) => test::run(&options),
-        Task::Bench(options) => bench::run(&options),
-        Task::Modules => modules::run(&cargo::root()),
-        Task::Packages(options) => packages::run(&options),
-        Task::Mutants(options) => mutants::run(&options),
-        Task::Size(options) => size::run(&options),
+        XtaskCommand::Demo(options) => demo::run(&options),
+        XtaskCommand::Test(options) => test::run(&options),
+        XtaskCommand::Bench(options) => bench::run(&options),
+        XtaskCommand::Language => language::run(&cargo::workspace_root()),
+        XtaskCommand::Modules => modules::run(&cargo::workspace_root()),
+        XtaskCommand::Packages(options) => packages::run(&options),
+        XtaskCommand::Mutants(options) => mutants::run(&options),
+        XtaskCommand::Size(options) => size::run(&options),
     }
 }

@@ -1,4 +1,5 @@
-//! Who runs the tests: cargo-nextest where it is installed, `cargo test` elsewhere. A newcomer's machine builds nothing for it.
+//! Chooses the program that runs the tests: cargo-nextest if it is installed, otherwise `cargo test`. A newcomer's
+//! machine need not build it.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -10,41 +11,41 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use regex_lite::Regex;
 
-use crate::cargo::{command, root, version_in, version_output};
+use crate::cargo::{command, parse_version, version_output, workspace_root};
 
-/// How many tests cargo-nextest runs at once on each CPU: most of those that start programs wait for them half of the time.
+/// How many tests cargo-nextest runs at once per CPU. Tests that start programs wait for them about half of the time.
 const TESTS_PER_CPU: usize = 2;
 
-/// How cargo-nextest is to run the tests.
-const CONFIGURATION: &str = include_str!("../../.config/nextest.toml");
+/// The configuration of cargo-nextest.
+const NEXTEST_CONFIG: &str = include_str!("../../.config/nextest.toml");
 
 /// A program that runs tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Runner {
     /// Each test in a process of its own, by the profiles of `.config/nextest.toml`.
     Nextest,
-    /// What comes with cargo.
+    /// `cargo test`.
     CargoTest,
 }
 
 /// One test of a finished run.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct TestRun {
-    /// The package, the binary and the test.
+    /// The names of the package, the binary and the test.
     pub(crate) name: String,
-    /// How long it took, in its last run.
-    pub(crate) took: Duration,
-    /// Whether it failed before it passed.
+    /// The duration of the test's last attempt.
+    pub(crate) duration: Duration,
+    /// True if the test failed before it passed.
     pub(crate) is_flaky: bool,
 }
 
 impl Runner {
     /// Returns the runner of this machine.
-    pub(crate) fn here() -> Self {
-        if reads_configuration(&version_output("nextest")) { Self::Nextest } else { Self::CargoTest }
+    pub(crate) fn detect() -> Self {
+        if supports_config(&version_output("nextest")) { Self::Nextest } else { Self::CargoTest }
     }
 
-    /// The name that people know it by.
+    /// Returns the name to print.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Nextest => "cargo-nextest",
@@ -52,8 +53,8 @@ impl Runner {
         }
     }
 
-    /// Returns the command that runs the tests of these packages, all of them to their end.
-    pub(crate) fn tests(self, profile: &str, packages: &[&str]) -> Command {
+    /// Returns the command that runs the tests of these packages. It does not stop at a failure.
+    pub(crate) fn test_command(self, profile: &str, packages: &[&str]) -> Command {
         let mut command = match self {
             Self::Nextest => {
                 let threads = (thread::available_parallelism().map_or(1, usize::from) * TESTS_PER_CPU).to_string();
@@ -65,68 +66,70 @@ impl Runner {
         command
     }
 
-    /// Returns the command that runs the examples of the documentation of these packages where [`Self::tests`] leaves them out.
-    pub(crate) fn examples(self, packages: &[&str]) -> Option<Command> {
+    /// Returns the command that runs the doctests of these packages, or `None` if [`Self::test_command`] includes them.
+    pub(crate) fn doctest_command(self, packages: &[&str]) -> Option<Command> {
         let mut command = (self == Self::Nextest).then(|| command("cargo", &["test", "--quiet", "--doc"]))?;
         command.args(packages);
         Some(command)
     }
 }
 
-/// Whether the cargo-nextest whose `--version` prints this is as new as the configuration asks for.
-fn reads_configuration(output: &str) -> bool {
-    let (_, rest) = CONFIGURATION.split_once("nextest-version = \"").expect("the configuration asks for a version");
-    let oldest = rest.split_once('"').and_then(|(version, _)| numbers(version)).expect("a version has three numbers");
-    version_in(output).and_then(numbers).is_some_and(|present| present >= oldest)
+/// Returns whether the installed cargo-nextest is as new as its configuration requires. `output` is what its
+/// `--version` prints.
+fn supports_config(output: &str) -> bool {
+    let (_, rest) = NEXTEST_CONFIG.split_once("nextest-version = \"").expect("the configuration asks for a version");
+    let oldest =
+        rest.split_once('"').and_then(|(version, _)| parse_version_numbers(version)).expect("a version has three numbers");
+    parse_version(output).and_then(parse_version_numbers).is_some_and(|present| present >= oldest)
 }
 
 /// Reads the three numbers of a version, such as `0.9.115` or `1.0.0-rc.1`.
-fn numbers(version: &str) -> Option<[u32; 3]> {
+fn parse_version_numbers(version: &str) -> Option<[u32; 3]> {
     let mut parts = version.split(['-', '+']).next()?.split('.').map(|part| part.parse().ok());
     Some([parts.next()??, parts.next()??, parts.next()??])
 }
 
-/// Takes away what an earlier run with this profile said, so that it is not taken for what the next one says.
+/// Removes the report of an earlier run with this profile, so that it is not taken for that of the next run.
 ///
 /// # Errors
-/// The report cannot be removed.
-pub(crate) fn forget(profile: &str) -> Result<()> {
-    match fs::remove_file(report(profile)) {
+/// If the report cannot be removed.
+pub(crate) fn remove_report(profile: &str) -> Result<()> {
+    match fs::remove_file(report_path(profile)) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error).context("the report of an earlier run"),
         _ => Ok(()),
     }
 }
 
-/// Reads what the last run with this profile says of each test; empty where it ended without a report, or the runner writes none.
+/// Reads the results of each test in the last run with this profile. Empty if the run ended without a report, or if the
+/// runner writes none.
 ///
 /// # Errors
-/// The report of the run cannot be read.
-pub(crate) fn last_run(profile: &str) -> Result<Vec<TestRun>> {
-    match fs::read_to_string(report(profile)) {
+/// If the report cannot be read.
+pub(crate) fn read_last_run(profile: &str) -> Result<Vec<TestRun>> {
+    match fs::read_to_string(report_path(profile)) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
-        text => Ok(read_report(&text.context("the report of the run")?)),
+        text => Ok(parse_report(&text.context("the report of the run")?)),
     }
 }
 
-/// Where cargo-nextest writes its report: below the workspace, wherever the target directory is.
-pub(crate) fn report(profile: &str) -> PathBuf {
-    root().join("target/nextest").join(profile).join("junit.xml")
+/// Returns the path of cargo-nextest's report. It is in the workspace, even if the target directory is elsewhere.
+pub(crate) fn report_path(profile: &str) -> PathBuf {
+    workspace_root().join("target/nextest").join(profile).join("junit.xml")
 }
 
-/// Reads the tests of a report in the form of `JUnit`, as cargo-nextest writes it.
-fn read_report(text: &str) -> Vec<TestRun> {
+/// Parses a report in `JUnit` format, as cargo-nextest writes it.
+fn parse_report(text: &str) -> Vec<TestRun> {
     let case = Regex::new("<testcase ([^>]*)>").expect("a pattern that compiles");
     let attribute = |name: &str| Regex::new(&format!(" ?\\b{name}=\"([^\"]*)\"")).expect("a pattern that compiles");
     let (name, class, time) = (attribute("name"), attribute("classname"), attribute("time"));
-    let value = |pattern: &Regex, attributes: &str| {
-        pattern.captures(attributes).map(|found| found[1].to_owned()).unwrap_or_default()
-    };
+    let value =
+        |pattern: &Regex, attributes: &str| pattern.captures(attributes).map(|found| found[1].to_owned()).unwrap_or_default();
     let cases: Vec<_> = case.captures_iter(text).collect();
     let starts = cases.iter().map(|case| case.get(0).expect("the whole match").end());
     let ends = cases.iter().skip(1).map(|case| case.get(0).expect("the whole match").start()).chain([text.len()]);
     let read = |(case, (start, end)): (&regex_lite::Captures<'_>, (usize, usize))| TestRun {
         name: format!("{} {}", value(&class, &case[1]), value(&name, &case[1])),
-        took: value(&time, &case[1]).parse().map_or(Duration::ZERO, Duration::from_secs_f64),
+        duration: value(&time, &case[1]).parse().map_or(Duration::ZERO, Duration::from_secs_f64),
         is_flaky: text[start..end].contains("<flakyFailure") || text[start..end].contains("<flakyError"),
     };
     cases.iter().zip(starts.zip(ends)).map(read).collect()
@@ -136,7 +139,7 @@ fn read_report(text: &str) -> Vec<TestRun> {
 mod tests {
     use super::*;
 
-    /// As cargo-nextest 0.9.143 wrote it, without most of the output.
+    /// A report of cargo-nextest 0.9.143, without most of the output.
     const REPORT: &str = r#"<?xml version="1.0" encoding="UTF-8"?>
 <testsuites name="nextest-run" tests="3" skipped="0" failures="1" errors="0" uuid="b97c7bc0-07b8-4f91-9e0f-e365edce0a38" timestamp="2026-11-26T15:23:37.325+00:00" time="0.291">
     <testsuite name="fl" tests="3" skipped="0" errors="0" failures="1">
@@ -157,7 +160,7 @@ test flaky ... FAILED
 "#;
 
     #[test]
-    fn an_older_cargo_nextest_is_told_from_one_that_reads_the_configuration() {
+    fn supports_config_rejects_older_cargo_nextest() {
         for (said, reads) in [
             ("cargo-nextest 0.9.143 (60fa45f63 2026-08-04)\nrelease: 0.9.143\n", true),
             ("cargo-nextest 0.9.115\n", true),
@@ -168,13 +171,13 @@ test flaky ... FAILED
             ("error: no such command: `nextest`\n", false),
             ("", false),
         ] {
-            assert_eq!(reads_configuration(said), reads, "{said:?}");
+            assert_eq!(supports_config(said), reads, "{said:?}");
         }
     }
 
     #[test]
-    fn the_profile_of_ci_ends_tests_that_hang_and_writes_the_report_that_names_retries() {
-        let (_, of_ci) = CONFIGURATION.split_once("[profile.ci]\n").expect("the profile");
+    fn ci_profile_terminates_hung_tests_and_writes_report() {
+        let (_, of_ci) = NEXTEST_CONFIG.split_once("[profile.ci]\n").expect("the profile");
         let of_ci = of_ci.split_once("[[profile.ci.overrides]]").expect("exceptions").0;
         for line in [
             "fail-fast = false",
@@ -187,15 +190,12 @@ test flaky ... FAILED
     }
 
     #[test]
-    fn a_report_names_each_test_with_its_time_and_whether_it_needed_a_retry() {
+    fn parse_report_reads_duration_and_flakiness_of_each_test() {
         let test = |name: &str, ms, is_flaky| TestRun {
             name: format!("fl host::{name}"),
-            took: Duration::from_millis(ms),
+            duration: Duration::from_millis(ms),
             is_flaky,
         };
-        assert_eq!(
-            read_report(REPORT),
-            [test("good", 1_250, false), test("flaky", 2_500, true), test("bad", 10, false)]
-        );
+        assert_eq!(parse_report(REPORT), [test("good", 1_250, false), test("flaky", 2_500, true), test("bad", 10, false)]);
     }
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: everything, in the order in which a mistake is cheapest to find.
+//! `cargo xtask test`: runs all checks, those that find a mistake at the least cost first.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -6,135 +6,141 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use clap::Args;
 
-use crate::cargo::{command, installed, root, runs, step};
+use crate::cargo::{command, ensure_installed, run_step, succeeds, workspace_root};
+use crate::language;
 use crate::modules;
 use crate::packages;
 use crate::runner::{self, Runner};
 
-/// The release of cargo-deny that the policy file was written for.
-const CARGO_DENY: &str = "0.19";
+/// The release of cargo-deny that the policy file is for.
+const CARGO_DENY_VERSION: &str = "0.19";
 
-/// Of each property in a long run; 256 in the usual one.
-const CASES: &str = "10000";
+/// The number of cases of each property in a long run. A usual run has 256.
+const LONG_RUN_CASES: &str = "10000";
 
-/// How many of the slowest tests `--times` names.
-const SLOWEST: usize = 20;
+/// How many of the slowest tests `--times` lists.
+const MAX_LISTED_TESTS: usize = 20;
 
 #[derive(Args)]
-pub(crate) struct Options {
-    /// The inner loop: format, lints and tests that start no program.
+pub(crate) struct TestOptions {
+    /// Run only format, lints and the tests that start no program.
     #[arg(long)]
     quick: bool,
-    /// The full counts of the randomised and fault tests.
+    /// Run the randomised and fault tests with their full counts.
     #[arg(long, conflicts_with = "quick")]
     long: bool,
-    /// The time of each stage and, with cargo-nextest, the twenty slowest tests, at the end of the run.
+    /// Print the time of each stage and, with cargo-nextest, the twenty slowest tests, at the end of the run.
     #[arg(long)]
     times: bool,
 }
 
-impl Options {
-    /// The profile of `.config/nextest.toml`.
+impl TestOptions {
+    /// Returns the profile in `.config/nextest.toml`.
     fn profile(&self) -> &'static str {
         if self.long { "long" } else { "ci" }
     }
 
+    /// Returns the arguments of cargo that select the packages to test.
     fn packages(&self) -> &'static [&'static str] {
         if self.quick { &["--workspace", "--exclude", "stemma-tests"] } else { &["--workspace"] }
     }
 }
 
-/// The stages of a run, each with its time.
+/// The stages of a run, with their times.
 #[derive(Default)]
-struct Stages(Vec<(&'static str, Duration)>);
+struct TestStages(Vec<(&'static str, Duration)>);
 
-impl Stages {
-    fn run(&mut self, name: &'static str, stage: impl FnOnce() -> Result<()>) -> Result<()> {
+impl TestStages {
+    fn run_stage(&mut self, name: &'static str, stage: impl FnOnce() -> Result<()>) -> Result<()> {
         let start = Instant::now();
         let result = stage();
         self.0.push((name, start.elapsed()));
         result
     }
 
-    fn step(&mut self, name: &'static str, command: Command) -> Result<()> {
-        self.run(name, || step(name, command))
+    fn run_command(&mut self, name: &'static str, command: Command) -> Result<()> {
+        self.run_stage(name, || run_step(name, command))
     }
 }
 
-pub(crate) fn run(options: &Options) -> Result<()> {
-    let (runner, mut stages) = (Runner::here(), Stages::default());
+/// Runs the checks. With `--times`, prints the time of each stage, even after a failure.
+pub(crate) fn run(options: &TestOptions) -> Result<()> {
+    let (runner, mut stages) = (Runner::detect(), TestStages::default());
     println!("== the tests are run by {}", runner.name());
-    let result = all(options, runner, &mut stages);
+    let result = run_all(options, runner, &mut stages);
     if options.times {
-        for (name, took) in &stages.0 {
-            println!("{:>6.0} s  {name}", took.as_secs_f64());
+        for (name, duration) in &stages.0 {
+            println!("{:>6.0} s  {name}", duration.as_secs_f64());
         }
     }
     result
 }
 
-fn all(options: &Options, runner: Runner, stages: &mut Stages) -> Result<()> {
-    stages.step("format", command("cargo", &["fmt", "--all", "--check"]))?;
-    stages.run("modules", || modules::run(&root()))?;
-    stages.step(
+/// Runs the stages in order. The first failure ends the run.
+fn run_all(options: &TestOptions, runner: Runner, stages: &mut TestStages) -> Result<()> {
+    stages.run_command("format", command("cargo", &["fmt", "--all", "--check"]))?;
+    stages.run_stage("modules", || modules::run(&workspace_root()))?;
+    stages.run_stage("language", || language::run(&workspace_root()))?;
+    stages.run_command(
         "lints",
         command("cargo", &["clippy", "--locked", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]),
     )?;
-    say_skipped();
+    print_skipped();
     if !options.quick {
-        stages.run("programs of the system", programs)?;
-        stages.run("cargo-deny", cargo_deny)?;
-        stages.step("dependency policy", command("cargo", &["deny", "check", "licenses", "bans", "sources"]))?;
-        stages.run("advisories", advisories)?;
-        // The tests that start programs take them from the target directory, so they are built first.
-        stages.step("programs", command("cargo", &["build", "--workspace", "--bins"]))?;
-        // Of the same programs, and twice, so that machines can be upgraded from one to the other.
+        stages.run_stage("programs of the system", check_programs)?;
+        stages.run_stage("cargo-deny", check_dependency_policy)?;
+        stages.run_command("dependency policy", command("cargo", &["deny", "check", "licenses", "bans", "sources"]))?;
+        stages.run_stage("advisories", check_advisories)?;
+        // Tests start the programs in the target directory, so these are built first.
+        stages.run_command("programs", command("cargo", &["build", "--workspace", "--bins"]))?;
+        // Packages of the same programs in two revisions, so that machines can be upgraded from one to the other.
         for (revision, check) in [(1, true), (2, false)] {
-            stages.run("packages", || packages::run(&packages::Options { dev: true, revision, check }))?;
+            stages.run_stage("packages", || packages::run(&packages::PackagesOptions { dev: true, revision, check }))?;
         }
     }
-    let mut tests = runner.tests(options.profile(), options.packages());
+    let mut tests = runner.test_command(options.profile(), options.packages());
     if options.long {
-        tests.env("STEMMA_TEST_LONG", "1").env("PROPTEST_CASES", CASES);
+        tests.env("STEMMA_TEST_LONG", "1").env("PROPTEST_CASES", LONG_RUN_CASES);
     }
-    runner::forget(options.profile())?;
-    let result = stages.step("tests", tests);
-    let said = say_tests(options, runner);
-    result.and(said)?;
-    match runner.examples(options.packages()) {
-        Some(examples) => stages.step("examples of the documentation", examples),
+    runner::remove_report(options.profile())?;
+    let result = stages.run_command("tests", tests);
+    let printed = print_tests(options, runner);
+    result.and(printed)?;
+    match runner.doctest_command(options.packages()) {
+        Some(examples) => stages.run_command("examples of the documentation", examples),
         None => Ok(()),
     }
 }
 
-/// Says which tests passed only when they were run again, and which took longest.
+/// Prints the tests that passed only on a retry, and the slowest tests.
 ///
 /// # Errors
-/// The runner writes a report and there is none, or it cannot be read: nobody knows which tests were run again.
-fn say_tests(options: &Options, runner: Runner) -> Result<()> {
-    let mut tests = runner::last_run(options.profile())?;
+/// If the runner writes a report and it is missing or unreadable, because then nobody knows which tests were retried.
+fn print_tests(options: &TestOptions, runner: Runner) -> Result<()> {
+    let mut tests = runner::read_last_run(options.profile())?;
     if tests.is_empty() && runner == Runner::Nextest {
-        let report = runner::report(options.profile());
-        bail!("there is no report of the tests at {}: it is not known which were run again", report.display());
+        let report = runner::report_path(options.profile());
+        bail!("the test report {} is missing: it is not known which tests were retried", report.display());
     }
     for test in tests.iter().filter(|test| test.is_flaky) {
         println!("== PASSED ONLY ON THE RETRY, an open defect (docs/testing.md): {}", test.name);
     }
     if options.times {
-        tests.sort_by_key(|test| std::cmp::Reverse(test.took));
-        for test in tests.iter().take(SLOWEST) {
-            println!("{:>6.1} s  {}", test.took.as_secs_f64(), test.name);
+        tests.sort_by_key(|test| std::cmp::Reverse(test.duration));
+        for test in tests.iter().take(MAX_LISTED_TESTS) {
+            println!("{:>6.1} s  {}", test.duration.as_secs_f64(), test.name);
         }
     }
     Ok(())
 }
 
-/// Programs of the system that tests need, each with what shows that it is there and the packages that bring it. Real clients are Python
-/// programs, and a bare Debian has Python without venv; `strace` shows what the agent asks of a disk, and lets disks fail; `faketime` brings
-/// the library by which a program's clock jumps; `curl` sends the examples of docs/api.md; `kill` stops and ends programs; `systemd-analyze`
-/// says how exposed a unit is; `age` decrypts backups, and encrypts such as are restored; `unshare` gives hosts a name that leads elsewhere
-/// later; mmdebstrap makes the tree of the machines that `systemd-nspawn` boots.
-const PROGRAMS: [(&str, &[&str], &[&str]); 11] = [
+/// System programs that tests need, each with arguments that show that it is installed, and its packages. The real
+/// clients are Python programs, and a bare Debian has Python without venv. `strace` shows the agent's disk operations,
+/// and makes disks fail. `faketime` has the library with which a program's clock jumps. `curl` sends the examples of
+/// docs/api.md. `kill` stops and ends programs. `systemd-analyze` rates how exposed a unit is. `age` decrypts backups,
+/// and encrypts those that tests restore. `unshare` lets a host resolve a name to another address later. mmdebstrap
+/// creates the file tree of the machines that `systemd-nspawn` boots.
+const REQUIRED_PROGRAMS: [(&str, &[&str], &[&str]); 11] = [
     ("python3", &["-c", "import venv, ensurepip"], &["python3", "python3-venv"]),
     ("strace", &["-V"], &["strace"]),
     ("faketime", &["--version"], &["faketime"]),
@@ -148,48 +154,46 @@ const PROGRAMS: [(&str, &[&str], &[&str]); 11] = [
     ("ip", &["-V"], &["iproute2"]),
 ];
 
-fn programs() -> Result<()> {
-    for (program, shows, packages) in PROGRAMS.into_iter().chain(packages::TOOLS) {
-        if runs(program, shows) {
+/// Installs the missing system programs that tests need.
+fn check_programs() -> Result<()> {
+    for (program, probe, packages) in REQUIRED_PROGRAMS.into_iter().chain(packages::TOOLS) {
+        if succeeds(program, probe) {
             continue;
         }
-        if !runs("apt-get", &["--version"]) {
-            bail!(
-                "{program} is needed for the tests (packages {}), and there is no apt-get to install it",
-                packages.join(", ")
-            );
+        if !succeeds("apt-get", &["--version"]) {
+            bail!("{program} is needed for the tests (packages {}), and there is no apt-get to install it", packages.join(", "));
         }
-        step("apt-get update", command("apt-get", &["-qq", "update"]))?;
-        step(program, command("apt-get", &[&["-qq", "install", "-y"], packages].concat()))?;
+        run_step("apt-get update", command("apt-get", &["-qq", "update"]))?;
+        run_step(program, command("apt-get", &[&["-qq", "install", "-y"], packages].concat()))?;
     }
     Ok(())
 }
 
-/// Tests that are skipped say so each in its own output, which is not shown for a test that passes. Where `STEMMA_REQUIRE_SHARED` is set
-/// they fail.
-fn say_skipped() {
+/// Prints which tests will be skipped. Each skipped test reports this in its own output, which is not shown for a test
+/// that passes. If `STEMMA_REQUIRE_SHARED` is set, these tests fail instead.
+fn print_skipped() {
     if std::env::var_os("STEMMA_REQUIRE_SHARED").is_some() {
         return;
     }
-    if !root().join("../shared").is_dir() {
-        println!("== SKIPPED: tests by vectors, schemas and real clients' scripts; ../shared is not there");
+    if !workspace_root().join("../shared").is_dir() {
+        println!("== SKIPPED: tests with vectors, schemas and scripts of real clients; ../shared does not exist");
     }
     if !rustix::process::geteuid().is_root() {
-        println!("== SKIPPED: tests that become another user, and the machines that boot; this is not root");
+        println!("== SKIPPED: tests that switch users or boot machines; this is not root");
     }
 }
 
-fn cargo_deny() -> Result<()> {
-    installed("deny", "cargo-deny", CARGO_DENY)
+fn check_dependency_policy() -> Result<()> {
+    ensure_installed("deny", "cargo-deny", CARGO_DENY_VERSION)
 }
 
-/// Known faults of dependencies. A machine that reaches package registries alone has no database of them, and says so.
-fn advisories() -> Result<()> {
-    if runs("cargo", &["deny", "fetch", "db"]) {
-        return step("advisories", command("cargo", &["deny", "check", "advisories"]));
+/// Checks dependencies for known vulnerabilities. If the advisory database cannot be reached, prints that instead.
+fn check_advisories() -> Result<()> {
+    if succeeds("cargo", &["deny", "fetch", "db"]) {
+        return run_step("advisories", command("cargo", &["deny", "check", "advisories"]));
     }
     println!(
-        "== advisories: NOT LOOKED AT, the advisory database cannot be reached from here (docs/testing.md says when they were)"
+        "== advisories: NOT CHECKED, the advisory database cannot be reached (docs/testing.md has the date of the last check)"
     );
     Ok(())
 }

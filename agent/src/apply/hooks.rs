@@ -1,7 +1,8 @@
 //! Hooks: executables of the host's owner that run after a change.
 //!
-//! A hook gets the difference to the snapshot that the hooks got last. The snapshot is kept on disk. So a change is passed
-//! on once, together with others that came in the meantime, and again after a crash that left open whether it was.
+//! A hook receives the difference between the present state and the snapshot that the hooks last received. That
+//! snapshot is stored on disk, so a change is delivered once, together with others that arrived in the meantime. If a
+//! crash makes it uncertain whether the hooks received a change, the change is delivered again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -11,44 +12,44 @@ use log::{info, warn};
 use serde::Serialize;
 
 use super::ledger::{Desired, HookSnapshot};
-use crate::host::command::logged;
-use crate::host::{Command, Host, HostError, HostPath};
+use crate::host::command::log_excerpt;
+use crate::host::{Host, HostCommand, HostError, HostPath};
 use crate::{hook_files, paths};
 
-/// What changed, as hooks read it on standard input.
+/// The change, as hooks read it on standard input.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Change {
-    /// The node's name.
+pub struct HookInput {
+    /// Name of the node.
     pub node: String,
-    /// Labels.
+    /// The change of the effective labels.
     pub labels: MapChange,
-    /// Annotations.
+    /// The change of the annotations.
     pub annotations: MapChange,
-    /// Traits.
+    /// The change of the traits.
     pub traits: SetChange,
-    /// Tags, `NAME` or `NAME:VALUE`.
+    /// The change of the tags, as `NAME` or `NAME:VALUE_CLASS`, and of the primaries, as `primary-NAME`.
     pub tags: SetChange,
 }
 
 /// A change of a map.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MapChange {
-    /// New and changed ones, with their value.
+    /// New and changed entries, with their values.
     pub set: BTreeMap<String, String>,
-    /// Those that are gone.
+    /// Removed keys.
     pub removed: BTreeSet<String>,
 }
 
 /// A change of a set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SetChange {
-    /// New ones.
+    /// New entries.
     pub added: BTreeSet<String>,
-    /// Those that are gone.
+    /// Removed entries.
     pub removed: BTreeSet<String>,
 }
 
-/// Everything whose change runs the hooks.
+/// Returns the part of a desired state that hooks receive: labels, annotations, traits, tags and primaries.
 #[must_use]
 pub fn snapshot(desired: &Desired) -> HookSnapshot {
     let primaries = desired.task_set.primaries.iter().map(|name| format!("primary-{name}"));
@@ -60,10 +61,10 @@ pub fn snapshot(desired: &Desired) -> HookSnapshot {
     }
 }
 
-/// What changed from one to the other; `None` when nothing did.
+/// Returns the change between two snapshots, or `None` if they are equal.
 #[must_use]
-pub fn change(node: &str, before: &HookSnapshot, now: &HookSnapshot) -> Option<Change> {
-    let change = Change {
+pub fn change(node: &str, before: &HookSnapshot, now: &HookSnapshot) -> Option<HookInput> {
+    let change = HookInput {
         node: node.to_owned(),
         labels: map_change(&before.labels, &now.labels),
         annotations: map_change(&before.annotations, &now.annotations),
@@ -85,26 +86,26 @@ fn set_change(before: &BTreeSet<String>, now: &BTreeSet<String>) -> SetChange {
     SetChange { added: now.difference(before).cloned().collect(), removed: before.difference(now).cloned().collect() }
 }
 
-/// What became of the hooks that failed, by their names.
-pub type Failures = BTreeMap<String, String>;
+/// Failure messages by the name of the hook.
+pub type HookFailures = BTreeMap<String, String>;
 
-/// Runs the hooks by name, one after the other, and gives which of them failed. What is there and is not run, `hook_files` says, and whenever
-/// it is there.
-pub async fn run(host: Rc<dyn Host>, change: Change, limit: Duration) -> Failures {
+/// Runs the hooks in the order of their names, one after the other, and returns the failures. Files in the directory of
+/// the hooks that cannot be run are not among them: `hook_files` reports those.
+pub async fn run(host: Rc<dyn Host>, change: HookInput, timeout: Duration) -> HookFailures {
     let input = serde_json::to_vec(&change).expect("a change is texts alone");
-    let mut failures = Failures::new();
-    for name in hook_files::hooks(&*host).unwrap_or_default().0 {
-        let path = host.outside(&HostPath::own(paths::HOOKS)).join(&name).display().to_string();
-        let command = Command { input: input.clone(), ..Command::new(vec![path.clone()], limit) };
+    let mut failures = HookFailures::new();
+    for name in hook_files::list_hooks(&*host).unwrap_or_default().0 {
+        let path = host.system_path(&HostPath::from_static(paths::HOOKS)).join(&name).display().to_string();
+        let command = HostCommand { input: input.clone(), ..HostCommand::new(vec![path.clone()], timeout) };
         match host.run(&command).await {
             Ok(finished) if finished.end.is_success() => info!(name = name.as_str(); "a hook was told of a change"),
             Ok(finished) => {
-                let (error, output) = (finished.end.sentence(), logged(&finished.output));
+                let (error, output) = (finished.end.sentence(), log_excerpt(&finished.output));
                 warn!(name = name.as_str(), error = error.as_str(), output; "a hook failed");
                 failures.insert(name.clone(), format!("hook {name} {error}"));
             }
             Err(error) => {
-                let error = by_own_path(error, &path, &name).sentence();
+                let error = with_hook_path(error, &path, &name).sentence();
                 warn!(name = name.as_str(), error = error.as_str(); "a hook failed");
                 failures.insert(name.clone(), format!("hook {name}: {error}"));
             }
@@ -113,20 +114,20 @@ pub async fn run(host: Rc<dyn Host>, change: Change, limit: Duration) -> Failure
     failures
 }
 
-/// The same error with the path of its hook as every other finding names it, without what the agent's `--root` is.
-fn by_own_path(error: HostError, outside: &str, name: &str) -> HostError {
+/// Replaces the full path in an error by the path of the hook below the agent's `--root`, as other findings name it.
+fn with_hook_path(error: HostError, full_path: &str, name: &str) -> HostError {
     match error {
-        HostError::Io { operation, path, source } if path == outside => {
+        HostError::Io { operation, path, source } if path == full_path => {
             HostError::Io { operation, path: format!("{}/{name}", paths::HOOKS), source }
         }
         other => other,
     }
 }
 
-/// Forgets what became of hooks that are there no more.
-pub(super) fn forget_gone(host: &dyn Host, failures: &mut Failures) {
+/// Removes the failures of hooks that no longer exist.
+pub(super) fn prune_failures(host: &dyn Host, failures: &mut HookFailures) {
     if !failures.is_empty()
-        && let Ok((names, _)) = hook_files::hooks(host)
+        && let Ok((names, _)) = hook_files::list_hooks(host)
     {
         failures.retain(|name, _| names.contains(name));
     }
@@ -135,13 +136,13 @@ pub(super) fn forget_gone(host: &dyn Host, failures: &mut Failures) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::findings::left_out;
+    use crate::findings::skipped_by_name;
     use crate::hook_files::findings;
     use crate::host::memory::MemoryHost;
     use crate::host::real::RealHost;
-    use crate::host::{End, Finished};
+    use crate::host::{CommandResult, ExitKind};
 
-    fn said(labels: &[(&str, &str)], tags: &[&str]) -> HookSnapshot {
+    fn test_snapshot(labels: &[(&str, &str)], tags: &[&str]) -> HookSnapshot {
         HookSnapshot {
             labels: labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
             tags: tags.iter().map(|tag| (*tag).to_owned()).collect(),
@@ -150,9 +151,9 @@ mod tests {
     }
 
     #[test]
-    fn only_what_changed_is_told() {
-        let before = said(&[("a", "1"), ("b", "1"), ("c", "1")], &["x"]);
-        let now = said(&[("a", "1"), ("b", "2"), ("d", "1")], &["y"]);
+    fn change_contains_only_differences() {
+        let before = test_snapshot(&[("a", "1"), ("b", "1"), ("c", "1")], &["x"]);
+        let now = test_snapshot(&[("a", "1"), ("b", "2"), ("d", "1")], &["y"]);
         assert_eq!(change("n", &before, &before), None);
         let json = serde_json::to_string(&change("n", &before, &now).unwrap()).unwrap();
         assert_eq!(
@@ -162,57 +163,58 @@ mod tests {
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn executables_run_by_name_unless_others_may_write_them() {
+    async fn run_executes_hooks_by_name_unless_writable_by_others() {
         let host = MemoryHost::new();
         for (name, mode) in [("20-b", 0o755), ("10-a", 0o700), ("30-open", 0o777), ("README", 0o644)] {
             host.put(&format!("/etc/stemma/hooks.d/{name}"), "");
             host.chmod(&format!("/etc/stemma/hooks.d/{name}"), mode);
         }
-        let failures = run(Rc::new(host.clone()), Change::default(), Duration::from_secs(1)).await;
+        let failures = run(Rc::new(host.clone()), HookInput::default(), Duration::from_secs(1)).await;
         let findings = findings(&host);
-        assert_eq!(failures, Failures::new());
-        assert_eq!(host.ran(), [["/etc/stemma/hooks.d/10-a"], ["/etc/stemma/hooks.d/20-b"]]);
+        assert_eq!(failures, HookFailures::new());
+        assert_eq!(host.commands_run(), [["/etc/stemma/hooks.d/10-a"], ["/etc/stemma/hooks.d/20-b"]]);
         assert_eq!(findings, ["hook 30-open can be written by others and is not run: chmod go-w, chown root"]);
-        let input = host.last_run().unwrap().input;
+        let input = host.last_command().unwrap().input;
         assert!(input.starts_with(b"{\"node\":\"\",\"labels\":{\"set\""));
     }
 
-    /// Its path was that from outside `--root`, and it was said not to be there.
+    /// Earlier, the message contained the path with `--root` in front, and stated that this file did not exist.
     #[tokio::test(flavor = "current_thread")]
-    async fn y09_a_hook_without_its_interpreter_says_so_by_the_path_that_findings_have() {
+    async fn y09_run_names_hook_path_when_interpreter_is_missing() {
         let root = tempfile::tempdir().unwrap();
-        // By another process: this one forks in other tests meanwhile, and what a child has open to write is not run.
-        let script = "umask 022; mkdir -p etc/stemma/hooks.d && cd etc/stemma/hooks.d && echo '#!/no/such' > 50-i && chmod 755 50-i";
-        let made = std::process::Command::new("sh").args(["-c", script]).current_dir(root.path()).status().unwrap();
-        assert!(made.success());
+        // Another process writes the script. Other tests fork this process, and a script cannot be run while a child
+        // has it open for writing.
+        let script =
+            "umask 022; mkdir -p etc/stemma/hooks.d && cd etc/stemma/hooks.d && echo '#!/no/such' > 50-i && chmod 755 50-i";
+        let status = std::process::Command::new("sh").args(["-c", script]).current_dir(root.path()).status().unwrap();
+        assert!(status.success());
         let host: Rc<dyn Host> = Rc::new(RealHost::new(root.path()).unwrap());
-        let failures = run(host, Change::default(), Duration::from_mins(2)).await;
-        let said = "hook 50-i: cannot run /etc/stemma/hooks.d/50-i: it is there, and the interpreter \"/no/such\" that its first line \
+        let failures = run(host, HookInput::default(), Duration::from_mins(2)).await;
+        let expected = "hook 50-i: cannot run /etc/stemma/hooks.d/50-i: it is there, and the interpreter \"/no/such\" that its first line \
                     names is not: install that, or name another one";
-        assert_eq!(failures.values().collect::<Vec<_>>(), [said]);
+        assert_eq!(failures.values().collect::<Vec<_>>(), [expected]);
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn y08_what_editors_and_package_managers_leave_is_not_run() {
+    async fn y08_run_ignores_editor_and_package_manager_files() {
         let host = MemoryHost::new();
-        let left =
-            ["#50-reload#", "50-reload.bak", "50-reload.dpkg-old", "50-reload.rpmsave", "50-reload.sh", "50-reload~"];
-        for name in left.into_iter().chain(["50-reload", ".50-reload.swp"]) {
+        let skipped = ["#50-reload#", "50-reload.bak", "50-reload.dpkg-old", "50-reload.rpmsave", "50-reload.sh", "50-reload~"];
+        for name in skipped.into_iter().chain(["50-reload", ".50-reload.swp"]) {
             host.put(&format!("/etc/stemma/hooks.d/{name}"), "");
             host.chmod(&format!("/etc/stemma/hooks.d/{name}"), 0o755);
         }
         host.put("/etc/stemma/hooks.d/README.md", "");
         host.chmod("/etc/stemma/hooks.d/README.md", 0o644);
-        let failures = run(Rc::new(host.clone()), Change::default(), Duration::from_secs(1)).await;
+        let failures = run(Rc::new(host.clone()), HookInput::default(), Duration::from_secs(1)).await;
         let findings = findings(&host);
-        assert_eq!(failures, Failures::new());
-        assert_eq!(host.ran(), [["/etc/stemma/hooks.d/50-reload"]]);
-        assert_eq!(findings, [left_out(paths::HOOKS, &left.map(str::to_owned)).unwrap()]);
+        assert_eq!(failures, HookFailures::new());
+        assert_eq!(host.commands_run(), [["/etc/stemma/hooks.d/50-reload"]]);
+        assert_eq!(findings, [skipped_by_name(paths::HOOKS, &skipped.map(str::to_owned)).unwrap()]);
     }
 
-    /// `run-parts` follows a link: whoever put one there heard of nothing.
+    /// `run-parts` follows a link. The agent does not, and earlier it skipped links without a finding.
     #[tokio::test(flavor = "current_thread")]
-    async fn y08_what_is_no_file_is_not_run_and_said_once_with_what_to_do() {
+    async fn y08_findings_name_links_and_special_files_with_advice() {
         let host = MemoryHost::new();
         for name in ["10-link", "11-dangling", "12-link", "13-link", "14-link", "20-link~", ".30-link"] {
             host.put_link(&format!("/etc/stemma/hooks.d/{name}"));
@@ -221,53 +223,52 @@ mod tests {
         host.put("/etc/stemma/hooks.d/50-dir/README", "");
         host.put("/etc/stemma/hooks.d/60-file", "");
         host.chmod("/etc/stemma/hooks.d/60-file", 0o755);
-        let failures = run(Rc::new(host.clone()), Change::default(), Duration::from_secs(1)).await;
+        let failures = run(Rc::new(host.clone()), HookInput::default(), Duration::from_secs(1)).await;
         let findings = findings(&host);
-        assert_eq!(failures, Failures::new());
-        assert_eq!(host.ran(), [["/etc/stemma/hooks.d/60-file"]]);
-        let by_name = left_out(paths::HOOKS, &["20-link~".to_owned()]).unwrap();
+        assert_eq!(failures, HookFailures::new());
+        assert_eq!(host.commands_run(), [["/etc/stemma/hooks.d/60-file"]]);
+        let by_name = skipped_by_name(paths::HOOKS, &["20-link~".to_owned()]).unwrap();
         let links = r#"/etc/stemma/hooks.d: not run, since symbolic links are not followed: "10-link", "11-dangling", "12-link", "13-link" and 1 more: copy the file itself there, or put a script there that runs it"#;
-        let others =
-            r#"/etc/stemma/hooks.d: not run, since they are no regular files: "40-fifo", "50-dir": move them away"#;
+        let others = r#"/etc/stemma/hooks.d: not run, since they are no regular files: "40-fifo", "50-dir": move them away"#;
         assert_eq!(findings, [by_name.as_str(), links, others]);
     }
 
-    /// It stayed until a label changed.
+    /// Earlier, a failure was reported until a label changed, even if the hook was deleted before.
     #[tokio::test(flavor = "current_thread")]
-    async fn y08_a_failure_is_said_until_its_hook_is_gone() {
+    async fn y08_failure_is_reported_until_hook_is_deleted() {
         let host = MemoryHost::new();
-        host.on_run(|_, _| Finished { end: End::Status(3), output: String::new() });
+        host.on_run(|_, _| CommandResult { end: ExitKind::Status(3), output: String::new() });
         for name in ["10-a", "20-b"] {
             host.put(&format!("/etc/stemma/hooks.d/{name}"), "");
             host.chmod(&format!("/etc/stemma/hooks.d/{name}"), 0o755);
         }
-        let mut failures = run(Rc::new(host.clone()), Change::default(), Duration::from_secs(1)).await;
-        let said = |failures: &Failures| failures.values().cloned().collect::<Vec<_>>();
-        assert_eq!(said(&failures), ["hook 10-a ended with status 3", "hook 20-b ended with status 3"]);
+        let mut failures = run(Rc::new(host.clone()), HookInput::default(), Duration::from_secs(1)).await;
+        let messages = |failures: &HookFailures| failures.values().cloned().collect::<Vec<_>>();
+        assert_eq!(messages(&failures), ["hook 10-a ended with status 3", "hook 20-b ended with status 3"]);
         host.delete("/etc/stemma/hooks.d/10-a");
-        forget_gone(&host, &mut failures);
-        assert_eq!(said(&failures), ["hook 20-b ended with status 3"]);
-        // What cannot be run any more is said to be so.
+        prune_failures(&host, &mut failures);
+        assert_eq!(messages(&failures), ["hook 20-b ended with status 3"]);
+        // The failure of a hook that may no longer be run is removed. A finding reports the hook instead.
         host.chmod("/etc/stemma/hooks.d/20-b", 0o777);
-        forget_gone(&host, &mut failures);
-        assert_eq!(failures, Failures::new());
+        prune_failures(&host, &mut failures);
+        assert_eq!(failures, HookFailures::new());
         assert_eq!(findings(&host), ["hook 20-b can be written by others and is not run: chmod go-w, chown root"]);
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn s71_no_hook_runs_from_a_directory_that_others_may_write() {
-        for open in ["/etc", "/etc/stemma", "/etc/stemma/hooks.d"] {
+    async fn s71_run_executes_nothing_when_others_can_write_directory() {
+        for dir in ["/etc", "/etc/stemma", "/etc/stemma/hooks.d"] {
             for (mode, user) in [(0o777, 0), (0o775, 0), (0o755, 1000), (0o1777, 0)] {
                 let host = MemoryHost::new();
                 host.put("/etc/stemma/hooks.d/10-a", "");
                 host.chmod("/etc/stemma/hooks.d/10-a", 0o755);
-                host.chmod(open, mode);
-                host.chown(open, user);
-                let failures = run(Rc::new(host.clone()), Change::default(), Duration::from_secs(1)).await;
+                host.chmod(dir, mode);
+                host.chown(dir, user);
+                let failures = run(Rc::new(host.clone()), HookInput::default(), Duration::from_secs(1)).await;
                 let findings = findings(&host);
-                assert_eq!(failures, Failures::new());
-                let said = format!("{open} can be written by others, so no hook is run: chmod go-w, chown root");
-                assert_eq!((host.ran(), findings), (vec![], vec![said]), "{mode:o} {user}");
+                assert_eq!(failures, HookFailures::new());
+                let finding = format!("{dir} can be written by others, so no hook is run: chmod go-w, chown root");
+                assert_eq!((host.commands_run(), findings), (vec![], vec![finding]), "{mode:o} {user}");
             }
         }
     }

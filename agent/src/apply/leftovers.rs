@@ -1,8 +1,9 @@
-//! Files in the making that an agent which was killed has left beside the files of its tasks. They may hold a secret, so none stays for
-//! longer than until the next pass, or until the agent looks where no task is to be applied now.
+//! Removes unfinished files that a killed agent left next to the files of its tasks. They may contain a
+//! secret, so the next pass removes them. On a host that may apply no task, the next check removes them.
 //!
-//! Each directory in which a pass may make one is on record before the first of its tasks writes. So what was left is found as well where the
-//! file is right by now, where it is to be absent, and where no task names a file in that directory any more.
+//! Each directory in which a pass may create such a file is recorded before its first task writes. So a leftover is
+//! found even if the file needs no change any more, if it must be absent, or if no task manages a file in that
+//! directory any more.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,54 +11,55 @@ use log::warn;
 
 use super::ledger::STAGING_DIRS;
 use super::task::Site;
-use crate::host::atomic::sweep_those;
+use crate::host::atomic::sweep_where;
 use crate::host::{HostError, HostPath};
 
-/// Directories in which files are put together, and whom tasks give files in them to.
+/// Directories in which unfinished files may be created, with the owners that tasks give to files in them.
 pub type StagingDirs = BTreeMap<String, BTreeSet<u32>>;
 
-/// The directory of a file, as it stands on record.
+/// Returns the directory of a file, in the form of the keys of [`StagingDirs`].
 #[must_use]
 pub fn directory(path: &HostPath) -> String {
-    path.parent().map_or_else(|| ROOT.to_owned(), |parent| parent.to_string())
+    path.parent().map_or_else(|| ROOT_DIR.to_owned(), |parent| parent.to_string())
 }
 
-/// The directory above all others, which is no [`HostPath`].
-const ROOT: &str = "/";
+/// The root directory, which is not a valid [`HostPath`].
+const ROOT_DIR: &str = "/";
 
-/// Notes the directories of a pass, durable when this returns. Those that are on record already are left alone.
+/// Records the directories of a pass. They are durable when this returns. Directories that are recorded already stay
+/// unchanged.
 ///
 /// # Errors
-/// [`HostError`] from the ledger: then no file must be begun.
-pub fn note(site: &Site, of_tasks: &StagingDirs) -> Result<(), HostError> {
+/// [`HostError`] from the ledger. Then no file may be begun.
+pub fn record_dirs(site: &Site, task_dirs: &StagingDirs) -> Result<(), HostError> {
     let recorded = site.ledger.get(&STAGING_DIRS)?.unwrap_or_default();
-    let all = joined(of_tasks, &recorded);
-    if all == recorded { Ok(()) } else { site.ledger.put(&STAGING_DIRS, &all) }
+    let dirs = merge(task_dirs, &recorded);
+    if dirs == recorded { Ok(()) } else { site.ledger.put(&STAGING_DIRS, &dirs) }
 }
 
-/// Takes away what is left in the directories of tasks, and in those that are on record; each is read once. Off the record goes where no task
-/// has a file any more. What cannot be taken away is said, and stays on record.
+/// Removes leftovers from the directories of tasks and from the recorded directories. A recorded directory in which no
+/// task has a file any more leaves the record, unless a leftover in it could not be removed. Such a failure is logged.
 ///
 /// # Errors
 /// [`HostError`] from the ledger.
-pub fn sweep(site: &Site, of_tasks: &StagingDirs) -> Result<(), HostError> {
+pub fn sweep(site: &Site, task_dirs: &StagingDirs) -> Result<(), HostError> {
     let recorded = site.ledger.get(&STAGING_DIRS)?.unwrap_or_default();
-    let mut kept = StagingDirs::new();
-    for (dir, owners) in joined(of_tasks, &recorded) {
-        let swept = sweep_one(site, &dir, &owners);
-        if let Err(error) = &swept {
+    let mut remaining = StagingDirs::new();
+    for (dir, owners) in merge(task_dirs, &recorded) {
+        let result = sweep_dir(site, &dir, &owners);
+        if let Err(error) = &result {
             let error = error.sentence();
-            warn!(path = dir.as_str(), error = error.as_str(); "an unfinished file of an agent that was killed cannot be taken away");
+            warn!(path = dir.as_str(), error = error.as_str(); "an unfinished file of a killed agent cannot be removed");
         }
-        if swept.is_err() || (of_tasks.contains_key(&dir) && recorded.contains_key(&dir)) {
-            kept.insert(dir, owners);
+        if result.is_err() || (task_dirs.contains_key(&dir) && recorded.contains_key(&dir)) {
+            remaining.insert(dir, owners);
         }
     }
-    // Where nothing is left and no task is gone, nothing is written.
-    if kept == recorded { Ok(()) } else { site.ledger.put(&STAGING_DIRS, &kept) }
+    if remaining == recorded { Ok(()) } else { site.ledger.put(&STAGING_DIRS, &remaining) }
 }
 
-/// The same where no pass comes now, on a host that is paused, parked or held: to take away what was left is no task. All stays on record.
+/// Removes leftovers from the recorded directories on a host that is paused, parked or held, because no pass removes
+/// them there. This is allowed on such a host, because it is not a task. The record stays unchanged.
 ///
 /// # Errors
 /// [`HostError`] from the ledger.
@@ -66,29 +68,31 @@ pub fn sweep_recorded(site: &Site) -> Result<(), HostError> {
     sweep(site, &recorded)
 }
 
-fn joined(one: &StagingDirs, other: &StagingDirs) -> StagingDirs {
-    let mut all = one.clone();
-    for (dir, owners) in other {
-        all.entry(dir.clone()).or_default().extend(owners);
+/// Returns the directories of both maps. A directory in both gets the owners of both.
+fn merge(base: &StagingDirs, extra: &StagingDirs) -> StagingDirs {
+    let mut merged = base.clone();
+    for (dir, owners) in extra {
+        merged.entry(dir.clone()).or_default().extend(owners);
     }
-    all
+    merged
 }
 
-/// Where somebody else may write, a file under such a name is taken for the agent's when it is the agent's, or whoever a task gives one to.
-fn sweep_one(site: &Site, dir: &str, owners: &BTreeSet<u32>) -> Result<(), HostError> {
+/// Removes the leftovers in one directory. If other users can write the directory, they may have created files with
+/// such names. Then only files of the agent, of root and of the `owners` that tasks set are removed.
+fn sweep_dir(site: &Site, dir: &str, owners: &BTreeSet<u32>) -> Result<(), HostError> {
     let host = &*site.host;
-    let (opened, is_closed) = if dir == ROOT {
+    let (opened, is_safe) = if dir == ROOT_DIR {
         (host.root()?, true)
     } else if let Ok(path) = HostPath::parse(dir) {
         match host.dir(&path) {
-            Ok(Some(opened)) => (opened, host.open_to_others(&path)?.is_none()),
-            // It is gone, or another thing has its name: nothing of the agent's is there.
-            Ok(None) | Err(HostError::Link { .. } | HostError::Kind { .. }) => return Ok(()),
+            Ok(Some(opened)) => (opened, host.first_untrusted_dir(&path)?.is_none()),
+            // There is no such directory any more, or another object has its name. So the agent left no file there.
+            Ok(None) | Err(HostError::Link { .. } | HostError::WrongKind { .. }) => return Ok(()),
             Err(error) => return Err(error),
         }
     } else {
         return Ok(());
     };
-    let (own, _) = host.identity();
-    sweep_those(host, &*opened, &|stat| is_closed || stat.user == own || stat.user == 0 || owners.contains(&stat.user))
+    let (agent, _) = host.user_and_group();
+    sweep_where(host, &*opened, &|stat| is_safe || stat.user == agent || stat.user == 0 || owners.contains(&stat.user))
 }

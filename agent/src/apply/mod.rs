@@ -1,4 +1,4 @@
-//! The root half: it verifies what it is given, keeps it, and makes the host so.
+//! The root half: verifies desired states, stores them, and makes the host match them.
 
 pub mod applier;
 pub mod executor;

@@ -1,84 +1,85 @@
-//! Templates of a task, from its inputs alone.
+//! Renders the templates of a task, from its inputs alone.
 //!
-//! Nothing here can see the host's live labels or facts: a value that changed in place must not reach a file
-//! before the task set with that value was released. The only thing that comes from the host are secrets, by the
-//! names that the inputs hold, from the credentials that its owner gave to the agent's unit.
+//! Templates cannot see the host's live labels or facts, because a changed value must not reach a file before a task
+//! set with this value is released. Only the values of secrets come from the host: the inputs name a secret, and its
+//! value is read from the credentials that the host's owner gave to the agent's unit.
 
-use stemma_core::task::{SECRET_SHOWN, is_template};
-use stemma_render::{Cause, Limits, NoSecrets, RenderError, Renderer, SecretUnavailable, Secrets};
+use stemma_core::task::{SECRET_EXPOSED, is_template};
+use stemma_render::{Cause, NoSecrets, RenderError, RenderLimits, Renderer, SecretUnavailable, Secrets};
 
 use super::task::{HostTask, Site, TaskError};
 use crate::host::{Host, HostPath};
 
-/// Where systemd puts what the unit's `LoadCredential=` names.
-const CREDENTIALS: &str = "/run/credentials/stemma-agent.service";
+/// Directory of the credentials that the unit's `LoadCredential=` names.
+const CREDENTIALS_DIR: &str = "/run/credentials/stemma-agent.service";
 
-/// The largest secret.
-const LARGEST: u64 = 64 * 1024;
+/// Maximum size of a secret, in bytes.
+const MAX_SECRET_BYTES: u64 = 64 * 1024;
 
 /// The templates of one task.
-pub struct Texts<'a> {
+pub struct TaskTemplates<'a> {
     task: &'a HostTask,
     host: &'a dyn Host,
     renderer: std::cell::OnceCell<Renderer>,
 }
 
-/// The credentials of this host.
-struct Credentials<'a>(&'a dyn Host);
+/// Reads the secrets of this host from [`CREDENTIALS_DIR`].
+struct HostCredentials<'a>(&'a dyn Host);
 
-impl<'a> Texts<'a> {
-    /// For the templates of this task on this host.
+impl<'a> TaskTemplates<'a> {
+    /// Creates the templates of this task on this host.
     #[must_use]
     pub fn new(site: &'a Site, task: &'a HostTask) -> Self {
         Self { task, host: &*site.host, renderer: std::cell::OnceCell::new() }
     }
 
-    /// Whether what is rendered may hold a secret.
+    /// Returns whether rendered texts may contain a secret.
     #[must_use]
-    pub fn read_secrets(&self) -> bool {
+    pub fn may_have_secrets(&self) -> bool {
         self.task.reads_secrets()
     }
 
-    /// A text of the task, where `field` says which.
+    /// Renders a text of the task, which may read secrets. `field` names the text in errors.
     ///
     /// # Errors
-    /// With the field, the line, and what the template wanted.
+    /// Names the field, the line, and what the template lacks.
     pub fn text(&self, field: &str, template: &str) -> Result<String, TaskError> {
         if !is_template(template) {
             return Ok(template.to_owned());
         }
-        named(field, self.renderer().text(template))
+        with_field(field, self.renderer().text(template))
     }
 
-    /// The name of a file. It is said in results and logs and seen by everyone on the host, so no secret is part of one.
+    /// Renders the name of a file. The name appears in results and logs and is visible to everyone on the host, so its
+    /// template must not read a secret.
     ///
     /// # Errors
-    /// As [`Self::text`]; also where it reads a secret.
+    /// As [`Self::text`]. Also if the template reads a secret.
     pub fn name(&self, field: &str, template: &str) -> Result<String, TaskError> {
         if !is_template(template) {
             return Ok(template.to_owned());
         }
-        shown(field, self.without_secrets().text(template))
+        with_public_field(field, self.renderer_without_secrets().text(template))
     }
 
-    /// A path on the host, rendered as [`Self::name`].
+    /// Renders a path on the host, like [`Self::name`].
     ///
     /// # Errors
-    /// As [`Self::name`]; also where it is no plain path.
+    /// As [`Self::name`]. Also if it is not a plain path.
     pub fn path(&self, field: &str, template: &str) -> Result<HostPath, TaskError> {
-        parsed(field, &self.name(field, template)?)
+        parse_path(field, &self.name(field, template)?)
     }
 
-    /// A directory on the host, rendered as [`Self::name`]; `None`: it is `/`, which is no [`HostPath`].
+    /// Renders a directory on the host, like [`Self::name`]. Returns `None` for `/`, which is not a valid [`HostPath`].
     ///
     /// # Errors
     /// As [`Self::path`].
     pub fn directory(&self, field: &str, template: &str) -> Result<Option<HostPath>, TaskError> {
         let name = self.name(field, template)?;
-        if name == "/" { Ok(None) } else { parsed(field, &name).map(Some) }
+        if name == "/" { Ok(None) } else { parse_path(field, &name).map(Some) }
     }
 
-    /// A shell text, in which each value is quoted for `sh` unless marked raw.
+    /// Renders a shell script, in which each value is quoted for `sh` unless it is marked raw.
     ///
     /// # Errors
     /// As [`Self::text`].
@@ -86,11 +87,11 @@ impl<'a> Texts<'a> {
         if !is_template(template) {
             return Ok(template.to_owned());
         }
-        named(field, self.renderer().script(template))
+        with_field(field, self.renderer().script(template))
     }
 
-    /// The items of a command, each rendered by itself: a value is one argument, whatever stands in it. Everyone on the host can
-    /// read the arguments of a process, so no secret is part of one.
+    /// Renders the words of a command one by one, so that a value is never split into several arguments. Everyone on
+    /// the host can read the arguments of a process, so the templates must not read a secret.
     ///
     /// # Errors
     /// As [`Self::name`].
@@ -98,49 +99,52 @@ impl<'a> Texts<'a> {
         if !items.iter().any(|item| is_template(item)) {
             return Ok(items.to_vec());
         }
-        shown(field, self.without_secrets().command(items))
+        with_public_field(field, self.renderer_without_secrets().command(items))
     }
 
-    /// For what everyone on the host sees.
-    fn without_secrets(&self) -> Renderer {
-        Renderer::new(&self.task.inputs, &NoSecrets, Limits::default())
+    /// Returns a renderer for texts that everyone on the host can see.
+    fn renderer_without_secrets(&self) -> Renderer {
+        Renderer::new(&self.task.inputs, &NoSecrets, RenderLimits::default())
     }
 
-    /// Built when the first template is met: most tasks of most looks have none to render twice.
+    /// Returns the renderer that can read secrets. It is created at the first template, because most checks render
+    /// none.
     fn renderer(&self) -> &Renderer {
-        self.renderer.get_or_init(|| Renderer::new(&self.task.inputs, &Credentials(self.host), Limits::default()))
+        self.renderer.get_or_init(|| Renderer::new(&self.task.inputs, &HostCredentials(self.host), RenderLimits::default()))
     }
 }
 
-fn parsed(field: &str, path: &str) -> Result<HostPath, TaskError> {
+fn parse_path(field: &str, path: &str) -> Result<HostPath, TaskError> {
     HostPath::parse(path).map_err(|error| TaskError::new(format!("{field}: {error}")))
 }
 
-fn named<T>(field: &str, rendered: Result<T, RenderError>) -> Result<T, TaskError> {
+/// Adds the name of the field to an error of rendering.
+fn with_field<T>(field: &str, rendered: Result<T, RenderError>) -> Result<T, TaskError> {
     rendered.map_err(|error| TaskError::new(format!("{field}: {error}")))
 }
 
-/// The same of what everyone on the host sees.
-fn shown<T>(field: &str, rendered: Result<T, RenderError>) -> Result<T, TaskError> {
+/// Like [`with_field`], for a text that everyone on the host can see. The error of a template that reads a secret says
+/// why this is not allowed there.
+fn with_public_field<T>(field: &str, rendered: Result<T, RenderError>) -> Result<T, TaskError> {
     match rendered {
         Err(RenderError { line, cause: Cause::Secret { name, .. } }) => {
-            Err(TaskError::new(format!("{field}: line {line}: it reads secret `{name}`, and {SECRET_SHOWN}")))
+            Err(TaskError::new(format!("{field}: line {line}: it reads secret `{name}`, and {SECRET_EXPOSED}")))
         }
-        other => named(field, other),
+        other => with_field(field, other),
     }
 }
 
-impl Secrets for Credentials<'_> {
+impl Secrets for HostCredentials<'_> {
     fn value(&self, name: &str, _: u64) -> Result<String, SecretUnavailable> {
         let unavailable = |reason: String| SecretUnavailable { reason };
-        let path = HostPath::own(CREDENTIALS).join(name).map_err(|error| unavailable(error.to_string()))?;
-        let read = self.0.parent_of(&path).and_then(|dir| match dir {
-            Some(dir) => dir.read(path.name(), LARGEST),
+        let path = HostPath::from_static(CREDENTIALS_DIR).join(name).map_err(|error| unavailable(error.to_string()))?;
+        let read = self.0.parent_dir(&path).and_then(|dir| match dir {
+            Some(dir) => dir.read(path.name(), MAX_SECRET_BYTES),
             None => Ok(None),
         });
         match read.map_err(|error| unavailable(error.sentence()))?.map(String::from_utf8) {
             Some(Ok(value)) => Ok(value),
-            Some(Err(_)) => Err(unavailable("the credential on this host is no text".into())),
+            Some(Err(_)) => Err(unavailable("the credential on this host is not UTF-8 text".into())),
             None => Err(unavailable("this host has no credential of that name".into())),
         }
     }
@@ -158,7 +162,7 @@ mod tests {
     use crate::host::memory::MemoryHost;
 
     #[test]
-    fn a_secret_comes_from_the_hosts_credentials_and_errors_name_the_field() {
+    fn secret_is_read_from_host_credentials_and_errors_name_field() {
         let host = MemoryHost::new();
         host.put("/run/credentials/stemma-agent.service/db", "hunter2");
         let ledger = Rc::new(Ledger::open(Rc::new(host.clone())).unwrap());
@@ -173,7 +177,7 @@ mod tests {
         let secret = InputValue::Secret { name: "db".into(), version: 3 };
         let sent = [("secret('db')".to_owned(), secret), ("labels.a".to_owned(), InputValue::Absent)].into();
         let task = HostTask::new(&profile, &sent).unwrap();
-        let texts = Texts::new(&site, &task);
+        let texts = TaskTemplates::new(&site, &task);
         assert_eq!(texts.text("f", "{{ secret('db') }}").unwrap(), "hunter2");
         let error = texts.text("parameters.template", "x {{ labels.a }}").unwrap_err().message;
         assert!(error.starts_with("parameters.template: line 1: it needs `labels.a`, which is absent"), "{error}");

@@ -1,14 +1,15 @@
-//! The key that a fleet's secrets are sealed to: made by the root half, and its private half never leaves it.
+//! The key pair of this host to which the fleet seals secrets. The root half of the agent creates it, and the private
+//! key never leaves the root half.
 
 use x25519_dalek::{PublicKey, StaticSecret};
 
 use super::ledger::{Ledger, SEAL_KEY};
 use crate::host::{Host, HostError};
 
-/// The public half, X25519; the key is made and kept where there is none.
+/// Returns the public X25519 key of this host. Creates and stores the private key if there is none.
 ///
 /// # Errors
-/// [`HostError`] when it cannot be read or kept.
+/// [`HostError`] if the private key cannot be read or stored.
 pub fn seal_key(host: &dyn Host, ledger: &Ledger) -> Result<[u8; 32], HostError> {
     let private = if let Some(private) = ledger.get(&SEAL_KEY)? {
         private
@@ -29,7 +30,7 @@ mod tests {
     use crate::host::memory::MemoryHost;
 
     #[test]
-    fn a_host_keeps_its_key() {
+    fn seal_key_returns_same_key_when_called_again() {
         let host = MemoryHost::new();
         let ledger = Ledger::open(Rc::new(host.clone())).unwrap();
         let made = seal_key(&host, &ledger).unwrap();

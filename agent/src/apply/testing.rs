@@ -1,10 +1,10 @@
-//! A controller in a test's hand, and what it sends.
+//! A controller that a test drives, and what it sends.
 
 use std::rc::Rc;
 
 use rcgen::{
-    BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, PKCS_ECDSA_P256_SHA256,
-    PKCS_ED25519, SanType, SigningKey as _, date_time_ymd,
+    BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ED25519,
+    SanType, SigningKey as _, date_time_ymd,
 };
 use serde_json::{Value, json};
 use stemma_core::digest::sha256;
@@ -12,38 +12,38 @@ use stemma_core::task::Mode;
 use stemma_wire::message::desired::{InputValue, Known, KnownLabel, Profile, ProfileTask, TaskSet};
 use stemma_wire::message::signed::{EpochChange, Grant, Signature, SignedDesired, SignedGrant};
 use stemma_wire::message::{Epoch, Hash, PartDigest, Revision, WireVersion, digest_part};
-use stemma_wire::sign::{Batch, Leaf, Signer};
+use stemma_wire::sign::{Leaf, Signer, SigningBatch};
 use uuid::Uuid;
 
 use super::ledger::{ACCEPTED, Accepted, Desired, Ledger};
 use crate::host::real::RealHost;
-use crate::identity::Identity;
-use crate::sync::Credentials;
+use crate::identity::HostIdentity;
+use crate::sync::TlsCredentials;
 
 pub(crate) const NODE: Uuid = Uuid::from_u128(0x0190_b6c8_4c1e_7d2a_9f00_0123_4567_89ab);
 pub(crate) const EPOCH: Epoch = Epoch([1; 16]);
 
-/// A fleet of one controller.
-pub(crate) struct Controller {
+/// The only controller of a fleet.
+pub(crate) struct TestController {
     signer: Signer,
-    /// The signer's key and chain, for what it signs by hand.
+    /// The signer's key and chain, for messages that a test signs itself.
     key: KeyPair,
     chain: Vec<Vec<u8>>,
     root: Vec<u8>,
     agents: (CertificateParams, KeyPair, Vec<u8>),
 }
 
-impl Controller {
+impl TestController {
     pub(crate) fn new() -> Self {
-        let (root, root_key) = authority("root", vec![], 1);
+        let (root, root_key) = test_authority("root", vec![], 1);
         let root_der = root.self_signed(&root_key).unwrap().der().to_vec();
-        let (signers, signers_key) = authority("signers", vec![ExtendedKeyUsagePurpose::CodeSigning], 0);
+        let (signers, signers_key) = test_authority("signers", vec![ExtendedKeyUsagePurpose::CodeSigning], 0);
         let above = Issuer::from_params(&root, &root_key);
         let signers_der = signers.signed_by(&signers_key, &above).unwrap().der().to_vec();
-        let (agents, agents_key) = authority("agents", vec![ExtendedKeyUsagePurpose::ClientAuth], 0);
+        let (agents, agents_key) = test_authority("agents", vec![ExtendedKeyUsagePurpose::ClientAuth], 0);
         let agents_der = agents.signed_by(&agents_key, &above).unwrap().der().to_vec();
         let key = KeyPair::generate_for(&PKCS_ED25519).unwrap();
-        let mut leaf = dated();
+        let mut leaf = dated_params();
         leaf.extended_key_usages = vec![ExtendedKeyUsagePurpose::CodeSigning];
         let uri = format!("spiffe://prod/signer/{}", Uuid::from_u128(7));
         leaf.subject_alt_names = vec![SanType::URI(uri.as_str().try_into().unwrap())];
@@ -53,9 +53,9 @@ impl Controller {
         Self { signer, key, chain, root: root_der, agents: (agents, agents_key, agents_der) }
     }
 
-    /// The chain of a certificate for this node and key, changed in what a test wants otherwise.
+    /// Returns the chain of a certificate for this node and key, with the changes that a test wants.
     pub(crate) fn node_chain(&self, key: &KeyPair, change: impl FnOnce(&mut CertificateParams)) -> Vec<Vec<u8>> {
-        let mut leaf = dated();
+        let mut leaf = dated_params();
         leaf.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         leaf.subject_alt_names = vec![node_uri("prod", NODE)];
         change(&mut leaf);
@@ -64,36 +64,30 @@ impl Controller {
         vec![leaf.der().to_vec(), agents_der.clone()]
     }
 
-    pub(crate) fn identity(&self) -> Identity {
-        Identity { node: NODE, fleet: "prod".into(), root: self.root.clone() }
+    pub(crate) fn identity(&self) -> HostIdentity {
+        HostIdentity { node: NODE, fleet: "prod".into(), root: self.root.clone() }
     }
 
-    pub(crate) fn desired_of(&self, node: Uuid, epoch: Epoch, revision: u64, desired: &Desired) -> SignedDesired {
-        let (known, task_set) = bytes(desired);
+    pub(crate) fn desired_for(&self, node: Uuid, epoch: Epoch, revision: u64, desired: &Desired) -> SignedDesired {
+        let (known, task_set) = encode_parts(desired);
         let digests = [&known, &task_set].map(|part| PartDigest(sha256(part)));
-        self.signed_of((node, epoch, Revision(revision)), [known, task_set], digests)
+        self.signed_for((node, epoch, Revision(revision)), [known, task_set], digests)
     }
 
-    /// Parts of this node in a version.
+    /// Signs parts for this node in a wire version.
     #[cfg(debug_assertions)]
-    pub(crate) fn signed(
-        &self,
-        version: WireVersion,
-        revision: u64,
-        known: Vec<u8>,
-        task_set: Vec<u8>,
-    ) -> SignedDesired {
+    pub(crate) fn signed(&self, version: WireVersion, revision: u64, known: Vec<u8>, task_set: Vec<u8>) -> SignedDesired {
         let digests = [&known, &task_set].map(|part| digest_part(version, part));
-        self.signed_of((NODE, EPOCH, Revision(revision)), [known, task_set], digests)
+        self.signed_for((NODE, EPOCH, Revision(revision)), [known, task_set], digests)
     }
 
-    fn signed_of(
+    fn signed_for(
         &self,
         (node, epoch, revision): (Uuid, Epoch, Revision),
         [known, task_set]: [Vec<u8>; 2],
         [known_digest, task_set_digest]: [PartDigest; 2],
     ) -> SignedDesired {
-        let leaf = Leaf::desired(node, epoch, revision, known_digest, task_set_digest);
+        let leaf = Leaf::for_desired(node, epoch, revision, known_digest, task_set_digest);
         SignedDesired {
             epoch,
             revision,
@@ -107,19 +101,19 @@ impl Controller {
     }
 
     pub(crate) fn desired(&self, revision: u64, desired: &Desired) -> SignedDesired {
-        self.desired_of(NODE, EPOCH, revision, desired)
+        self.desired_for(NODE, EPOCH, revision, desired)
     }
 
     pub(crate) fn grant(&self, revision: u64, grant: Grant) -> SignedGrant {
-        self.grant_of(EPOCH, revision, grant)
+        self.grant_in_epoch(EPOCH, revision, grant)
     }
 
-    pub(crate) fn grant_of(&self, epoch: Epoch, revision: u64, grant: Grant) -> SignedGrant {
-        let leaf = Leaf::grant(NODE, epoch, Revision(revision), &grant);
+    pub(crate) fn grant_in_epoch(&self, epoch: Epoch, revision: u64, grant: Grant) -> SignedGrant {
+        let leaf = Leaf::for_grant(NODE, epoch, Revision(revision), &grant);
         SignedGrant { epoch, revision: Revision(revision), grant, proof: self.proof(leaf) }
     }
 
-    /// Its signed bytes are written here by hand, beside those of the controller's signer.
+    /// Signs a change of epoch. Its signed bytes are written by hand, as a check of the controller's signer.
     pub(crate) fn epoch_change(&self, from: Epoch, to: Epoch, at: u64) -> EpochChange {
         let parts: [&[u8]; 5] = [&from.0, &to.0, &at.to_be_bytes(), &[0, 0, 0, 6], b"a test"];
         let statement = [&b"stemma/epoch-change/v1\0"[..], &parts.concat()].concat();
@@ -127,82 +121,82 @@ impl Controller {
         EpochChange { from, to, at: Revision(at), reason: "a test".into(), signature }
     }
 
-    /// A place among others, so that a path is part of it.
+    /// Returns a proof among several leaves, so that it contains a path.
     fn proof(&self, leaf: Leaf) -> stemma_wire::message::signed::Proof {
-        let batch: Batch = [Leaf([9; 32]), leaf, Leaf([8; 32])].into_iter().collect();
+        let batch: SigningBatch = [Leaf([9; 32]), leaf, Leaf([8; 32])].into_iter().collect();
         self.signer.sign(&batch).proof(1).unwrap()
     }
 }
 
-/// A node's name in its certificate.
+/// Returns the URI of a node in its certificate.
 pub(crate) fn node_uri(fleet: &str, node: Uuid) -> SanType {
     SanType::URI(format!("spiffe://{fleet}/node/{node}").as_str().try_into().unwrap())
 }
 
-fn authority(name: &str, usages: Vec<ExtendedKeyUsagePurpose>, below: u8) -> (CertificateParams, KeyPair) {
-    let mut params = dated();
+fn test_authority(name: &str, usages: Vec<ExtendedKeyUsagePurpose>, below: u8) -> (CertificateParams, KeyPair) {
+    let mut params = dated_params();
     params.distinguished_name.push(rcgen::DnType::CommonName, name);
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(below));
     params.extended_key_usages = usages;
     (params, KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap())
 }
 
-fn dated() -> CertificateParams {
+fn dated_params() -> CertificateParams {
     let mut params = CertificateParams::default();
     params.not_before = date_time_ymd(2020, 1, 1);
     params.not_after = date_time_ymd(2040, 1, 1);
     params
 }
 
-/// Both parts as they are sent.
-pub(crate) fn bytes(desired: &Desired) -> (Vec<u8>, Vec<u8>) {
+/// Encodes both parts as they are sent.
+pub(crate) fn encode_parts(desired: &Desired) -> (Vec<u8>, Vec<u8>) {
     (postcard::to_stdvec(&desired.known).unwrap(), postcard::to_stdvec(&desired.task_set).unwrap())
 }
 
-/// A desired state as the ledger holds it.
-pub(crate) fn accepted(revision: u64, desired: &Desired) -> Accepted {
-    let (known, task_set) = bytes(desired);
+/// Returns a desired state as the ledger stores it.
+pub(crate) fn accepted_state(revision: u64, desired: &Desired) -> Accepted {
+    let (known, task_set) = encode_parts(desired);
     Accepted { version: WireVersion::FIRST, epoch: EPOCH, revision: Revision(revision), known, task_set }
 }
 
-/// Credentials that no controller takes, over long ago.
-pub(crate) fn credentials(controller: String) -> Credentials {
+/// Returns credentials that expired long ago and that no controller accepts.
+pub(crate) fn expired_credentials(controller: String) -> TlsCredentials {
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
     let certificate = CertificateParams::default().self_signed(&key).unwrap();
     let chain = vec![certificate.der().to_vec()];
-    Credentials { controllers: vec![controller], key: key.serialize_der(), chain, validity: (1, 2) }
+    TlsCredentials { controllers: vec![controller], key: key.serialize_der(), chain, validity: (1, 2) }
 }
 
-/// A host that has joined and holds a set.
-pub(crate) fn joined(root: &std::path::Path, set: &Set) -> Rc<RealHost> {
+/// Returns a host that has joined and holds this task set.
+pub(crate) fn joined_host(root: &std::path::Path, set: &TestTaskSet) -> Rc<RealHost> {
     let host = Rc::new(RealHost::new(root).unwrap());
-    Controller::new().identity().store(&*host).unwrap();
-    credentials("https://127.0.0.1:1".to_owned()).store(&*host).unwrap();
-    accept(&host, 1, set);
+    TestController::new().identity().store(&*host).unwrap();
+    expired_credentials("https://127.0.0.1:1".to_owned()).store(&*host).unwrap();
+    store_accepted(&host, 1, set);
     host
 }
 
-/// Has a host hold a set from this revision on.
-pub(crate) fn accept(host: &Rc<RealHost>, revision: u64, set: &Set) {
+/// Stores this task set on a host as accepted at this revision.
+pub(crate) fn store_accepted(host: &Rc<RealHost>, revision: u64, set: &TestTaskSet) {
     let ledger = Ledger::open(host.clone()).unwrap();
-    ledger.put(&ACCEPTED, &accepted(revision, &set.desired())).unwrap();
+    ledger.put(&ACCEPTED, &accepted_state(revision, &set.desired())).unwrap();
     let (hash, bytes) = set.profile();
     ledger.store_body(hash, &bytes).unwrap();
 }
 
-/// A profile in the making.
+/// A builder of a profile and its task set.
 #[derive(Default)]
-pub(crate) struct Set {
+pub(crate) struct TestTaskSet {
     profile: Profile,
     inputs: Vec<(String, InputValue)>,
     labels: Vec<(String, String)>,
-    left_out: Vec<String>,
+    skipped: Vec<String>,
     mode: Mode,
     revision: u64,
 }
 
-impl Set {
-    /// Adds a task, after those named by their place; `fields` are its fields beside id and type.
+impl TestTaskSet {
+    /// Adds a task that requires the tasks with the indexes in `after`. `fields` are its fields other than id and type.
     pub(crate) fn task(mut self, id: &str, kind: &str, after: &[u16], fields: &Value) -> Self {
         let mut definition = json!({"id": id, "type": kind});
         definition.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
@@ -216,39 +210,39 @@ impl Set {
         self
     }
 
-    /// A file with this content.
+    /// Adds a file with this content.
     pub(crate) fn file(self, id: &str, after: &[u16], path: &str, content: &str) -> Self {
         self.task(id, "file", after, &json!({"parameters": {"path": path, "content": content}}))
     }
 
-    /// A command without guards.
+    /// Adds a command without guards.
     pub(crate) fn command(self, id: &str, after: &[u16], words: &[&str]) -> Self {
         self.task(id, "shell", after, &json!({"parameters": {"command": words}}))
     }
 
-    /// The last task reads this, and its value is that.
-    pub(crate) fn reads(mut self, reference: &str, value: &str) -> Self {
+    /// Gives the last task this reference, with this value.
+    pub(crate) fn with_input(mut self, reference: &str, value: &str) -> Self {
         self.profile.tasks.last_mut().unwrap().references.push(reference.into());
         self.inputs.push((reference.into(), InputValue::Json(json!(value).to_string().into())));
         self
     }
 
-    /// The last task reads a secret of this name.
-    pub(crate) fn reads_secret(mut self, name: &str) -> Self {
+    /// Gives the last task a reference to a secret of this name.
+    pub(crate) fn with_secret(mut self, name: &str) -> Self {
         let reference = format!("secret('{name}')");
         self.profile.tasks.last_mut().unwrap().references.push(reference.clone());
         self.inputs.push((reference, InputValue::Secret { name: name.into(), version: 3 }));
         self
     }
 
-    /// Adds a place in the order (`type: skipped`), left out as a controller sends it.
+    /// Adds a marker (`type: skipped`). It is listed as skipped, as a controller sends it.
     pub(crate) fn marker(mut self, id: &str, after: &[u16]) -> Self {
-        self.left_out.push(id.into());
+        self.skipped.push(id.into());
         self.task(id, "skipped", after, &json!({}))
     }
 
-    /// The last task waits for a barrier.
-    pub(crate) fn behind(mut self, barrier: stemma_wire::message::desired::Barrier) -> Self {
+    /// Makes the last task wait for a barrier.
+    pub(crate) fn with_barrier(mut self, barrier: stemma_wire::message::desired::Barrier) -> Self {
         self.profile.tasks.last_mut().unwrap().barriers.push(barrier);
         self
     }
@@ -263,8 +257,8 @@ impl Set {
         self
     }
 
-    /// Another release of the same.
-    pub(crate) fn released(mut self, group_revision: u64) -> Self {
+    /// Sets the group revision, as another release of the same tasks does.
+    pub(crate) fn with_release(mut self, group_revision: u64) -> Self {
         self.revision = group_revision;
         self
     }
@@ -288,7 +282,7 @@ impl Set {
             mode: self.mode,
             profile: Some(self.profile().0),
             inputs: self.inputs.iter().cloned().collect(),
-            left_out: self.left_out.iter().map(|id| (id.clone(), "type is skipped".into())).collect(),
+            left_out: self.skipped.iter().map(|id| (id.clone(), "type is skipped".into())).collect(),
             ..TaskSet::default()
         };
         let digest = PartDigest(sha256(&postcard::to_stdvec(&task_set).unwrap()));

@@ -1,8 +1,8 @@
-//! How a verb on the host reaches a running agent: it writes a byte into a FIFO, and the agent wakes and reads its
-//! ledger.
+//! Lets a command on the host wake the running agent: the command writes a byte into a FIFO, and the agent then reads
+//! its ledger.
 //!
-//! The byte carries no message, so the agent need not trust it. The verb has written what it wants into the ledger, and
-//! only root can write there.
+//! The byte carries no message, so the agent need not trust its writer. Before it, the command has written its request
+//! into the ledger, where only root can write.
 
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -14,42 +14,42 @@ use crate::host::real::RealHost;
 use crate::host::{Host, HostError, HostPath};
 use crate::paths;
 
-/// Waits for a verb on this host. One without a FIFO waits for ever.
+/// Waits for a command on this host to wake the agent. Without a FIFO it waits forever.
 pub struct WakeListener(Option<pipe::Receiver>);
 
-/// Whether an agent runs on this host.
+/// The result of a wake: whether an agent runs on this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Woken {
-    /// It runs, and was woken.
+pub enum WakeResult {
+    /// An agent runs and was woken.
     Running,
     /// No agent runs.
-    Nobody,
+    NotRunning,
 }
 
 impl WakeListener {
-    /// Listens on this host.
+    /// Starts to listen on this host.
     ///
     /// # Errors
     /// [`HostError`].
     pub fn listen(host: &RealHost) -> Result<Self, HostError> {
-        ensure_dir(host, &HostPath::own(paths::APPLY_STATE), 0o700)?;
-        let path = host.outside(&fifo());
+        ensure_dir(host, &HostPath::from_static(paths::APPLY_STATE), 0o700)?;
+        let path = host.system_path(&fifo_path());
         match rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0) {
             Ok(()) | Err(Errno::EXIST) => {}
-            Err(errno) => return Err(failed("make")(errno.into())),
+            Err(errno) => return Err(io_error("make")(errno.into())),
         }
-        // Open for both, so that it has no end when a writer leaves.
-        let receiver = pipe::OpenOptions::new().read_write(true).open_receiver(&path).map_err(failed("open"))?;
+        // Opened for reading and writing, so that there is no end of file when a writer closes it.
+        let receiver = pipe::OpenOptions::new().read_write(true).open_receiver(&path).map_err(io_error("open"))?;
         Ok(Self(Some(receiver)))
     }
 
-    /// A listener without a FIFO.
+    /// Returns a listener without a FIFO.
     #[must_use]
     pub const fn never() -> Self {
         Self(None)
     }
 
-    /// Waits until a verb wakes the agent. Safe to cancel.
+    /// Waits until a command wakes the agent. Cancel safe.
     pub async fn next(&mut self) {
         let mut buffer = [0; 64];
         if let Some(pipe) = &mut self.0
@@ -61,31 +61,31 @@ impl WakeListener {
     }
 }
 
-/// Wakes the agent that runs on this host, if one does.
+/// Wakes the agent of this host, if one runs.
 ///
 /// # Errors
 /// [`HostError`].
-pub fn wake(host: &RealHost) -> Result<Woken, HostError> {
+pub fn wake(host: &RealHost) -> Result<WakeResult, HostError> {
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    match rustix::fs::open(host.outside(&fifo()), flags, Mode::empty()) {
+    match rustix::fs::open(host.system_path(&fifo_path()), flags, Mode::empty()) {
         Ok(pipe) => match rustix::io::write(pipe, &[0]) {
-            // A full FIFO wakes its reader as well.
-            Ok(_) | Err(Errno::AGAIN) => Ok(Woken::Running),
-            // It ended just now.
-            Err(Errno::PIPE) => Ok(Woken::Nobody),
-            Err(errno) => Err(failed("write to")(errno.into())),
+            // A full FIFO wakes its reader too.
+            Ok(_) | Err(Errno::AGAIN) => Ok(WakeResult::Running),
+            // The agent ended just now.
+            Err(Errno::PIPE) => Ok(WakeResult::NotRunning),
+            Err(errno) => Err(io_error("write to")(errno.into())),
         },
-        Err(Errno::NXIO | Errno::NOENT) => Ok(Woken::Nobody),
-        Err(errno) => Err(failed("open")(errno.into())),
+        Err(Errno::NXIO | Errno::NOENT) => Ok(WakeResult::NotRunning),
+        Err(errno) => Err(io_error("open")(errno.into())),
     }
 }
 
-fn fifo() -> HostPath {
-    HostPath::own("/var/lib/stemma-agent/apply/poke")
+fn fifo_path() -> HostPath {
+    HostPath::from_static("/var/lib/stemma-agent/apply/poke")
 }
 
-fn failed(operation: &'static str) -> impl FnOnce(std::io::Error) -> HostError {
-    HostError::io(operation, fifo().to_string())
+fn io_error(operation: &'static str) -> impl FnOnce(std::io::Error) -> HostError {
+    HostError::io(operation, fifo_path().to_string())
 }
 
 #[cfg(test)]
@@ -93,14 +93,14 @@ mod tests {
     use super::*;
 
     #[tokio::test(flavor = "current_thread")]
-    async fn a_running_agent_wakes_and_none_is_told_apart() {
+    async fn wake_distinguishes_running_agent_from_none() {
         let root = tempfile::tempdir().unwrap();
         let host = RealHost::new(root.path()).unwrap();
-        assert_eq!(wake(&host).unwrap(), Woken::Nobody);
-        let mut wakes = WakeListener::listen(&host).unwrap();
-        assert_eq!(wake(&host).unwrap(), Woken::Running);
-        wakes.next().await;
-        drop(wakes);
-        assert_eq!(wake(&host).unwrap(), Woken::Nobody);
+        assert_eq!(wake(&host).unwrap(), WakeResult::NotRunning);
+        let mut listener = WakeListener::listen(&host).unwrap();
+        assert_eq!(wake(&host).unwrap(), WakeResult::Running);
+        listener.next().await;
+        drop(listener);
+        assert_eq!(wake(&host).unwrap(), WakeResult::NotRunning);
     }
 }

@@ -1,111 +1,113 @@
-//! Processors: `/proc/cpuinfo` for what the first one is, `/sys/devices/system/cpu` for how many there are.
+//! Processors: `/proc/cpuinfo` for the model, `/sys/devices/system/cpu` for the count.
 //!
-//! The count is not taken from `cpuinfo`: on a large machine that is a megabyte, and the first lines say the rest.
+//! `cpuinfo` is not used for the count, because on a large machine it has a megabyte. Everything else is in its first
+//! lines, and only these are read.
 
 use std::collections::BTreeSet;
 
-use super::source::{Root, value};
-use super::{Seen, clean};
+use super::source::{HostRoot, table_value};
+use super::{HostFacts, clean_text};
 
-/// The most processors that are counted; Linux is built for 8192 at most.
+/// Maximum number of processors that are counted. Linux supports 8192 at most.
 const MAX_PROCESSORS: u64 = 8192;
 
-/// What is known of the processors.
+/// The properties of the processors. A property that cannot be read is absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Cpu {
-    /// Logical processors that are in use.
+    /// Number of logical processors that are online.
     pub(super) count: Option<u64>,
-    /// Physical cores.
+    /// Number of physical cores.
     pub(super) cores: Option<u64>,
     /// Name of the first processor.
     pub(super) model: Option<String>,
-    /// Who made it.
+    /// Name of the manufacturer.
     pub(super) vendor: Option<String>,
-    /// What it can do, in the kernel's words.
+    /// Processor features, by the kernel's names (`avx2`).
     pub(super) flags: BTreeSet<String>,
-    /// Whether a core is more than one logical processor.
+    /// True if a core has more than one logical processor.
     pub(super) has_threads: bool,
 }
 
-/// Reads them.
-pub(super) fn read(root: &Root) -> Cpu {
+/// Reads the processors of a host.
+pub(super) fn read(root: &HostRoot) -> Cpu {
     let info = root.text("/proc/cpuinfo").unwrap_or_default();
     let online = root.line("/sys/devices/system/cpu/online");
-    let siblings =
-        |number: u64| root.line(&format!("/sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list"));
+    let siblings = |number: u64| root.line(&format!("/sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list"));
     let siblings: Vec<Option<String>> =
-        online.as_deref().map(numbers).unwrap_or_default().into_iter().map(siblings).collect();
+        online.as_deref().map(parse_cpu_list).unwrap_or_default().into_iter().map(siblings).collect();
     parse(&info, &siblings)
 }
 
 impl Cpu {
-    /// Writes the facts down.
-    pub(super) fn say(&self, seen: &mut Seen) {
-        seen.number("cpu.count", self.count);
-        seen.number("cpu.cores", self.cores);
-        seen.text("cpu.model", self.model.as_deref());
-        seen.text("cpu.vendor", self.vendor.as_deref());
+    /// Adds the facts `cpu.*`.
+    pub(super) fn add_facts(&self, facts: &mut HostFacts) {
+        facts.add_number("cpu.count", self.count);
+        facts.add_number("cpu.cores", self.cores);
+        facts.add_text("cpu.model", self.model.as_deref());
+        facts.add_text("cpu.vendor", self.vendor.as_deref());
     }
 }
 
-/// From `cpuinfo` (its beginning at least) and, for each processor in use, the list of those that share its core.
+/// Parses `cpuinfo` (at least its beginning) and, for each online processor, the list of processors that share its
+/// core.
 fn parse(info: &str, siblings: &[Option<String>]) -> Cpu {
     let cores: BTreeSet<&str> = siblings.iter().flatten().map(String::as_str).collect();
     let is_known = !siblings.is_empty() && siblings.iter().all(Option::is_some);
-    let count = if siblings.is_empty() { listed(info) } else { siblings.len() as u64 };
+    let count = if siblings.is_empty() { count_processors(info) } else { siblings.len() as u64 };
     Cpu {
         count: (count > 0).then_some(count),
         cores: is_known.then_some(cores.len() as u64),
-        model: model(info),
-        vendor: vendor(info),
-        flags: flags(info),
+        model: parse_model(info),
+        vendor: parse_vendor(info),
+        flags: parse_flags(info),
         has_threads: is_known && cores.len() < siblings.len(),
     }
 }
 
-/// Processors by the lines of `cpuinfo`: `processor : 0`, or on s390x `processor 0: version = …`.
-fn listed(info: &str) -> u64 {
-    let is_processor =
-        |line: &&str| line.strip_prefix("processor").is_some_and(|rest| rest.starts_with([' ', '\t', ':']));
+/// Counts the processors in `cpuinfo`: lines `processor : 0`, or on s390x `processor 0: version = …`.
+fn count_processors(info: &str) -> u64 {
+    let is_processor = |line: &&str| line.strip_prefix("processor").is_some_and(|rest| rest.starts_with([' ', '\t', ':']));
     info.lines().filter(is_processor).count() as u64
 }
 
-fn flags(info: &str) -> BTreeSet<String> {
-    let line = ["flags", "Features", "features"].into_iter().find_map(|key| value(info, key));
+fn parse_flags(info: &str) -> BTreeSet<String> {
+    let line = ["flags", "Features", "features"].into_iter().find_map(|key| table_value(info, key));
     line.unwrap_or_default().split_ascii_whitespace().map(str::to_owned).collect()
 }
 
-/// x86 and 32-bit ARM write a name, POWER its processor, 64-bit ARM two numbers.
-fn model(info: &str) -> Option<String> {
-    if let Some(name) = value(info, "model name") {
-        return clean(name);
+/// Returns the model name. On x86 and 32-bit ARM it is the field `model name`, on POWER the field `cpu`. On 64-bit ARM
+/// there are two numbers, which are looked up in [`PARTS`].
+fn parse_model(info: &str) -> Option<String> {
+    if let Some(name) = table_value(info, "model name") {
+        return clean_text(name);
     }
-    if let Some(name) = value(info, "cpu") {
-        return clean(name.split(['(', ',']).next().unwrap_or(name));
+    if let Some(name) = table_value(info, "cpu") {
+        return clean_text(name.split(['(', ',']).next().unwrap_or(name));
     }
-    let part = hex(value(info, "CPU part")?)?;
-    let name = PARTS.iter().find(|(maker, number, _)| Some(*maker) == implementer(info) && *number == part);
+    let part = parse_hex(table_value(info, "CPU part")?)?;
+    let name = PARTS.iter().find(|(maker, number, _)| Some(*maker) == parse_implementer(info) && *number == part);
     name.map(|(_, _, name)| (*name).to_owned())
 }
 
-fn vendor(info: &str) -> Option<String> {
-    if let Some(name) = value(info, "vendor_id") {
-        return clean(name);
+/// Returns the manufacturer: the field `vendor_id` on x86, and the name of the implementer's number on ARM.
+fn parse_vendor(info: &str) -> Option<String> {
+    if let Some(name) = table_value(info, "vendor_id") {
+        return clean_text(name);
     }
-    let maker = implementer(info)?;
+    let maker = parse_implementer(info)?;
     IMPLEMENTERS.iter().find(|(number, _)| *number == maker).map(|(_, name)| (*name).to_owned())
 }
 
-fn implementer(info: &str) -> Option<u64> {
-    hex(value(info, "CPU implementer")?)
+fn parse_implementer(info: &str) -> Option<u64> {
+    parse_hex(table_value(info, "CPU implementer")?)
 }
 
-fn hex(text: &str) -> Option<u64> {
+fn parse_hex(text: &str) -> Option<u64> {
     u64::from_str_radix(text.strip_prefix("0x")?, 16).ok()
 }
 
-/// The numbers of a list as the kernel writes it: `0-3,8`. What is no list counts for nothing.
-fn numbers(list: &str) -> Vec<u64> {
+/// Parses a list in the kernel's form, `0-3,8`. Invalid items are ignored.
+fn parse_cpu_list(list: &str) -> Vec<u64> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         Some(first.trim().parse().ok()?..=last.trim().parse::<u64>().ok()?.min(MAX_PROCESSORS))
@@ -113,7 +115,7 @@ fn numbers(list: &str) -> Vec<u64> {
     list.split(',').filter_map(range).flatten().take(usize::try_from(MAX_PROCESSORS).unwrap_or(0)).collect()
 }
 
-/// Who makes ARM processors (`MIDR_EL1.Implementer`).
+/// Manufacturers of ARM processors (`MIDR_EL1.Implementer`).
 const IMPLEMENTERS: &[(u64, &str)] = &[
     (0x41, "ARM"),
     (0x42, "Broadcom"),
@@ -129,7 +131,7 @@ const IMPLEMENTERS: &[(u64, &str)] = &[
     (0xc0, "Ampere"),
 ];
 
-/// Names of the ARM processors that servers and boards have (`MIDR_EL1.PartNum`).
+/// Names of ARM processors in servers and boards (`MIDR_EL1.PartNum`).
 const PARTS: &[(u64, u64, &str)] = &[
     (0x41, 0xd03, "Cortex-A53"),
     (0x41, 0xd04, "Cortex-A35"),
@@ -170,17 +172,9 @@ mod tests {
     }
 
     #[test]
-    fn processors_of_many_makers() {
+    fn parse_reads_cpuinfo_of_several_vendors() {
         for (info, lists, count, cores, model, vendor, threads) in [
-            (
-                XEON,
-                &["0,32", "1,33", "0,32", "1,33"][..],
-                4,
-                Some(2),
-                "Intel(R) Xeon(R) Gold 6430",
-                "GenuineIntel",
-                true,
-            ),
+            (XEON, &["0,32", "1,33", "0,32", "1,33"][..], 4, Some(2), "Intel(R) Xeon(R) Gold 6430", "GenuineIntel", true),
             (XEON, &["0", "1"], 2, Some(2), "Intel(R) Xeon(R) Gold 6430", "GenuineIntel", false),
             (XEON, &["0", ""], 2, None, "Intel(R) Xeon(R) Gold 6430", "GenuineIntel", false),
             (NEOVERSE, &[], 2, None, "Neoverse-N1", "ARM", false),
@@ -201,12 +195,12 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_the_kernel_becomes_numbers() {
+    fn parse_cpu_list_expands_ranges() {
         for (list, expected) in
             [("0", vec![0]), ("0-3,8", vec![0, 1, 2, 3, 8]), ("", vec![]), ("x,1-y,7", vec![7]), ("3-1", vec![])]
         {
-            assert_eq!(numbers(list), expected, "{list}");
+            assert_eq!(parse_cpu_list(list), expected, "{list}");
         }
-        assert_eq!(numbers("0-18446744073709551615").len(), 8192);
+        assert_eq!(parse_cpu_list("0-18446744073709551615").len(), 8192);
     }
 }

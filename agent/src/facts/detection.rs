@@ -1,43 +1,43 @@
-//! Which traits a host has: standard names for what was found, the most telling first.
+//! Detects the traits of a host: standard names for its properties, the most significant first.
 //!
-//! Each source may give a node fifty ([`MAX_TRAITS`]), and a new server has more. So the table below is an order:
-//! first what kind of machine it is, then what few machines have and people place work by, last what every machine
-//! of its architecture has. What does not fit is left out from the end, the same on each run, and a finding says
-//! how many.
+//! Each source may report at most fifty traits of a node ([`MAX_TRAITS`]), and a new server has more. So the table
+//! below is in order of significance: first the kind of machine, then traits that few machines have and that are used
+//! for placement, last what every machine of its architecture has. Traits over the limit are dropped from the end,
+//! always the same ones, and a finding says how many.
 
 use stemma_core::traits::MAX_TRAITS;
 
-use super::Seen;
+use super::HostFacts;
 use super::cpu::Cpu;
-use super::disk::Disk;
+use super::disk::BlockDevice;
 use super::firmware::Firmware;
 use super::network::Network;
 
-/// What a host was found to be.
-pub(super) struct Detected<'a> {
+/// The properties of a host from which traits are detected.
+pub(super) struct DetectionInputs<'a> {
     pub(super) architecture: &'a str,
     pub(super) cpu: &'a Cpu,
     pub(super) firmware: &'a Firmware,
     pub(super) network: &'a Network,
-    pub(super) disks: &'a [Disk],
+    pub(super) disks: &'a [BlockDevice],
 }
 
-/// What makes a host have a trait.
+/// The condition under which a host has a trait.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Sign {
-    /// `uname` says one of these.
+pub(super) enum TraitRule {
+    /// `uname` returns one of these machines.
     Machine(&'static [&'static str]),
     /// An x86 processor with all of these flags.
     X86(&'static [&'static str]),
-    /// An x86 processor of one of these makers, with the flag.
-    X86Of(&'static [&'static str], &'static str),
+    /// An x86 processor of one of these vendors, with this flag.
+    X86Vendor(&'static [&'static str], &'static str),
     /// A 64-bit ARM processor with this flag.
     Arm64(&'static str),
-    /// The processor's name begins so.
+    /// The name of the processor begins with this.
     Model(&'static str),
-    /// A core is more than one logical processor.
+    /// A core has more than one logical processor.
     Threads,
-    /// `firmware` is this.
+    /// The `firmware` fact has this value.
     Firmware(&'static str),
     /// Secure boot is on.
     SecureBoot,
@@ -45,25 +45,25 @@ pub(super) enum Sign {
     Tpm(u64),
     /// A TPM with this driver.
     TpmDriver(&'static str),
-    /// A card with virtual functions.
+    /// A network card with virtual functions.
     Sriov,
-    /// A card with remote memory access.
+    /// A network card with remote memory access.
     Rdma,
-    /// A disk that is known to spin, or known not to.
+    /// A disk that is known to rotate, or known not to rotate.
     Disk {
-        /// Whether it spins.
+        /// True if the disk rotates.
         spins: bool,
     },
 }
 
-use Sign::{Arm64, Disk as DiskThat, Machine, Model, X86, X86Of};
+use TraitRule::{Arm64, Disk as DiskThat, Machine, Model, X86, X86Vendor};
 
 const X86_MACHINES: &[&str] = &["x86_64", "i686"];
 const INTEL: &[&str] = &["GenuineIntel"];
 const AMD: &[&str] = &["AuthenticAMD", "HygonGenuine"];
 
-/// The traits that are detected, the most telling first.
-pub(super) const TRAITS: &[(&str, Sign)] = &[
+/// The traits that are detected, the most significant first.
+pub(super) const TRAITS: &[(&str, TraitRule)] = &[
     ("HW_ARCH_X86_64", Machine(&["x86_64"])),
     ("HW_ARCH_AARCH64", Machine(&["aarch64"])),
     ("HW_ARCH_ARMV6", Machine(&["armv6l"])),
@@ -78,17 +78,17 @@ pub(super) const TRAITS: &[(&str, Sign)] = &[
     ("COMPUTE_ARCH_PPC64LE", Machine(&["ppc64le"])),
     ("COMPUTE_ARCH_RISCV64", Machine(&["riscv64"])),
     ("COMPUTE_ARCH_S390X", Machine(&["s390x"])),
-    ("COMPUTE_FIRMWARE_BIOS", Sign::Firmware("bios")),
-    ("COMPUTE_FIRMWARE_UEFI", Sign::Firmware("uefi")),
-    ("COMPUTE_SECURITY_UEFI_SECURE_BOOT", Sign::SecureBoot),
+    ("COMPUTE_FIRMWARE_BIOS", TraitRule::Firmware("bios")),
+    ("COMPUTE_FIRMWARE_UEFI", TraitRule::Firmware("uefi")),
+    ("COMPUTE_SECURITY_UEFI_SECURE_BOOT", TraitRule::SecureBoot),
     ("STORAGE_DISK_SSD", DiskThat { spins: false }),
     ("STORAGE_DISK_HDD", DiskThat { spins: true }),
-    ("HW_NIC_SRIOV", Sign::Sriov),
-    ("HW_NIC_OFFLOAD_RDMA", Sign::Rdma),
-    ("HW_CPU_HYPERTHREADING", Sign::Threads),
-    ("COMPUTE_SECURITY_TPM_2_0", Sign::Tpm(2)),
-    ("COMPUTE_SECURITY_TPM_1_2", Sign::Tpm(1)),
-    // Virtualisation and what shields it.
+    ("HW_NIC_SRIOV", TraitRule::Sriov),
+    ("HW_NIC_OFFLOAD_RDMA", TraitRule::Rdma),
+    ("HW_CPU_HYPERTHREADING", TraitRule::Threads),
+    ("COMPUTE_SECURITY_TPM_2_0", TraitRule::Tpm(2)),
+    ("COMPUTE_SECURITY_TPM_1_2", TraitRule::Tpm(1)),
+    // Virtualization and its protection.
     ("HW_CPU_X86_VMX", X86(&["vmx"])),
     ("HW_CPU_X86_SVM", X86(&["svm"])),
     ("HW_CPU_X86_AMD_SEV", X86(&["sev"])),
@@ -98,7 +98,7 @@ pub(super) const TRAITS: &[(&str, Sign)] = &[
     ("HW_CPU_X86_SGX", X86(&["sgx"])),
     ("HW_CPU_PPC64LE_POWER9", Model("POWER9")),
     ("HW_CPU_PPC64LE_POWER8", Model("POWER8")),
-    // What programs are built for: wide vectors and cryptography.
+    // Instructions that programs are built for: wide vectors and cryptography.
     ("HW_CPU_X86_AVX2", X86(&["avx2"])),
     ("HW_CPU_X86_AVX512F", X86(&["avx512f"])),
     ("HW_CPU_X86_AESNI", X86(&["aes"])),
@@ -132,16 +132,16 @@ pub(super) const TRAITS: &[(&str, Sign)] = &[
     ("HW_CPU_X86_CLMUL", X86(&["pclmulqdq"])),
     ("HW_CPU_X86_PDPE1GB", X86(&["pdpe1gb"])),
     ("HW_CPU_X86_TSX", X86(&["rtm"])),
-    // What answers to the faults of processors.
-    ("HW_CPU_X86_INTEL_SPEC_CTRL", X86Of(INTEL, "ibrs")),
-    ("HW_CPU_X86_INTEL_SSBD", X86Of(INTEL, "ssbd")),
-    ("HW_CPU_X86_INTEL_MD_CLEAR", X86Of(INTEL, "md_clear")),
-    ("HW_CPU_X86_INTEL_PCID", X86Of(INTEL, "pcid")),
-    ("HW_CPU_X86_AMD_IBPB", X86Of(AMD, "ibpb")),
-    ("HW_CPU_X86_AMD_SSBD", X86Of(AMD, "ssbd")),
-    ("HW_CPU_X86_AMD_VIRT_SSBD", X86Of(AMD, "virt_ssbd")),
+    // Mitigations of processor vulnerabilities.
+    ("HW_CPU_X86_INTEL_SPEC_CTRL", X86Vendor(INTEL, "ibrs")),
+    ("HW_CPU_X86_INTEL_SSBD", X86Vendor(INTEL, "ssbd")),
+    ("HW_CPU_X86_INTEL_MD_CLEAR", X86Vendor(INTEL, "md_clear")),
+    ("HW_CPU_X86_INTEL_PCID", X86Vendor(INTEL, "pcid")),
+    ("HW_CPU_X86_AMD_IBPB", X86Vendor(AMD, "ibpb")),
+    ("HW_CPU_X86_AMD_SSBD", X86Vendor(AMD, "ssbd")),
+    ("HW_CPU_X86_AMD_VIRT_SSBD", X86Vendor(AMD, "virt_ssbd")),
     ("HW_CPU_X86_STIBP", X86(&["stibp"])),
-    // 64-bit ARM, all of it: fewer than the limit.
+    // 64-bit ARM, complete: fewer than the limit.
     ("HW_CPU_AARCH64_SVE", Arm64("sve")),
     ("HW_CPU_AARCH64_AES", Arm64("aes")),
     ("HW_CPU_AARCH64_PMULL", Arm64("pmull")),
@@ -165,7 +165,7 @@ pub(super) const TRAITS: &[(&str, Sign)] = &[
     ("HW_CPU_AARCH64_FP", Arm64("fp")),
     ("HW_CPU_AARCH64_CPUID", Arm64("cpuid")),
     ("HW_CPU_AARCH64_EVTSTRM", Arm64("evtstrm")),
-    // What only old or few processors have, and what all of them have.
+    // Flags that only old or few processors have, and flags that all have.
     ("HW_CPU_X86_ABM", X86(&["abm"])),
     ("HW_CPU_X86_SSE4A", X86(&["sse4a"])),
     ("HW_CPU_X86_FMA4", X86(&["fma4"])),
@@ -177,44 +177,44 @@ pub(super) const TRAITS: &[(&str, Sign)] = &[
     ("HW_CPU_X86_SSE2", X86(&["sse2"])),
     ("HW_CPU_X86_SSE", X86(&["sse"])),
     ("HW_CPU_X86_MMX", X86(&["mmx"])),
-    // Second names for what has one above, and how a TPM is spoken to.
-    ("HW_CPU_X86_INTEL_VMX", X86Of(INTEL, "vmx")),
-    ("HW_CPU_X86_AMD_SVM", X86Of(AMD, "svm")),
-    ("COMPUTE_SECURITY_TPM_CRB", Sign::TpmDriver("tpm_crb")),
-    ("COMPUTE_SECURITY_TPM_TIS", Sign::TpmDriver("tpm_tis")),
+    // Other standard names for traits above, and the driver of a TPM.
+    ("HW_CPU_X86_INTEL_VMX", X86Vendor(INTEL, "vmx")),
+    ("HW_CPU_X86_AMD_SVM", X86Vendor(AMD, "svm")),
+    ("COMPUTE_SECURITY_TPM_CRB", TraitRule::TpmDriver("tpm_crb")),
+    ("COMPUTE_SECURITY_TPM_TIS", TraitRule::TpmDriver("tpm_tis")),
 ];
 
-/// Writes down what the table finds, sorted, and where that is too much, how much is left out.
-pub(super) fn say(found: &Detected<'_>, seen: &mut Seen) {
-    let mut names: Vec<&str> = TRAITS.iter().filter(|(_, sign)| found.shows(*sign)).map(|(name, _)| *name).collect();
-    seen.left_out("traits", names.len().saturating_sub(MAX_TRAITS), MAX_TRAITS);
+/// Adds the detected traits, sorted. If there are too many, adds a finding with the number that is dropped.
+pub(super) fn add_traits(host: &DetectionInputs<'_>, facts: &mut HostFacts) {
+    let mut names: Vec<&str> = TRAITS.iter().filter(|(_, rule)| host.matches(*rule)).map(|(name, _)| *name).collect();
+    facts.add_limit_finding("traits", names.len().saturating_sub(MAX_TRAITS), MAX_TRAITS);
     names.truncate(MAX_TRAITS);
     names.sort_unstable();
-    seen.traits = names.into_iter().map(str::to_owned).collect();
+    facts.traits = names.into_iter().map(str::to_owned).collect();
 }
 
-impl Detected<'_> {
-    fn shows(&self, sign: Sign) -> bool {
+impl DetectionInputs<'_> {
+    fn matches(&self, rule: TraitRule) -> bool {
         let flags = &self.cpu.flags;
         let is_x86 = X86_MACHINES.contains(&self.architecture);
-        match sign {
+        match rule {
             Machine(names) => names.contains(&self.architecture),
             X86(needed) => is_x86 && needed.iter().all(|flag| flags.contains(*flag)),
-            X86Of(makers, flag) => is_x86 && self.is_made_by(makers) && flags.contains(flag),
+            X86Vendor(makers, flag) => is_x86 && self.has_vendor(makers) && flags.contains(flag),
             Arm64(flag) => self.architecture == "aarch64" && flags.contains(flag),
             Model(start) => self.cpu.model.as_deref().is_some_and(|model| model.starts_with(start)),
-            Sign::Threads => self.cpu.has_threads,
-            Sign::Firmware(kind) => self.firmware.kind == Some(kind),
-            Sign::SecureBoot => self.firmware.has_secure_boot,
-            Sign::Tpm(version) => self.firmware.tpm_version == Some(version),
-            Sign::TpmDriver(driver) => self.firmware.tpm_driver.as_deref() == Some(driver),
-            Sign::Sriov => self.network.has_sriov(),
-            Sign::Rdma => self.network.has_rdma(),
+            TraitRule::Threads => self.cpu.has_threads,
+            TraitRule::Firmware(kind) => self.firmware.kind == Some(kind),
+            TraitRule::SecureBoot => self.firmware.has_secure_boot,
+            TraitRule::Tpm(version) => self.firmware.tpm_version == Some(version),
+            TraitRule::TpmDriver(driver) => self.firmware.tpm_driver.as_deref() == Some(driver),
+            TraitRule::Sriov => self.network.has_sriov(),
+            TraitRule::Rdma => self.network.has_rdma(),
             DiskThat { spins } => self.disks.iter().any(|disk| disk.rotational() == Some(spins)),
         }
     }
 
-    fn is_made_by(&self, makers: &[&str]) -> bool {
+    fn has_vendor(&self, makers: &[&str]) -> bool {
         self.cpu.vendor.as_deref().is_some_and(|vendor| makers.contains(&vendor))
     }
 }
@@ -227,20 +227,16 @@ mod tests {
 
     use super::*;
 
-    fn detect(architecture: &str, vendor: &str, flags: &str) -> Seen {
-        let cpu = Cpu {
-            vendor: Some(vendor.to_owned()),
-            flags: flags.split(' ').map(str::to_owned).collect(),
-            ..Cpu::default()
-        };
+    fn detect(architecture: &str, vendor: &str, flags: &str) -> HostFacts {
+        let cpu = Cpu { vendor: Some(vendor.to_owned()), flags: flags.split(' ').map(str::to_owned).collect(), ..Cpu::default() };
         let (firmware, network) = (Firmware::default(), Network::default());
-        let mut seen = Seen::default();
-        say(&Detected { architecture, cpu: &cpu, firmware: &firmware, network: &network, disks: &[] }, &mut seen);
+        let mut seen = HostFacts::default();
+        add_traits(&DetectionInputs { architecture, cpu: &cpu, firmware: &firmware, network: &network, disks: &[] }, &mut seen);
         seen
     }
 
     #[test]
-    fn each_trait_is_standard_and_stands_once() {
+    fn trait_rules_are_standard_and_unique() {
         let names: BTreeSet<&str> = TRAITS.iter().map(|(name, _)| *name).collect();
         assert_eq!(names.len(), TRAITS.len());
         for name in names {
@@ -249,14 +245,9 @@ mod tests {
     }
 
     #[test]
-    fn flags_mean_what_they_mean_on_their_processor() {
+    fn cpu_flags_match_only_on_same_architecture() {
         for (architecture, vendor, flags, expected) in [
-            (
-                "x86_64",
-                "GenuineIntel",
-                "aes pcid",
-                "COMPUTE_ARCH_X86_64 HW_ARCH_X86_64 HW_CPU_X86_AESNI HW_CPU_X86_INTEL_PCID",
-            ),
+            ("x86_64", "GenuineIntel", "aes pcid", "COMPUTE_ARCH_X86_64 HW_ARCH_X86_64 HW_CPU_X86_AESNI HW_CPU_X86_INTEL_PCID"),
             ("x86_64", "AuthenticAMD", "aes pcid", "COMPUTE_ARCH_X86_64 HW_ARCH_X86_64 HW_CPU_X86_AESNI"),
             ("x86_64", "AuthenticAMD", "ssbd", "COMPUTE_ARCH_X86_64 HW_ARCH_X86_64 HW_CPU_X86_AMD_SSBD"),
             ("x86_64", "Other", "gfni pni", "COMPUTE_ARCH_X86_64 HW_ARCH_X86_64 HW_CPU_X86_SSE3"),
@@ -270,10 +261,10 @@ mod tests {
     }
 
     #[test]
-    fn of_too_many_the_least_telling_are_left_out() {
+    fn add_traits_drops_last_when_over_limit() {
         let all = TRAITS.iter().filter_map(|(_, sign)| match sign {
             X86(flags) => Some(flags.join(" ")),
-            X86Of(_, flag) => Some((*flag).to_owned()),
+            X86Vendor(_, flag) => Some((*flag).to_owned()),
             _ => None,
         });
         let flags = all.collect::<Vec<_>>().join(" ");
@@ -289,7 +280,7 @@ mod tests {
         let left_out = shown.count() + of_amd_by_flag - 50;
         assert_eq!(
             seen.findings,
-            [format!("{left_out} traits are left out of the facts: at most 50 are reported, the most telling first")]
+            [format!("{left_out} traits are omitted from the facts: at most 50 are reported, the most significant first")]
         );
     }
 }

@@ -1,11 +1,11 @@
-//! What the firmware says of the machine: `/sys/class/dmi/id`. Serial number and uuid are for root alone.
+//! The machine as its firmware describes it: `/sys/class/dmi/id`. Only root can read the serial number and uuid.
 //!
-//! A container sees the tables of the machine that it runs on; they are not its own, and left out.
+//! A container has no DMI facts: it sees the tables of the machine that it runs on.
 
-use super::source::Root;
-use super::{Seen, clean};
+use super::source::HostRoot;
+use super::{HostFacts, clean_text};
 
-/// What boards say whose maker said nothing: their letters and digits alone, without case.
+/// Placeholder values of boards whose manufacturer set none: only letters and digits, in lower case.
 const PLACEHOLDERS: &[&str] = &[
     "assettag",
     "baseboardassettag",
@@ -61,7 +61,7 @@ const PLACEHOLDERS: &[&str] = &[
     "unspecified",
 ];
 
-/// Numbers that makers leave as uuid on all of their boards, their digits alone.
+/// Uuids that manufacturers leave on all of their boards, only the digits.
 const PLACEHOLDER_UUIDS: &[&str] = &[
     "00020003000400050006000700080009",
     "0102030405060708090a0b0c0d0e0f10",
@@ -71,7 +71,7 @@ const PLACEHOLDER_UUIDS: &[&str] = &[
     "123456781234567890abcddeefaabbcc",
 ];
 
-/// The machine's own words; each absent where there are none.
+/// The DMI values. A value that is missing, unreadable or a placeholder is `None`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Dmi {
     pub(super) board: Option<String>,
@@ -82,62 +82,61 @@ pub(super) struct Dmi {
     pub(super) uuid: Option<String>,
 }
 
-/// Reads them.
-pub(super) fn read(root: &Root) -> Dmi {
-    let said = |name: &str| root.line(&format!("/sys/class/dmi/id/{name}")).and_then(|text| meant(&text));
+/// Reads the DMI values.
+pub(super) fn read(root: &HostRoot) -> Dmi {
+    let field = |name: &str| root.line(&format!("/sys/class/dmi/id/{name}")).and_then(|text| without_placeholder(&text));
     Dmi {
-        board: said("board_name"),
-        product: said("product_name"),
-        vendor: said("sys_vendor"),
-        bios_vendor: said("bios_vendor"),
-        serial: said("product_serial"),
-        uuid: root.line("/sys/class/dmi/id/product_uuid").and_then(|text| uuid(&text)),
+        board: field("board_name"),
+        product: field("product_name"),
+        vendor: field("sys_vendor"),
+        bios_vendor: field("bios_vendor"),
+        serial: field("product_serial"),
+        uuid: root.line("/sys/class/dmi/id/product_uuid").and_then(|text| parse_uuid(&text)),
     }
 }
 
 impl Dmi {
-    /// Writes the facts down.
-    pub(super) fn say(&self, seen: &mut Seen) {
-        seen.text("dmi.board", self.board.as_deref());
-        seen.text("dmi.product", self.product.as_deref());
-        seen.text("dmi.serial", self.serial.as_deref());
-        seen.text("dmi.uuid", self.uuid.as_deref());
-        seen.text("dmi.vendor", self.vendor.as_deref());
+    /// Adds the facts `dmi.*`.
+    pub(super) fn add_facts(&self, facts: &mut HostFacts) {
+        facts.add_text("dmi.board", self.board.as_deref());
+        facts.add_text("dmi.product", self.product.as_deref());
+        facts.add_text("dmi.serial", self.serial.as_deref());
+        facts.add_text("dmi.uuid", self.uuid.as_deref());
+        facts.add_text("dmi.vendor", self.vendor.as_deref());
     }
 }
 
-fn meant(text: &str) -> Option<String> {
-    let text = clean(text)?;
-    let letters = letters_of(&text);
-    let is_said = !PLACEHOLDERS.contains(&&*letters) && !is_one_repeated(&letters) && !is_counted(&letters);
-    is_said.then_some(text)
+/// Cleans a DMI value. Returns `None` for a placeholder of the manufacturer.
+fn without_placeholder(text: &str) -> Option<String> {
+    let text = clean_text(text)?;
+    let letters = alphanumeric(&text);
+    let is_real = !PLACEHOLDERS.contains(&&*letters) && !is_repeated_char(&letters) && !is_counting_up(&letters);
+    is_real.then_some(text)
 }
 
-/// The letters and digits of a text, without case.
-fn letters_of(text: &str) -> String {
+/// Returns the letters and digits of a text in lower case.
+fn alphanumeric(text: &str) -> String {
     text.chars().filter(|letter| letter.is_alphanumeric()).flat_map(char::to_lowercase).collect()
 }
 
-/// Whether there is no letter, or it is one again and again (`0000000000`, `xxxxxxxx`, `...`).
-fn is_one_repeated(letters: &str) -> bool {
-    let mut all = letters.chars();
-    all.next().is_none_or(|first| all.all(|letter| letter == first))
+/// Returns whether a text is empty or repeats one character (`0000000000`, `xxxxxxxx`).
+fn is_repeated_char(letters: &str) -> bool {
+    let mut chars = letters.chars();
+    chars.next().is_none_or(|first| chars.all(|letter| letter == first))
 }
 
-/// Whether it is counted out (`0123456789`, `123456`).
-fn is_counted(letters: &str) -> bool {
+/// Returns whether a text of at least four characters counts up from 0 or 1 (`0123456789`, `123456`).
+fn is_counting_up(letters: &str) -> bool {
     letters.len() > 3
-        && ["01234567890", "1234567890", "0123456789abcdef", "123456789abcdef"]
-            .iter()
-            .any(|all| all.starts_with(letters))
+        && ["01234567890", "1234567890", "0123456789abcdef", "123456789abcdef"].iter().any(|all| all.starts_with(letters))
 }
 
-/// A uuid in lower case. What is of another form is none, and neither is one that a maker gave to many boards.
-fn uuid(text: &str) -> Option<String> {
+/// Returns a uuid in lower case. `None` if it is malformed, or is one that a manufacturer gave to many boards.
+fn parse_uuid(text: &str) -> Option<String> {
     let uuid = uuid::Uuid::try_parse(text.trim()).ok()?;
     let digits = uuid.simple().to_string();
-    let is_said = !PLACEHOLDER_UUIDS.contains(&&*digits) && !is_one_repeated(&digits);
-    is_said.then(|| uuid.hyphenated().to_string())
+    let is_real = !PLACEHOLDER_UUIDS.contains(&&*digits) && !is_repeated_char(&digits);
+    is_real.then(|| uuid.hyphenated().to_string())
 }
 
 #[cfg(test)]
@@ -145,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_makers_silence_is_no_fact() {
+    fn dmi_omits_empty_and_placeholder_values() {
         for (text, expected) in [
             ("PowerEdge R750", Some("PowerEdge R750")),
             ("  ProLiant DL360 Gen10  ", Some("ProLiant DL360 Gen10")),
@@ -156,12 +155,12 @@ mod tests {
             ("\u{1}\u{2}", None),
             ("B\u{7}ad\nboard", Some("B ad board")),
         ] {
-            assert_eq!(meant(text).as_deref(), expected, "{text}");
+            assert_eq!(without_placeholder(text).as_deref(), expected, "{text}");
         }
     }
 
     #[test]
-    fn y09_what_a_maker_left_in_is_no_fact_in_whatever_letters() {
+    fn y09_without_placeholder_ignores_case_and_punctuation() {
         for text in [
             "Chassis Serial Number",
             "0000000000",
@@ -199,7 +198,7 @@ mod tests {
             "No Asset Tag",
             "Not Available",
         ] {
-            assert_eq!(meant(text), None, "{text}");
+            assert_eq!(without_placeholder(text), None, "{text}");
         }
         for text in [
             "7X06CTO1WW",
@@ -211,12 +210,12 @@ mod tests {
             "12",
             "R1",
         ] {
-            assert_eq!(meant(text).as_deref(), Some(text));
+            assert_eq!(without_placeholder(text).as_deref(), Some(text));
         }
     }
 
     #[test]
-    fn y09_a_uuid_is_one_and_this_machines_own() {
+    fn y09_parse_uuid_rejects_malformed_and_shared_uuids() {
         for (text, expected) in [
             ("4C4C4544-0042-3510-8052-B4C04F4E4D32", Some("4c4c4544-0042-3510-8052-b4c04f4e4d32")),
             ("Not Settable", None),
@@ -230,7 +229,7 @@ mod tests {
             ("4c4c4544-0042-3510-8052", None),
             ("", None),
         ] {
-            assert_eq!(uuid(text).as_deref(), expected, "{text}");
+            assert_eq!(parse_uuid(text).as_deref(), expected, "{text}");
         }
     }
 }

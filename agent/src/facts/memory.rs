@@ -1,19 +1,20 @@
-//! Memory: `/proc/meminfo`. How much there is, is stable; how much is free, passes.
+//! Memory: `/proc/meminfo`. The total is stable, and the free amount is volatile.
 
-use super::Seen;
-use super::source::{Root, value};
+use super::HostFacts;
+use super::source::{HostRoot, table_value};
 
-/// Writes the facts down.
-pub(super) fn say(root: &Root, seen: &mut Seen) {
+/// Adds the facts `memory.*` and `swap.*`.
+pub(super) fn add_facts(root: &HostRoot, facts: &mut HostFacts) {
     let info = root.text("/proc/meminfo").unwrap_or_default();
-    seen.number("memory.total_bytes", bytes(&info, "MemTotal"));
-    seen.number("swap.total_bytes", bytes(&info, "SwapTotal"));
-    seen.passing_number("memory.available_bytes", bytes(&info, "MemAvailable"));
-    seen.passing_number("swap.free_bytes", bytes(&info, "SwapFree"));
+    facts.add_number("memory.total_bytes", read_bytes(&info, "MemTotal"));
+    facts.add_number("swap.total_bytes", read_bytes(&info, "SwapTotal"));
+    facts.add_volatile_number("memory.available_bytes", read_bytes(&info, "MemAvailable"));
+    facts.add_volatile_number("swap.free_bytes", read_bytes(&info, "SwapFree"));
 }
 
-fn bytes(info: &str, key: &str) -> Option<u64> {
-    value(info, key)?.strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+/// Returns an amount in `/proc/meminfo`, which has it in kB, in bytes.
+fn read_bytes(info: &str, key: &str) -> Option<u64> {
+    table_value(info, key)?.strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 #[cfg(test)]
@@ -21,9 +22,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kilobytes_become_bytes() {
-        let info =
-            "MemTotal:       16314808 kB\nMemFree:  1 kB\nSwapTotal:             0 kB\nHugePages_Total:       0\n";
+    fn read_bytes_converts_kilobytes() {
+        let info = "MemTotal:       16314808 kB\nMemFree:  1 kB\nSwapTotal:             0 kB\nHugePages_Total:       0\n";
         for (text, key, expected) in [
             (info, "MemTotal", Some(16_706_363_392)),
             (info, "SwapTotal", Some(0)),
@@ -34,7 +34,7 @@ mod tests {
             ("MemTotal: -1 kB", "MemTotal", None),
             ("", "MemTotal", None),
         ] {
-            assert_eq!(bytes(text, key), expected, "{text} {key}");
+            assert_eq!(read_bytes(text, key), expected, "{text} {key}");
         }
     }
 }

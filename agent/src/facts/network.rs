@@ -1,16 +1,18 @@
-//! Networks: `/sys/class/net` for what interfaces there are, their addresses by sysinfo (IPv4) and
-//! `/proc/net/if_inet6` (IPv6, which alone tells temporary addresses from lasting ones).
+//! Networks: interfaces from `/sys/class/net`, IPv4 addresses from sysinfo, and IPv6 addresses from
+//! `/proc/net/if_inet6`, the only source that distinguishes temporary addresses.
 //!
-//! A fact must not change by itself, so not every interface is one:
-//! - one with hardware (or a hypervisor's) behind it is, unless it is a virtual function of a card that this host
-//!   itself has: those are handed to guests and come back;
-//! - a VLAN, bond, team or bridge is, if below it there is one that is: a host's address often stands there;
-//! - what else there is in software (loopback, bridges of containers and guests, veth, tap, tunnels, macvlan) is not;
-//! - where no interface is by these rules, as in a container, the one of the default route is, alone.
+//! A fact must not change by itself, so not every interface is reported:
+//! - An interface that is backed by hardware, real or virtual, is reported. An exception is a virtual function of a
+//!   card of this host, because virtual functions are passed to guests and come back.
+//! - A VLAN, bond, team or bridge is reported if an interface below it is reported, because it often has the host's
+//!   address.
+//! - Other software interfaces (loopback, bridges of containers and guests, veth, tap, tunnels, macvlan) are not
+//!   reported.
+//! - If these rules select no interface, as in a container, only the one of the default route is reported.
 //!
-//! An address is a fact if it is no loopback, link-local, multicast, temporary or tentative one. An interface whose
-//! name has a dot (`eth0.100`) would be two keys of a path: its addresses are in `network.addresses`, and it has no
-//! facts of its own.
+//! An address is reported unless it is loopback, link-local, multicast, temporary or tentative. An interface with a dot
+//! in its name (`eth0.100`) would be two keys of a fact's path. So its addresses are in `network.addresses`, and it has
+//! no `network.interfaces.*` facts.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -19,41 +21,41 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use serde_json::Value;
 use sysinfo::{NetworkData, Networks};
 
-use super::source::Root;
-use super::{Seen, is_key};
+use super::source::HostRoot;
+use super::{HostFacts, is_key};
 
-/// The most interfaces that are facts; a finding says how many are left out.
+/// Maximum number of interfaces that are reported. A finding says how many are omitted.
 const MAX_INTERFACES: usize = 64;
-/// The most addresses of a host.
+/// Maximum number of addresses of a host.
 const MAX_ADDRESSES: usize = 256;
-/// How deep interfaces stand on one another, as a bridge on a VLAN on a bond.
+/// Maximum depth of stacked interfaces, such as a bridge on a VLAN on a bond.
 const MAX_DEPTH: usize = 8;
-/// Flags of an IPv6 address: temporary, failed and tentative.
-const PASSING_IPV6: u8 = 0x01 | 0x08 | 0x40;
-/// Flags of a route: in use, and one that refuses.
+/// Flags of a volatile IPv6 address: temporary, failed (duplicate), and tentative.
+const VOLATILE_IPV6_FLAGS: u8 = 0x01 | 0x08 | 0x40;
+/// Flags of a route: in use, and reject.
 const ROUTE_UP: u32 = 0x1;
 const ROUTE_REJECT: u32 = 0x200;
-/// `addr_assign_type` of a hardware address that was made up when the interface was.
-const RANDOM: u64 = 1;
+/// `addr_assign_type` of a random hardware address.
+const ADDR_ASSIGN_RANDOM: u64 = 1;
 
-/// An address of an interface.
-pub(super) type Addressed = (String, IpAddr);
+/// The name of an interface and one of its addresses.
+pub(super) type InterfaceAddress = (String, IpAddr);
 
-/// An interface as `/sys/class/net` tells of it.
+/// An interface in `/sys/class/net`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Interface {
     name: String,
     has_device: bool,
     is_virtual_function: bool,
     kind: Option<String>,
-    lower: Vec<String>,
+    lower_names: Vec<String>,
     mac: Option<String>,
     mtu: Option<u64>,
     has_sriov: bool,
     has_rdma: bool,
 }
 
-/// What of the networks is a fact.
+/// The interfaces and addresses that are reported.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Network {
     interfaces: Vec<Interface>,
@@ -61,134 +63,142 @@ pub(super) struct Network {
     source: Option<IpAddr>,
 }
 
-/// IPv4 addresses by interface, as the kernel has them now.
-pub(super) fn ipv4() -> Vec<Addressed> {
-    // Without a list there are no IPv4 facts; what the kernel says of the interfaces stands in `/sys` all the same.
+/// Returns the current IPv4 addresses by interface.
+pub(super) fn read_ipv4() -> Vec<InterfaceAddress> {
+    // Without this list there are no IPv4 facts. The interfaces are in `/sys` anyway.
     let Ok(networks) = Networks::new_with_refreshed_list() else { return Vec::new() };
-    let of = |(name, data): (&OsString, &NetworkData)| -> Vec<Addressed> {
+    let to_addresses = |(name, data): (&OsString, &NetworkData)| -> Vec<InterfaceAddress> {
         let Some(name) = name.to_str() else { return Vec::new() };
         let addresses = data.ip_networks().iter().map(|network| network.addr);
         addresses.filter(IpAddr::is_ipv4).map(|address| (name.to_owned(), address)).collect()
     };
-    networks.iter().flat_map(of).collect()
+    networks.iter().flat_map(to_addresses).collect()
 }
 
-/// The address that the default route would send from: a UDP socket is connected, which sends nothing. Its ends
-/// are addresses kept for documentation, so that no host has a narrower route to them.
-pub(super) fn source() -> Option<IpAddr> {
+/// Returns the source address of the default route. Connecting a UDP socket sends nothing. The destinations are
+/// documentation addresses, so no host has a more specific route to them.
+pub(super) fn default_source() -> Option<IpAddr> {
     let v4 = (Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::new(203, 0, 113, 1).into());
     let v6 = (Ipv6Addr::UNSPECIFIED.into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into());
-    let from = |(own, there): (IpAddr, IpAddr)| {
-        let socket = UdpSocket::bind(SocketAddr::new(own, 0)).ok()?;
-        socket.connect(SocketAddr::new(there, 9)).ok()?;
+    let from = |(local, remote): (IpAddr, IpAddr)| {
+        let socket = UdpSocket::bind(SocketAddr::new(local, 0)).ok()?;
+        socket.connect(SocketAddr::new(remote, 9)).ok()?;
         Some(socket.local_addr().ok()?.ip())
     };
     [v4, v6].into_iter().filter_map(from).find(is_global)
 }
 
-/// Reads what the rules above keep. `ipv4` and `source` come from this module's functions of these names.
-pub(super) fn read(root: &Root, ipv4: &[Addressed], source: Option<IpAddr>) -> Network {
+/// Reads the interfaces and addresses that the rules of this module select. `ipv4` comes from [`read_ipv4`], and
+/// `source` from [`default_source`].
+pub(super) fn read(root: &HostRoot, ipv4: &[InterfaceAddress], source: Option<IpAddr>) -> Network {
     let all: Vec<Interface> = root.names("/sys/class/net").into_iter().map(|name| interface(root, name)).collect();
-    let routed = routed_ipv4(&root.text("/proc/net/route").unwrap_or_default())
-        .or_else(|| routed_ipv6(&root.text("/proc/net/ipv6_route").unwrap_or_default()));
-    let ipv6 = lasting_ipv6(&root.text("/proc/net/if_inet6").unwrap_or_default());
-    choose(&all, routed.as_deref(), ipv4.iter().cloned().chain(ipv6), source)
+    let routed = default_route_ipv4(&root.text("/proc/net/route").unwrap_or_default())
+        .or_else(|| default_route_ipv6(&root.text("/proc/net/ipv6_route").unwrap_or_default()));
+    let ipv6 = stable_ipv6(&root.text("/proc/net/if_inet6").unwrap_or_default());
+    select(&all, routed.as_deref(), ipv4.iter().cloned().chain(ipv6), source)
 }
 
 impl Network {
-    /// Writes the facts down.
-    pub(super) fn say(&self, seen: &mut Seen) {
-        let mut all: Vec<IpAddr> = self.addresses.values().flatten().copied().collect();
-        all.sort_unstable();
-        all.dedup();
-        seen.left_out("addresses", all.len().saturating_sub(MAX_ADDRESSES), MAX_ADDRESSES);
-        all.truncate(MAX_ADDRESSES);
-        seen.value("network.address", self.source.map(|address| address.to_string().into()));
-        seen.value("network.addresses", texts(&all));
+    /// Adds the facts `network.*`.
+    pub(super) fn add_facts(&self, facts: &mut HostFacts) {
+        let mut addresses: Vec<IpAddr> = self.addresses.values().flatten().copied().collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        facts.add_limit_finding("addresses", addresses.len().saturating_sub(MAX_ADDRESSES), MAX_ADDRESSES);
+        addresses.truncate(MAX_ADDRESSES);
+        facts.add_value("network.address", self.source.map(|address| address.to_string().into()));
+        facts.add_value("network.addresses", to_json(&addresses));
         let named: Vec<&Interface> = self.interfaces.iter().filter(|one| is_key(&one.name)).collect();
-        for one in named.iter().take(MAX_INTERFACES) {
-            let at = |last: &str| format!("network.interfaces.{}.{last}", one.name);
-            let own = self.addresses.get(&one.name).map(Vec::as_slice).unwrap_or_default();
-            seen.value(&at("addresses"), texts(&own[..own.len().min(MAX_ADDRESSES)]));
-            seen.text(&at("mac"), one.mac.as_deref());
-            seen.number(&at("mtu"), one.mtu);
+        for interface in named.iter().take(MAX_INTERFACES) {
+            let at = |last: &str| format!("network.interfaces.{}.{last}", interface.name);
+            let ips = self.addresses.get(&interface.name).map(Vec::as_slice).unwrap_or_default();
+            facts.add_value(&at("addresses"), to_json(&ips[..ips.len().min(MAX_ADDRESSES)]));
+            facts.add_text(&at("mac"), interface.mac.as_deref());
+            facts.add_number(&at("mtu"), interface.mtu);
         }
-        seen.left_out("interfaces", named.len().saturating_sub(MAX_INTERFACES), MAX_INTERFACES);
+        facts.add_limit_finding("interfaces", named.len().saturating_sub(MAX_INTERFACES), MAX_INTERFACES);
     }
 
-    /// Whether a card can be shared out as virtual functions.
+    /// Returns whether a card supports virtual functions.
     pub(super) fn has_sriov(&self) -> bool {
         self.interfaces.iter().any(|one| one.has_sriov)
     }
 
-    /// Whether a card has remote memory access.
+    /// Returns whether a card has remote memory access.
     pub(super) fn has_rdma(&self) -> bool {
         self.interfaces.iter().any(|one| one.has_rdma)
     }
 }
 
-fn choose(
+/// Selects the interfaces and addresses to report from all that exist. `routed` is the interface of the default route,
+/// and `source` is the source address of that route. A source address that is not the host's own is replaced by the
+/// first address of `routed`.
+fn select(
     all: &[Interface],
     routed: Option<&str>,
-    addresses: impl IntoIterator<Item = Addressed>,
+    addresses: impl IntoIterator<Item = InterfaceAddress>,
     source: Option<IpAddr>,
 ) -> Network {
-    let mut kept: Vec<&Interface> = all.iter().filter(|one| stays(one, all, MAX_DEPTH)).collect();
-    if kept.is_empty() {
-        kept.extend(all.iter().find(|one| Some(&*one.name) == routed));
+    let mut selected: Vec<&Interface> = all.iter().filter(|one| is_stable(one, all, MAX_DEPTH)).collect();
+    if selected.is_empty() {
+        selected.extend(all.iter().find(|one| Some(&*one.name) == routed));
     }
-    let mut own: BTreeMap<String, Vec<IpAddr>> = BTreeMap::new();
+    let mut own_ips: BTreeMap<String, Vec<IpAddr>> = BTreeMap::new();
     let mut on_loopback = Vec::new();
     for (name, address) in addresses.into_iter().filter(|(_, address)| is_global(address)) {
         if name == "lo" {
             on_loopback.push(address);
-        } else if kept.iter().any(|one| one.name == name) {
-            own.entry(name).or_default().push(address);
+        } else if selected.iter().any(|one| one.name == name) {
+            own_ips.entry(name).or_default().push(address);
         }
     }
-    for list in own.values_mut() {
+    for list in own_ips.values_mut() {
         list.sort_unstable();
         list.dedup();
     }
-    // A host that tells its routers where it is (BGP) sends from an address on its loopback interface.
-    let is_own = |address: &IpAddr| on_loopback.contains(address) || own.values().any(|list| list.contains(address));
-    let source = source.filter(is_own).or_else(|| own.get(routed?)?.first().copied());
-    Network { interfaces: kept.into_iter().cloned().collect(), addresses: own, source }
+    // A host that announces its address to routers (BGP) sends from an address of its loopback interface.
+    let is_own = |address: &IpAddr| on_loopback.contains(address) || own_ips.values().any(|list| list.contains(address));
+    let source = source.filter(is_own).or_else(|| own_ips.get(routed?)?.first().copied());
+    Network { interfaces: selected.into_iter().cloned().collect(), addresses: own_ips, source }
 }
 
-fn stays(one: &Interface, all: &[Interface], depth: usize) -> bool {
-    if one.has_device {
-        return !one.is_virtual_function;
+/// Returns whether an interface exists permanently: it is hardware, or a VLAN, bond, bridge or team on a permanent
+/// interface.
+fn is_stable(interface: &Interface, all: &[Interface], depth: usize) -> bool {
+    if interface.has_device {
+        return !interface.is_virtual_function;
     }
-    let is_stacked = matches!(one.kind.as_deref(), None | Some("vlan" | "bond" | "bridge" | "team"));
-    let is_below = |other: &&Interface| one.lower.contains(&other.name);
-    is_stacked && depth > 0 && all.iter().filter(is_below).any(|lower| stays(lower, all, depth - 1))
+    let is_stacked = matches!(interface.kind.as_deref(), None | Some("vlan" | "bond" | "bridge" | "team"));
+    let is_below = |other: &&Interface| interface.lower_names.contains(&other.name);
+    is_stacked && depth > 0 && all.iter().filter(is_below).any(|lower| is_stable(lower, all, depth - 1))
 }
 
-fn interface(root: &Root, name: String) -> Interface {
+/// Reads one interface from `/sys/class/net`. A random hardware address is omitted.
+fn interface(root: &HostRoot, name: String) -> Interface {
     let at = |file: &str| format!("/sys/class/net/{name}/{file}");
     let uevent = root.text(&at("uevent")).unwrap_or_default();
     let files = root.names(&format!("/sys/class/net/{name}"));
     let mac = root.line(&at("address")).filter(|mac| is_mac(mac));
     Interface {
-        has_device: root.has(&at("device")),
-        is_virtual_function: root.has(&at("device/physfn")),
+        has_device: root.exists(&at("device")),
+        is_virtual_function: root.exists(&at("device/physfn")),
         kind: uevent.lines().find_map(|line| line.strip_prefix("DEVTYPE=")).map(str::to_owned),
-        lower: files.iter().filter_map(|file| file.strip_prefix("lower_")).map(str::to_owned).collect(),
-        mac: mac.filter(|_| root.number(&at("addr_assign_type")) != Some(RANDOM)),
+        lower_names: files.iter().filter_map(|file| file.strip_prefix("lower_")).map(str::to_owned).collect(),
+        mac: mac.filter(|_| root.number(&at("addr_assign_type")) != Some(ADDR_ASSIGN_RANDOM)),
         mtu: root.number(&at("mtu")),
         has_sriov: root.number(&at("device/sriov_totalvfs")).is_some_and(|most| most > 0),
-        has_rdma: root.has(&at("device/infiniband")),
+        has_rdma: root.exists(&at("device/infiniband")),
         name,
     }
 }
 
-/// Octets in hexadecimal, joined by colons, not all zero.
+/// Returns whether a text is octets in hexadecimal, separated by colons, and not all zero.
 fn is_mac(text: &str) -> bool {
     let is_octet = |part: &str| part.len() == 2 && part.bytes().all(|byte| byte.is_ascii_hexdigit());
     text.len() <= 59 && text.split(':').all(is_octet) && text.bytes().any(|byte| byte != b'0' && byte != b':')
 }
 
+/// Returns whether other hosts can use an address: it is not loopback, link-local, multicast or unspecified.
 fn is_global(address: &IpAddr) -> bool {
     let is_local = match address {
         IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast() || v4.octets()[0] == 0,
@@ -197,20 +207,20 @@ fn is_global(address: &IpAddr) -> bool {
     !is_local && !address.is_loopback() && !address.is_unspecified() && !address.is_multicast()
 }
 
-/// `/proc/net/if_inet6`: address, index, prefix, scope, flags, name.
-fn lasting_ipv6(table: &str) -> Vec<Addressed> {
+/// Parses `/proc/net/if_inet6`: address, index, prefix, scope, flags, name. Volatile addresses are omitted.
+fn stable_ipv6(table: &str) -> Vec<InterfaceAddress> {
     let row = |line: &str| {
         let mut fields = line.split_ascii_whitespace();
         let address = u128::from_str_radix(fields.next()?, 16).ok()?;
         let flags = u8::from_str_radix(fields.nth(3)?, 16).ok()?;
         let name = fields.next()?.to_owned();
-        (flags & PASSING_IPV6 == 0).then(|| (name, Ipv6Addr::from(address).into()))
+        (flags & VOLATILE_IPV6_FLAGS == 0).then(|| (name, Ipv6Addr::from(address).into()))
     };
     table.lines().filter_map(row).collect()
 }
 
-/// `/proc/net/route`: the interface of the default route with the least metric.
-fn routed_ipv4(table: &str) -> Option<String> {
+/// Parses `/proc/net/route`. Returns the interface of the default route with the lowest metric.
+fn default_route_ipv4(table: &str) -> Option<String> {
     let row = |line: &str| {
         let fields: Vec<&str> = line.split_ascii_whitespace().collect();
         let [name, "00000000", _, flags, _, _, metric, "00000000", ..] = fields[..] else { return None };
@@ -220,8 +230,8 @@ fn routed_ipv4(table: &str) -> Option<String> {
     table.lines().filter_map(row).min().map(|(_, name)| name)
 }
 
-/// `/proc/net/ipv6_route`: the same.
-fn routed_ipv6(table: &str) -> Option<String> {
+/// Parses `/proc/net/ipv6_route`, like [`default_route_ipv4`].
+fn default_route_ipv6(table: &str) -> Option<String> {
     let row = |line: &str| {
         let fields: Vec<&str> = line.split_ascii_whitespace().collect();
         let [to, "00", _, _, _, metric, _, _, flags, name] = fields[..] else { return None };
@@ -232,7 +242,7 @@ fn routed_ipv6(table: &str) -> Option<String> {
     table.lines().filter_map(row).min().map(|(_, name)| name)
 }
 
-fn texts(addresses: &[IpAddr]) -> Option<Value> {
+fn to_json(addresses: &[IpAddr]) -> Option<Value> {
     (!addresses.is_empty()).then(|| addresses.iter().map(ToString::to_string).collect())
 }
 
@@ -246,15 +256,15 @@ mod tests {
 
     fn software(name: &str, kind: Option<&str>, lower: &[&str]) -> Interface {
         let lower = lower.iter().map(|&name| name.to_owned()).collect();
-        Interface { name: name.into(), kind: kind.map(str::to_owned), lower, ..Interface::default() }
+        Interface { name: name.into(), kind: kind.map(str::to_owned), lower_names: lower, ..Interface::default() }
     }
 
-    fn kept(all: &[Interface], routed: Option<&str>) -> Vec<String> {
-        choose(all, routed, [], None).interfaces.into_iter().map(|one| one.name).collect()
+    fn selected_names(all: &[Interface], routed: Option<&str>) -> Vec<String> {
+        select(all, routed, [], None).interfaces.into_iter().map(|one| one.name).collect()
     }
 
     #[test]
-    fn interfaces_that_come_and_go_are_no_facts() {
+    fn select_omits_temporary_interfaces() {
         let host = [
             Interface { is_virtual_function: true, ..hardware("ens1f0v0") },
             software("bond0", Some("bond"), &["eno1", "eno2"]),
@@ -273,16 +283,16 @@ mod tests {
             software("vnet0", None, &[]),
             software("wg0", Some("wireguard"), &[]),
         ];
-        assert_eq!(kept(&host, Some("br-lan")), ["bond0", "bond0.100", "br-lan", "eno1", "eno2", "team0"]);
+        assert_eq!(selected_names(&host, Some("br-lan")), ["bond0", "bond0.100", "br-lan", "eno1", "eno2", "team0"]);
         let container = [software("eth0", None, &[]), software("lo", None, &[]), software("veth1", None, &[])];
-        assert_eq!(kept(&container, Some("eth0")), ["eth0"]);
-        assert!(kept(&container, None).is_empty());
+        assert_eq!(selected_names(&container, Some("eth0")), ["eth0"]);
+        assert!(selected_names(&container, None).is_empty());
         let ring = [software("a", Some("bond"), &["b"]), software("b", Some("bond"), &["a"])];
-        assert!(kept(&ring, None).is_empty());
+        assert!(selected_names(&ring, None).is_empty());
     }
 
     #[test]
-    fn local_and_foreign_addresses_are_no_facts() {
+    fn select_omits_local_and_foreign_addresses() {
         let all = [hardware("eth0"), software("docker0", Some("bridge"), &[]), software("lo", None, &[])];
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();
         let said = [
@@ -306,25 +316,25 @@ mod tests {
             (Some("172.17.0.1"), "10.0.0.9"),
             (None, "10.0.0.9"),
         ] {
-            let network = choose(&all, Some("eth0"), said(), source.map(ip));
+            let network = select(&all, Some("eth0"), said(), source.map(ip));
             assert_eq!(network.source, Some(ip(expected)));
             assert_eq!(network.addresses["eth0"], ["10.0.0.9", "10.0.0.10", "fd00::2"].map(ip));
             assert_eq!(network.addresses.len(), 1);
         }
-        assert_eq!(choose(&all, None, said(), None).source, None);
+        assert_eq!(select(&all, None, said(), None).source, None);
     }
 
     #[test]
-    fn a_passing_ipv6_address_is_no_fact() {
+    fn stable_ipv6_omits_temporary_address() {
         let row = |flags: &str| format!("20010db8000000000000000000000001 02 40 00 {flags}     eth0\n");
         for (flags, lasts) in [("80", true), ("00", true), ("20", true), ("01", false), ("40", false), ("08", false)] {
-            assert_eq!(lasting_ipv6(&row(flags)).len() == 1, lasts, "{flags}");
+            assert_eq!(stable_ipv6(&row(flags)).len() == 1, lasts, "{flags}");
         }
-        assert!(lasting_ipv6("x\n\n1 2 3\n20010db8000000000000000000000001ff 02 40 00 80 eth0\n").is_empty());
+        assert!(stable_ipv6("x\n\n1 2 3\n20010db8000000000000000000000001ff 02 40 00 80 eth0\n").is_empty());
     }
 
     #[test]
-    fn the_default_route_is_the_one_of_least_metric() {
+    fn default_route_has_lowest_metric() {
         let head = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n";
         let row = |name: &str, to: &str, flags: &str, metric: u32| {
             format!("{name}\t{to}\t010200C0\t{flags}\t0\t0\t{metric}\t00000000\t0\t0\t0\n")
@@ -337,7 +347,7 @@ mod tests {
             (head.to_owned(), None),
             ("garbage\n\0".to_owned(), None),
         ] {
-            assert_eq!(routed_ipv4(&table).as_deref(), expected, "{table}");
+            assert_eq!(default_route_ipv4(&table).as_deref(), expected, "{table}");
         }
         let zero = "0".repeat(32);
         let v6 = |flags: &str, name: &str| {
@@ -349,12 +359,12 @@ mod tests {
             (v6("00000003", "lo"), None),
             (v6("zz", "eth0"), None),
         ] {
-            assert_eq!(routed_ipv6(&table).as_deref(), expected, "{table}");
+            assert_eq!(default_route_ipv6(&table).as_deref(), expected, "{table}");
         }
     }
 
     #[test]
-    fn a_hardware_address_is_octets() {
+    fn is_mac_requires_colon_separated_octets() {
         for (text, expected) in [
             ("52:54:00:12:34:56", true),
             ("00:00:00:00:00:00", false),

@@ -1,17 +1,17 @@
-//! The operating system: os-release, the kernel's own words, names of the host, the time zone.
+//! The operating system: os-release, uname, host names, the time zone.
 
 use std::borrow::Cow;
 
 use stemma_core::input::facts::is_host_name;
-use stemma_core::time::zone_name;
+use stemma_core::time::time_zone_name;
 
-use super::source::Root;
-use super::{Seen, clean};
+use super::source::HostRoot;
+use super::{HostFacts, clean_text};
 
-/// Where distributions have the time zones, first the one that goes before the other.
-const DATABASES: [&str; 2] = ["/usr/share/zoneinfo", "/etc/zoneinfo"];
+/// Directories of the time zone database, in order of precedence.
+const ZONEINFO_DIRS: [&str; 2] = ["/usr/share/zoneinfo", "/etc/zoneinfo"];
 
-/// What `uname` says.
+/// The names that the system call `uname` returns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Uname {
     pub(super) system: String,
@@ -20,60 +20,64 @@ pub(super) struct Uname {
     pub(super) machine: String,
 }
 
-/// Asks the kernel.
-pub(super) fn uname() -> Uname {
-    let said = rustix::system::uname();
+/// Calls `uname`. Bytes that are not UTF-8 are replaced.
+pub(super) fn read_uname() -> Uname {
+    let names = rustix::system::uname();
     Uname {
-        system: said.sysname().to_string_lossy().into_owned(),
-        node: said.nodename().to_string_lossy().into_owned(),
-        release: said.release().to_string_lossy().into_owned(),
-        machine: said.machine().to_string_lossy().into_owned(),
+        system: names.sysname().to_string_lossy().into_owned(),
+        node: names.nodename().to_string_lossy().into_owned(),
+        release: names.release().to_string_lossy().into_owned(),
+        machine: names.machine().to_string_lossy().into_owned(),
     }
 }
 
-/// Writes the facts down.
-pub(super) fn say(root: &Root, uname: &Uname, seen: &mut Seen) {
-    seen.name("architecture", Some(&*uname.machine));
-    seen.name("kernel.name", Some(&*uname.system));
-    seen.text("kernel.release", clean(&uname.release).as_deref());
+/// Adds the stable facts about the operating system, the host's names and the time zone.
+pub(super) fn add_facts(root: &HostRoot, uname: &Uname, facts: &mut HostFacts) {
+    facts.add_name("architecture", Some(&*uname.machine));
+    facts.add_name("kernel.name", Some(&*uname.system));
+    facts.add_text("kernel.release", clean_text(&uname.release).as_deref());
     let release = root.text("/etc/os-release").or_else(|| root.text("/usr/lib/os-release")).unwrap_or_default();
     for (path, key) in
         [("os.codename", "VERSION_CODENAME"), ("os.id", "ID"), ("os.name", "PRETTY_NAME"), ("os.version", "VERSION_ID")]
     {
-        seen.text(path, assigned(&release, key).and_then(|text| clean(&text)).as_deref());
+        facts.add_text(path, shell_value(&release, key).and_then(|text| clean_text(&text)).as_deref());
     }
     let short = uname.node.split('.').next().unwrap_or_default();
-    seen.name("hostname", Some(short).filter(|name| is_host_name(name)));
-    seen.name("fqdn", full_name(&uname.node, &root.text("/etc/hosts").unwrap_or_default()));
-    seen.text("timezone", zone(root).as_deref());
+    facts.add_name("hostname", Some(short).filter(|name| is_host_name(name)));
+    facts.add_name("fqdn", qualified_name(&uname.node, &root.text("/etc/hosts").unwrap_or_default()));
+    facts.add_text("timezone", time_zone(root).as_deref());
 }
 
-/// The time zone that programs have: the named one whose rules are those of `/etc/localtime`. A name alone says nothing: another zone may be
-/// mounted or copied over the file, and `/etc/timezone` be older than it. Where there is no file, also behind a link, programs have UTC.
-fn zone(root: &Root) -> Option<String> {
-    if !root.has("/etc/localtime") {
+/// Returns the time zone that programs use. Its name comes from the link `/etc/localtime` or from `/etc/timezone`, and
+/// counts only if the rules of that zone equal `/etc/localtime`: another zone may be mounted or copied over that file,
+/// and `/etc/timezone` may be out of date. If `/etc/localtime`, or the target of its link, does not exist, programs use
+/// UTC.
+fn time_zone(root: &HostRoot) -> Option<String> {
+    if !root.exists("/etc/localtime") {
         return Some("UTC".to_owned());
     }
     let rules = root.bytes("/etc/localtime")?;
-    let linked = root.link("/etc/localtime").and_then(|link| zone_of(&link).map(str::to_owned));
-    let mut named = linked.into_iter().chain(root.line("/etc/timezone")).filter(|zone| is_zone(zone));
+    let linked = root.read_link("/etc/localtime").and_then(|link| zone_from_link(&link).map(str::to_owned));
+    let mut named = linked.into_iter().chain(root.line("/etc/timezone")).filter(|zone| is_zone_name(zone));
     named.find(|zone| has_rules(root, zone, &rules))
 }
 
-/// Whether the zone of that name has these rules. The first database that has the name decides: where `/etc/localtime` is a link into the other
-/// one, that one would be compared with itself, and says nothing against the first. What is mounted over a zone's file are another one's rules.
-fn has_rules(root: &Root, zone: &str, rules: &[u8]) -> bool {
-    let path = DATABASES.iter().map(|database| format!("{database}/{zone}")).find(|path| root.has(path));
+/// Returns whether a named zone has these rules (the content of `/etc/localtime`). Only the first database that has the
+/// name is compared. If `/etc/localtime` links into the second database, a comparison with the second would compare the
+/// file with itself. A zone file with a mount over it does not count.
+fn has_rules(root: &HostRoot, zone: &str, rules: &[u8]) -> bool {
+    let path = ZONEINFO_DIRS.iter().map(|database| format!("{database}/{zone}")).find(|path| root.exists(path));
     path.is_some_and(|path| !root.is_mounted_over(&path) && root.bytes(&path).is_some_and(|named| named == rules))
 }
 
-/// The last value that a file of `KEY=VALUE` lines gives a key, its quotes taken off as a shell would.
-fn assigned(text: &str, key: &str) -> Option<String> {
-    let value = |line: &str| Some(unquoted(line.trim().strip_prefix(key)?.strip_prefix('=')?));
+/// Returns the last value of a key in a file of `KEY=VALUE` lines, unquoted as a shell would.
+fn shell_value(text: &str, key: &str) -> Option<String> {
+    let value = |line: &str| Some(unquote(line.trim().strip_prefix(key)?.strip_prefix('=')?));
     text.lines().filter_map(value).next_back()
 }
 
-fn unquoted(value: &str) -> String {
+/// Removes the quotes and backslashes of a value, as a shell would.
+fn unquote(value: &str) -> String {
     let inner = |quote: char| value.strip_prefix(quote).and_then(|rest| rest.strip_suffix(quote));
     if let Some(plain) = inner('\'') {
         return plain.to_owned();
@@ -86,9 +90,9 @@ fn unquoted(value: &str) -> String {
     text
 }
 
-/// The host's name if it has a domain, else the first name of its line in `/etc/hosts`, as `hostname -f` gives it
-/// there. DNS is not asked: it takes time, and answers differently at times.
-fn full_name<'a>(node: &'a str, hosts: &'a str) -> Option<&'a str> {
+/// Returns the host's name if it has a domain, else the first name of its line in `/etc/hosts`, as `hostname -f` does.
+/// DNS is not queried, because it takes time and its answers vary.
+fn qualified_name<'a>(node: &'a str, hosts: &'a str) -> Option<&'a str> {
     let is_full = |name: &&str| name.contains('.') && is_host_name(name);
     if node.contains('.') {
         return Some(node).filter(is_full);
@@ -101,23 +105,25 @@ fn full_name<'a>(node: &'a str, hosts: &'a str) -> Option<&'a str> {
     hosts.lines().filter_map(named).find(is_full)
 }
 
-fn zone_of(link: &str) -> Option<&str> {
+/// Returns the zone name in the target of the link `/etc/localtime`.
+fn zone_from_link(link: &str) -> Option<&str> {
     let (_, zone) = link.split_once("zoneinfo/")?;
     Some(zone.strip_prefix("posix/").or_else(|| zone.strip_prefix("right/")).unwrap_or(zone))
 }
 
-/// Whether the IANA has a zone of that name. Not each file of the database is one: `posixrules` and `localtime` stand there too.
-fn is_zone(zone: &str) -> bool {
-    zone_name(zone).is_ok()
+/// Returns whether the IANA database has a zone of this name. Not each file of the directory is a zone: `posixrules`
+/// and `localtime` are there too.
+fn is_zone_name(zone: &str) -> bool {
+    time_zone_name(zone).is_ok()
 }
 
-/// How long it runs and how much it has to do: these pass.
-pub(super) fn say_passing(root: &Root, seen: &mut Seen) {
+/// Adds uptime and load, which are volatile.
+pub(super) fn add_volatile_facts(root: &HostRoot, facts: &mut HostFacts) {
     let uptime = root.line("/proc/uptime").unwrap_or_default();
-    seen.passing_number("uptime_seconds", uptime.split('.').next().and_then(|seconds| seconds.parse().ok()));
+    facts.add_volatile_number("uptime_seconds", uptime.split('.').next().and_then(|seconds| seconds.parse().ok()));
     let load: Cow<'_, str> = root.line("/proc/loadavg").unwrap_or_default().into();
     for (path, word) in ["load.1m", "load.5m", "load.15m"].into_iter().zip(load.split_ascii_whitespace()) {
-        seen.passing_decimal(path, word.parse().ok());
+        facts.add_volatile_decimal(path, word.parse().ok());
     }
 }
 
@@ -126,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn os_release_is_read_as_a_shell_would() {
+    fn shell_value_reads_os_release_like_shell() {
         let text = "NAME=x\nID=debian\n# ID=comment\nPRETTY_NAME=\"Debian \\\"12\\\"\"\nVERSION_ID='12'\nID_LIKE=y\nA=\"\nB=\\\n";
         for (key, expected) in [
             ("ID", Some("debian")),
@@ -136,12 +142,12 @@ mod tests {
             ("A", Some("\"")),
             ("B", Some("")),
         ] {
-            assert_eq!(assigned(text, key).as_deref(), expected, "{key}");
+            assert_eq!(shell_value(text, key).as_deref(), expected, "{key}");
         }
     }
 
     #[test]
-    fn a_full_name_has_a_domain() {
+    fn qualified_name_requires_domain() {
         let hosts = "127.0.0.1 localhost\n127.0.1.1 web-1.example.net web-1 # web-2\n::1 a_b.c web-3\n10.0.0.1\n";
         for (node, expected) in [
             ("web-1", Some("web-1.example.net")),
@@ -152,12 +158,12 @@ mod tests {
             ("-.x", None),
             ("", None),
         ] {
-            assert_eq!(full_name(node, hosts), expected, "{node}");
+            assert_eq!(qualified_name(node, hosts), expected, "{node}");
         }
     }
 
     #[test]
-    fn y09_the_zone_is_that_of_the_file_or_unknown() {
+    fn y09_time_zone_is_none_when_file_matches_no_zone() {
         let database = [
             ("usr/share/zoneinfo/Europe/Rome", "TZif-Rome"),
             ("usr/share/zoneinfo/posix/Europe/Rome", "TZif-Rome"),
@@ -189,12 +195,12 @@ mod tests {
             if !named.is_empty() {
                 std::fs::write(etc.join("timezone"), format!("{named}\n")).unwrap();
             }
-            assert_eq!(zone(&Root::new(dir.path())).as_deref(), expected, "{link:?} {copy:?} {named:?}");
+            assert_eq!(time_zone(&HostRoot::new(dir.path())).as_deref(), expected, "{link:?} {copy:?} {named:?}");
         };
         stands(Some("../usr/share/zoneinfo/Europe/Rome"), None, "", Some("Europe/Rome"));
         stands(Some("../usr/share/zoneinfo/Europe/Rome"), None, "Europe/Berlin", Some("Europe/Rome"));
         stands(Some("../usr/share/zoneinfo/posix/Europe/Rome"), None, "", Some("Europe/Rome"));
-        // It counts leap seconds, as the zone of that name does not.
+        // This zone counts leap seconds. The zone with the plain name does not.
         stands(Some("../usr/share/zoneinfo/right/Europe/Rome"), None, "", None);
         stands(Some("../usr/share/zoneinfo/Europe/Atlantis"), None, "Europe/Berlin", Some("UTC"));
         stands(None, Some("TZif-Berlin"), "Europe/Berlin", Some("Europe/Berlin"));
@@ -203,13 +209,14 @@ mod tests {
         stands(None, Some("TZif-Berlin"), "", None);
         stands(None, None, "Europe/Berlin", Some("UTC"));
         stands(None, None, "", Some("UTC"));
-        // Files of the database that are no zones.
+        // Files in the database directory that are not zones.
         stands(Some("../usr/share/zoneinfo/posixrules"), None, "", None);
         stands(Some("../usr/share/zoneinfo/posixrules"), None, "America/New_York", Some("America/New_York"));
         stands(Some("../usr/share/zoneinfo/Factory"), None, "", None);
         stands(None, Some("TZif-York"), "posixrules", None);
         stands(None, Some("TZif-Rome"), "posix/Europe/Rome", None);
-        // The other database has a name alone, has the same rules, has others, and has one that is the host's own.
+        // In the second database: a name that the first lacks, one with the same rules, one with other rules, and a
+        // zone of the host's own.
         stands(Some("zoneinfo/Asia/Tokyo"), None, "", Some("Asia/Tokyo"));
         stands(None, Some("TZif-Tokyo"), "Asia/Tokyo", Some("Asia/Tokyo"));
         stands(Some("zoneinfo/Europe/Rome"), None, "", Some("Europe/Rome"));
@@ -219,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_zone_is_a_name_of_the_database() {
+    fn is_zone_name_requires_database_entry() {
         for (link, expected) in [
             ("/usr/share/zoneinfo/Europe/Berlin", Some("Europe/Berlin")),
             ("../usr/share/zoneinfo/posix/Etc/GMT+5", Some("Etc/GMT+5")),
@@ -234,7 +241,7 @@ mod tests {
             ("/usr/share/zoneinfo/../../x", None),
             ("/usr/share/zoneinfo/", None),
         ] {
-            assert_eq!(zone_of(link).filter(|zone| is_zone(zone)), expected, "{link}");
+            assert_eq!(zone_from_link(link).filter(|zone| is_zone_name(zone)), expected, "{link}");
         }
     }
 }

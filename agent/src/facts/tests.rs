@@ -1,4 +1,5 @@
-//! Whole hosts, laid out as files: a server, a board, a virtual machine, a container, and one that lies.
+//! Tests with the files of whole hosts: a server, a board, a virtual machine, a container, and one with malformed
+//! content.
 
 use std::fs;
 use std::net::IpAddr;
@@ -7,14 +8,14 @@ use std::path::Path;
 
 use serde_json::Value;
 use stemma_core::input;
-use stemma_core::input::facts::{Fact, Kind, STABLE};
+use stemma_core::input::facts::{Fact, FactType, STABLE_FACTS};
 
 use super::*;
 
-/// A host's files: `path -> target` is a link, a path that ends in `/` a directory.
-type Files<'a> = &'a [(&'a str, &'a str)];
+/// The files of a host: `path -> target` is a link, and a path that ends in `/` is a directory.
+type TestFiles<'a> = &'a [(&'a str, &'a str)];
 
-fn lay_out(dir: &Path, files: Files<'_>) {
+fn create_files(dir: &Path, files: TestFiles<'_>) {
     for (path, content) in files {
         if let Some((path, target)) = path.split_once(" -> ") {
             let link = dir.join(path);
@@ -30,8 +31,8 @@ fn lay_out(dir: &Path, files: Files<'_>) {
     }
 }
 
-fn asked(machine: &str, node: &str, ipv4: &[(&str, &str)], source: &str) -> Asked {
-    Asked {
+fn kernel_facts(machine: &str, node: &str, ipv4: &[(&str, &str)], source: &str) -> KernelFacts {
+    KernelFacts {
         uname: Uname { system: "Linux".into(), node: node.into(), release: "6.1.0-18".into(), machine: machine.into() },
         ipv4: ipv4.iter().map(|(name, address)| ((*name).to_owned(), address.parse().unwrap())).collect(),
         source: source.parse::<IpAddr>().ok(),
@@ -39,37 +40,37 @@ fn asked(machine: &str, node: &str, ipv4: &[(&str, &str)], source: &str) -> Aske
     }
 }
 
-fn see(files: Files<'_>, asked: &Asked) -> Seen {
+fn collect_from(files: TestFiles<'_>, kernel: &KernelFacts) -> HostFacts {
     let dir = tempfile::tempdir().unwrap();
-    lay_out(dir.path(), files);
-    let root = Root::new(dir.path());
-    let seen = look(&root, asked);
-    assert_eq!(look(&root, asked).stable, seen.stable);
-    check(&seen);
-    seen
+    create_files(dir.path(), files);
+    let root = HostRoot::new(dir.path());
+    let facts = collect(&root, kernel);
+    assert_eq!(collect(&root, kernel).stable, facts.stable);
+    check_facts(&facts);
+    facts
 }
 
-/// The fact of the registry that a dotted path is.
-fn registered(path: &str) -> &'static Fact {
+/// Returns the fact of the registry at a dotted path.
+fn registry_fact(path: &str) -> &'static Fact {
     let path = input::Path::new(path.split('.')).unwrap();
-    STABLE.iter().find(|fact| fact.is_at(&path)).unwrap_or_else(|| panic!("facts{path} is not in the registry"))
+    STABLE_FACTS.iter().find(|fact| fact.matches_path(&path)).unwrap_or_else(|| panic!("facts{path} is not in the registry"))
 }
 
-fn check(seen: &Seen) {
-    for (path, text) in &seen.stable {
+fn check_facts(facts: &HostFacts) {
+    for (path, text) in &facts.stable {
         let value: Value = serde_json::from_str(text).unwrap();
         assert_eq!(canonical_json(&value), *text, "{path}");
-        assert!(registered(path).admits(&value), "{path} {text}");
+        assert!(registry_fact(path).accepts(&value), "{path} {text}");
     }
-    for (path, text) in &seen.passing {
+    for (path, text) in &facts.volatile {
         assert!(serde_json::from_str::<Value>(text).unwrap().is_number(), "{path} {text}");
         let path = input::Path::new(path.split('.')).unwrap();
-        assert!(!STABLE.iter().any(|fact| fact.is_at(&path)), "{path} is both");
+        assert!(!STABLE_FACTS.iter().any(|fact| fact.matches_path(&path)), "{path} is both");
     }
-    assert!(seen.traits.is_sorted() && seen.traits.len() <= 50);
+    assert!(facts.traits.is_sorted() && facts.traits.len() <= 50);
 }
 
-fn stable(seen: &Seen) -> String {
+fn stable_text(seen: &HostFacts) -> String {
     seen.stable.iter().map(|(path, text)| format!("{path} = {text}\n")).collect()
 }
 
@@ -77,13 +78,10 @@ const CPUINFO: &str = "processor\t: 0\nvendor_id\t: GenuineIntel\nmodel name\t: 
     flags\t\t: fpu sse sse2 ht vmx ssse3 sse4_2 aes avx avx2\n";
 const V6_ROUTE: &str = "fe800000000000000000000000000000 40 00000000000000000000000000000000 00 00000000000000000000000000000000 00000100 1 0 00000001     eth0\n";
 
-/// The files of a server of two disks, a bonded network card and UEFI.
-const SERVER: Files<'static> = &[
+/// The files of a server with two disks, a bonded network card and UEFI.
+const SERVER: TestFiles<'static> = &[
     ("proc/cpuinfo", CPUINFO),
-    (
-        "proc/meminfo",
-        "MemTotal:       527968736 kB\nMemAvailable:   500000000 kB\nSwapTotal: 8388604 kB\nSwapFree: 8388604 kB\n",
-    ),
+    ("proc/meminfo", "MemTotal:       527968736 kB\nMemAvailable:   500000000 kB\nSwapTotal: 8388604 kB\nSwapFree: 8388604 kB\n"),
     ("proc/uptime", "351735.47 234388.90\n"),
     ("proc/loadavg", "0.52 0.58 1.59 1/467 12345\n"),
     ("proc/net/route", "Iface\tDestination\nbond0\t00000000\t0100000A\t0003\t0\t0\t0\t00000000\t0\t0\t0\n"),
@@ -134,7 +132,7 @@ const SERVER: Files<'static> = &[
     ("usr/share/zoneinfo/Europe/Berlin", "TZif2"),
 ];
 
-/// What is stable of it.
+/// The stable facts of the server.
 const SERVER_STABLE: &str = r#"architecture = "x86_64"
 cpu.cores = 2
 cpu.count = 4
@@ -171,8 +169,8 @@ timezone = "Europe/Berlin"
 virtualization = "none"
 "#;
 
-/// What changes by itself.
-const SERVER_PASSING: &[&str] = &[
+/// The paths of its volatile facts.
+const SERVER_VOLATILE: &[&str] = &[
     "load.15m=1.59",
     "load.1m=0.52",
     "load.5m=0.58",
@@ -181,7 +179,7 @@ const SERVER_PASSING: &[&str] = &[
     "uptime_seconds=351735",
 ];
 
-/// Its traits.
+/// The traits of the server.
 const SERVER_TRAITS: &[&str] = &[
     "COMPUTE_ARCH_X86_64",
     "COMPUTE_FIRMWARE_UEFI",
@@ -205,19 +203,19 @@ const SERVER_TRAITS: &[&str] = &[
 ];
 
 #[test]
-fn a_server() {
+fn collect_reads_server() {
     let addresses = [("lo", "127.0.0.1"), ("bond0", "10.0.0.10"), ("docker0", "172.17.0.1")];
-    let seen = see(SERVER, &asked("x86_64", "db-1", &addresses, "10.0.0.10"));
-    assert_eq!(stable(&seen), SERVER_STABLE);
-    let passing: Vec<String> = seen.passing.iter().map(|(path, text)| format!("{path}={text}")).collect();
-    assert_eq!(passing, SERVER_PASSING);
+    let seen = collect_from(SERVER, &kernel_facts("x86_64", "db-1", &addresses, "10.0.0.10"));
+    assert_eq!(stable_text(&seen), SERVER_STABLE);
+    let passing: Vec<String> = seen.volatile.iter().map(|(path, text)| format!("{path}={text}")).collect();
+    assert_eq!(passing, SERVER_VOLATILE);
     assert_eq!(seen.traits, SERVER_TRAITS);
     assert!(seen.findings.is_empty());
 }
 
 #[test]
-fn a_board_of_arm() {
-    let files: Files<'_> = &[
+fn collect_reads_arm_board() {
+    let files: TestFiles<'_> = &[
         (
             "proc/cpuinfo",
             "processor\t: 0\nFeatures\t: fp asimd evtstrm crc32 cpuid\nCPU implementer\t: 0x41\nCPU part\t: 0xd08\n\nprocessor\t: 1\n\nRevision\t: c03114\nModel\t\t: Raspberry Pi 4 Model B Rev 1.4\n",
@@ -238,9 +236,9 @@ fn a_board_of_arm() {
         ("etc/timezone", "Asia/Tokyo\n"),
         ("usr/share/zoneinfo/Asia/Tokyo", "TZif2"),
     ];
-    let seen = see(files, &asked("aarch64", "pi.example.net", &[("eth0.7", "192.168.7.2")], ""));
+    let seen = collect_from(files, &kernel_facts("aarch64", "pi.example.net", &[("eth0.7", "192.168.7.2")], ""));
     assert_eq!(
-        stable(&seen),
+        stable_text(&seen),
         r#"architecture = "aarch64"
 cpu.count = 2
 cpu.model = "Cortex-A72"
@@ -276,12 +274,9 @@ virtualization = "none"
 }
 
 #[test]
-fn a_virtual_machine() {
-    let files: Files<'_> = &[
-        (
-            "proc/cpuinfo",
-            "processor\t: 0\nvendor_id\t: AuthenticAMD\nmodel name\t: AMD EPYC\nflags\t\t: sse2 hypervisor\n",
-        ),
+fn collect_reads_virtual_machine() {
+    let files: TestFiles<'_> = &[
+        ("proc/cpuinfo", "processor\t: 0\nvendor_id\t: AuthenticAMD\nmodel name\t: AMD EPYC\nflags\t\t: sse2 hypervisor\n"),
         ("sys/devices/system/cpu/online", "0\n"),
         ("sys/devices/system/cpu/cpu0/topology/thread_siblings_list", "0\n"),
         ("sys/class/dmi/id/sys_vendor", "QEMU\n"),
@@ -294,9 +289,9 @@ fn a_virtual_machine() {
         ("etc/localtime -> ../usr/share/zoneinfo/Etc/UTC", ""),
         ("usr/share/zoneinfo/Etc/UTC", "TZif2"),
     ];
-    let seen = see(files, &asked("x86_64", "vm", &[], ""));
+    let seen = collect_from(files, &kernel_facts("x86_64", "vm", &[], ""));
     assert_eq!(
-        stable(&seen),
+        stable_text(&seen),
         r#"architecture = "x86_64"
 cpu.cores = 1
 cpu.count = 1
@@ -318,8 +313,8 @@ virtualization = "kvm"
 }
 
 #[test]
-fn a_container_has_no_hardware_of_its_own() {
-    let files: Files<'_> = &[
+fn collect_omits_hardware_in_container() {
+    let files: TestFiles<'_> = &[
         ("run/systemd/container", "systemd-nspawn\n"),
         ("proc/cpuinfo", CPUINFO),
         ("proc/net/route", "Iface\nhost0\t00000000\t0100000A\t0003\t0\t0\t0\t00000000\t0\t0\t0\n"),
@@ -333,9 +328,9 @@ fn a_container_has_no_hardware_of_its_own() {
         ("sys/block/sda/size", "15628053168\n"),
         ("etc/os-release", "ID=fedora\nVERSION_ID=41\n"),
     ];
-    let seen = see(files, &asked("x86_64", "box", &[("host0", "10.0.0.20")], "10.0.0.20"));
+    let seen = collect_from(files, &kernel_facts("x86_64", "box", &[("host0", "10.0.0.20")], "10.0.0.20"));
     assert_eq!(
-        stable(&seen),
+        stable_text(&seen),
         r#"architecture = "x86_64"
 cpu.count = 1
 cpu.model = "Intel(R) Xeon(R) Gold 6430"
@@ -356,7 +351,7 @@ virtualization = "systemd-nspawn"
 }
 
 #[test]
-fn odd_content_is_no_fact_and_no_panic() {
+fn collect_ignores_malformed_content() {
     let odd = "\u{0}: \u{fffd}=\"\n:::\n0-\n-\n0x\n\\\n9999999999999999999999 kB\n";
     let paths = [
         "proc/cpuinfo",
@@ -383,16 +378,16 @@ fn odd_content_is_no_fact_and_no_panic() {
         "etc/timezone",
     ];
     let files: Vec<(&str, &str)> = paths.iter().map(|path| (*path, odd)).collect();
-    let seen = see(&files, &asked("pdp\n11", "a_b\n", &[], ""));
+    let seen = collect_from(&files, &kernel_facts("pdp\n11", "a_b\n", &[], ""));
     assert_eq!(seen.traits, Vec::<String>::new());
     assert_eq!(seen.stable.keys().collect::<Vec<_>>(), ["kernel.name", "kernel.release", "virtualization"]);
-    assert_eq!(see(&[], &asked("", "", &[], "")).stable["timezone"], r#""UTC""#);
+    assert_eq!(collect_from(&[], &kernel_facts("", "", &[], "")).stable["timezone"], r#""UTC""#);
 }
 
 #[test]
-fn this_host_looks_the_same_twice() {
+fn observe_returns_same_stable_facts_twice() {
     let (first, second) = (observe(), observe());
-    check(&first);
+    check_facts(&first);
     assert_eq!(first.stable, second.stable);
     assert_eq!(first.traits, second.traits);
     assert_eq!(first.findings, second.findings);
@@ -402,7 +397,7 @@ fn this_host_looks_the_same_twice() {
 }
 
 #[test]
-fn a_boot_has_an_id() {
+fn parse_boot_id_returns_zeros_when_malformed() {
     for (text, expected) in [
         ("6f9619ff-8b86-d011-b42d-00c04fc964ff", 0x6f96_19ff_8b86_d011_b42d_00c0_4fc9_64ff),
         ("", 0_u128),
@@ -416,14 +411,14 @@ fn a_boot_has_an_id() {
 }
 
 #[test]
-fn free_text_is_cut_and_plain() {
-    assert_eq!(clean("  a\u{1b}[31m\tb\n").as_deref(), Some("a [31m b"));
-    assert_eq!(clean(&"ä".repeat(300)).map(|text| text.chars().count()), Some(256));
-    assert_eq!(clean("\n\0"), None);
+fn clean_text_truncates_and_replaces_control_characters() {
+    assert_eq!(clean_text("  a\u{1b}[31m\tb\n").as_deref(), Some("a [31m b"));
+    assert_eq!(clean_text(&"ä".repeat(300)).map(|text| text.chars().count()), Some(256));
+    assert_eq!(clean_text("\n\0"), None);
 }
 
-/// The rows of the table below a heading of docs/facts.md, each by its cells without the marks of code.
-fn documented(heading: &str) -> Vec<Vec<String>> {
+/// Returns the rows of the table below a heading of docs/facts.md, each as its cells without backticks.
+fn documented_rows(heading: &str) -> Vec<Vec<String>> {
     let text = include_str!("../../../docs/facts.md");
     let (_, section) = text.split_once(&format!("## {heading}\n")).unwrap();
     let section = section.split("\n## ").next().unwrap();
@@ -431,25 +426,25 @@ fn documented(heading: &str) -> Vec<Vec<String>> {
     rows.map(|row| row.split('|').map(|cell| cell.trim().trim_matches('`').to_owned()).collect()).collect()
 }
 
-fn kind(fact: &Fact) -> &'static str {
-    match fact.kind {
-        Kind::Address => "address",
-        Kind::Addresses => "addresses",
-        Kind::Number => "number",
-        Kind::Boolean => "boolean",
-        Kind::HostName => "host name",
-        Kind::Name => "name",
-        Kind::Text => "text",
+fn type_name(fact: &Fact) -> &'static str {
+    match fact.fact_type {
+        FactType::Address => "address",
+        FactType::Addresses => "addresses",
+        FactType::Number => "number",
+        FactType::Boolean => "boolean",
+        FactType::HostName => "host name",
+        FactType::Name => "name",
+        FactType::Text => "text",
     }
 }
 
 #[test]
-fn the_documentation_lists_each_fact_and_trait() {
-    let stable: Vec<_> = documented("Stable facts").into_iter().map(|row| (row[0].clone(), row[1].clone())).collect();
-    let registry: Vec<_> = STABLE.iter().map(|fact| (fact.path.to_owned(), kind(fact).to_owned())).collect();
+fn documentation_lists_all_facts_and_traits() {
+    let stable: Vec<_> = documented_rows("Stable facts").into_iter().map(|row| (row[0].clone(), row[1].clone())).collect();
+    let registry: Vec<_> = STABLE_FACTS.iter().map(|fact| (fact.path.to_owned(), type_name(fact).to_owned())).collect();
     assert_eq!(stable, registry);
-    let traits: Vec<_> = documented("Detected traits").into_iter().map(|row| row[0].clone()).collect();
+    let traits: Vec<_> = documented_rows("Detected traits").into_iter().map(|row| row[0].clone()).collect();
     assert_eq!(traits, detection::TRAITS.iter().map(|(name, _)| (*name).to_owned()).collect::<Vec<_>>());
-    let passing: Vec<_> = documented("Passing facts").into_iter().map(|row| row[0].clone()).collect();
-    assert_eq!(passing, observe().passing.into_keys().collect::<Vec<_>>());
+    let passing: Vec<_> = documented_rows("Passing facts").into_iter().map(|row| row[0].clone()).collect();
+    assert_eq!(passing, observe().volatile.into_keys().collect::<Vec<_>>());
 }

@@ -1,19 +1,19 @@
-//! What this host is virtualised by, in the words and the order of `systemd-detect-virt`: a container first, since
-//! it is nearer than the machine that it runs on.
+//! Detects the virtualization of this host, with the names and the order of `systemd-detect-virt`: containers first,
+//! because a container is nearer than the machine that it runs on.
 //!
-//! Without root the environment of process 1 is not readable; what managers of containers leave in files is.
+//! Without root, the environment of process 1 is not readable. The files that container managers create are readable.
 
 use super::cpu::Cpu;
 use super::dmi::Dmi;
-use super::source::{Root, value};
-use super::{Seen, clean};
+use super::source::{HostRoot, table_value};
+use super::{HostFacts, clean_text};
 
-/// Where managers of containers leave their mark, and what each stands for.
-const MARKS: &[(&str, &str)] = &[("/run/.containerenv", "podman"), ("/.dockerenv", "docker")];
-/// Containers that systemd names.
-const CONTAINERS: &[&str] =
+/// Files that container managers create, each with the name of the manager.
+const CONTAINER_MARKS: &[(&str, &str)] = &[("/run/.containerenv", "podman"), ("/.dockerenv", "docker")];
+/// Container names that systemd uses.
+const CONTAINER_NAMES: &[&str] =
     &["docker", "lxc", "lxc-libvirt", "openvz", "podman", "pouch", "proot", "rkt", "systemd-nspawn", "wsl"];
-/// What a hypervisor says by the CPUID instruction (leaf 0x40000000).
+/// Hypervisor signatures of the CPUID instruction (leaf 0x40000000).
 const SIGNATURES: &[(&[u8; 12], &str)] = &[
     (b"KVMKVMKVM\0\0\0", "kvm"),
     (b"Linux KVM Hv", "kvm"),
@@ -29,8 +29,8 @@ const SIGNATURES: &[(&[u8; 12], &str)] = &[
     (b"VBoxVBoxVBox", "oracle"),
     (b" lrpepyh  vr", "parallels"),
 ];
-/// What DMI's words begin with.
-const MACHINES: &[(&str, &str)] = &[
+/// Prefixes of DMI values, each with the virtual machine that has such values.
+const DMI_MACHINES: &[(&str, &str)] = &[
     ("KVM", "kvm"),
     ("OpenStack", "kvm"),
     ("KubeVirt", "kvm"),
@@ -50,10 +50,10 @@ const MACHINES: &[(&str, &str)] = &[
     ("Google Compute Engine", "google"),
 ];
 
-/// What this host runs in.
+/// The virtual machine or container that this host is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Virtualization {
-    /// The machine itself.
+    /// The host is a machine of its own (bare metal).
     None,
     /// A virtual machine, by its name.
     Machine(&'static str),
@@ -61,9 +61,9 @@ pub(super) enum Virtualization {
     Container(&'static str),
 }
 
-/// What tells a virtual machine.
+/// The evidence from which a virtual machine is detected.
 #[derive(Clone, Debug, Default)]
-struct Clues<'a> {
+struct MachineClues<'a> {
     architecture: &'a str,
     cpuinfo: &'a str,
     has_hypervisor_flag: bool,
@@ -73,39 +73,33 @@ struct Clues<'a> {
     hypervisor: Option<String>,
     xen_capabilities: Option<String>,
     /// `/proc/device-tree/hypervisor/compatible`.
-    tree_hypervisor: Option<String>,
-    has_tree_of_qemu: bool,
+    device_tree_hypervisor: Option<String>,
+    has_qemu_device_tree: bool,
     /// `/proc/sysinfo` of s390x.
     sysinfo: Option<String>,
 }
 
-/// What the hypervisor says by CPUID; zeros on other processors than x86. Ask only if the processor has the flag
-/// `hypervisor`: without it, the leaf is not defined.
-pub(super) fn signature() -> [u8; 12] {
+/// Returns the hypervisor signature of CPUID, or zeros if the processor is not x86. Call this only if the processor has
+/// the flag `hypervisor`. Without it, the leaf is undefined.
+pub(super) fn read_signature() -> [u8; 12] {
     let mut name = [0; 12];
     #[cfg(target_arch = "x86_64")]
     {
-        let said = std::arch::x86_64::__cpuid(0x4000_0000);
-        for (four, register) in name.chunks_exact_mut(4).zip([said.ebx, said.ecx, said.edx]) {
+        let leaf = std::arch::x86_64::__cpuid(0x4000_0000);
+        for (four, register) in name.chunks_exact_mut(4).zip([leaf.ebx, leaf.ecx, leaf.edx]) {
             four.copy_from_slice(&register.to_le_bytes());
         }
     }
     name
 }
 
-/// Reads the marks. `signature` comes from this module's function of that name.
-pub(super) fn read(
-    root: &Root,
-    architecture: &str,
-    cpu: &Cpu,
-    dmi: &Dmi,
-    signature: fn() -> [u8; 12],
-) -> Virtualization {
-    if let Some(name) = container(root) {
+/// Reads the evidence and detects the virtualization. `signature` is [`read_signature`], except in tests.
+pub(super) fn read(root: &HostRoot, architecture: &str, cpu: &Cpu, dmi: &Dmi, signature: fn() -> [u8; 12]) -> Virtualization {
+    if let Some(name) = detect_container(root) {
         return Virtualization::Container(name);
     }
     let has_hypervisor_flag = cpu.flags.contains("hypervisor");
-    machine(&Clues {
+    detect_machine(&MachineClues {
         architecture,
         cpuinfo: &root.text("/proc/cpuinfo").unwrap_or_default(),
         has_hypervisor_flag,
@@ -113,20 +107,20 @@ pub(super) fn read(
         dmi: dmi.clone(),
         hypervisor: root.line("/sys/hypervisor/type"),
         xen_capabilities: root.text("/proc/xen/capabilities"),
-        tree_hypervisor: root.line("/proc/device-tree/hypervisor/compatible"),
-        has_tree_of_qemu: root.names("/proc/device-tree").iter().any(|name| name.contains("fw-cfg")),
+        device_tree_hypervisor: root.line("/proc/device-tree/hypervisor/compatible"),
+        has_qemu_device_tree: root.names("/proc/device-tree").iter().any(|name| name.contains("fw-cfg")),
         sysinfo: root.text("/proc/sysinfo"),
     })
     .map_or(Virtualization::None, Virtualization::Machine)
 }
 
 impl Virtualization {
-    /// Writes the fact down.
-    pub(super) fn say(&self, seen: &mut Seen) {
-        seen.name("virtualization", Some(self.as_str()));
+    /// Adds the fact `virtualization`.
+    pub(super) fn add_facts(&self, facts: &mut HostFacts) {
+        facts.add_name("virtualization", Some(self.as_str()));
     }
 
-    /// As `systemd-detect-virt` prints it.
+    /// Returns the name that `systemd-detect-virt` prints.
     pub(super) fn as_str(&self) -> &'static str {
         match self {
             Self::None => "none",
@@ -135,33 +129,36 @@ impl Virtualization {
     }
 }
 
-fn container(root: &Root) -> Option<&'static str> {
-    if root.has("/proc/vz") && !root.has("/proc/bc") {
+/// Returns the name of the container that this host is, or `None` if it is none.
+fn detect_container(root: &HostRoot) -> Option<&'static str> {
+    if root.exists("/proc/vz") && !root.exists("/proc/bc") {
         return Some("openvz");
     }
     let release = root.line("/proc/sys/kernel/osrelease").unwrap_or_default();
     if release.contains("Microsoft") || release.contains("WSL") {
         return Some("wsl");
     }
-    let said = root.line("/run/host/container-manager").or_else(|| root.line("/run/systemd/container"));
-    let said = said.or_else(|| environment(&root.text("/proc/1/environ")?));
-    match said.as_deref() {
-        Some("oci") | None => marked(root).or(said.map(|_| "container-other")),
-        Some(name) => Some(CONTAINERS.iter().find(|known| **known == name).copied().unwrap_or("container-other")),
+    let manager = root.line("/run/host/container-manager").or_else(|| root.line("/run/systemd/container"));
+    let manager = manager.or_else(|| container_variable(&root.text("/proc/1/environ")?));
+    match manager.as_deref() {
+        Some("oci") | None => container_by_mark(root).or(manager.map(|_| "container-other")),
+        Some(name) => Some(CONTAINER_NAMES.iter().find(|known| **known == name).copied().unwrap_or("container-other")),
     }
 }
 
-fn marked(root: &Root) -> Option<&'static str> {
-    MARKS.iter().find(|(mark, _)| root.has(mark)).map(|(_, name)| *name)
+fn container_by_mark(root: &HostRoot) -> Option<&'static str> {
+    CONTAINER_MARKS.iter().find(|(mark, _)| root.exists(mark)).map(|(_, name)| *name)
 }
 
-/// `container=` of the environment of process 1.
-fn environment(text: &str) -> Option<String> {
-    clean(text.split('\0').find_map(|one| one.strip_prefix("container="))?)
+/// Returns `container=` from the environment of process 1.
+fn container_variable(text: &str) -> Option<String> {
+    clean_text(text.split('\0').find_map(|one| one.strip_prefix("container="))?)
 }
 
-fn machine(clues: &Clues<'_>) -> Option<&'static str> {
-    if value(clues.cpuinfo, "vendor_id") == Some("User Mode Linux") {
+/// Returns the name of the virtual machine that this host is, or `None` on bare metal. The first domain of Xen counts
+/// as bare metal.
+fn detect_machine(clues: &MachineClues<'_>) -> Option<&'static str> {
+    if table_value(clues.cpuinfo, "vendor_id") == Some("User Mode Linux") {
         return Some("uml");
     }
     let is_first_domain = clues.xen_capabilities.as_deref().is_some_and(|text| text.contains("control_d"));
@@ -172,46 +169,48 @@ fn machine(clues: &Clues<'_>) -> Option<&'static str> {
     if is_x86 && !clues.has_hypervisor_flag && clues.hypervisor.is_none() {
         return None;
     }
-    let (by_dmi, by_cpu) = (by_words(&clues.dmi), clues.signature.and_then(|said| by_signature(&said)));
-    // QEMU's tables say QEMU also where KVM runs the machine; and KVM runs Amazon's and Google's, which DMI tells apart.
-    let told = by_dmi.filter(|name| *name != "qemu").or(by_cpu).or(by_dmi);
-    if told.is_some() {
-        return told;
+    let (by_dmi, by_cpu) = (by_dmi_text(&clues.dmi), clues.signature.and_then(|id| by_signature(&id)));
+    // QEMU's tables contain QEMU even if KVM runs the machine. KVM also runs Amazon's and Google's machines, which DMI
+    // distinguishes.
+    let known = by_dmi.filter(|name| *name != "qemu").or(by_cpu).or(by_dmi);
+    if known.is_some() {
+        return known;
     }
     if clues.hypervisor.as_deref() == Some("xen") {
         return Some("xen");
     }
-    by_tree(clues)
+    by_device_tree(clues)
         .or_else(|| clues.sysinfo.as_deref().and_then(by_sysinfo))
         .or(clues.has_hypervisor_flag.then_some("vm-other"))
 }
 
-fn by_signature(said: &[u8; 12]) -> Option<&'static str> {
-    SIGNATURES.iter().find(|(signature, _)| *signature == said).map(|(_, name)| *name)
+fn by_signature(id: &[u8; 12]) -> Option<&'static str> {
+    SIGNATURES.iter().find(|(signature, _)| *signature == id).map(|(_, name)| *name)
 }
 
-fn by_words(dmi: &Dmi) -> Option<&'static str> {
+/// Detects a virtual machine by the prefixes of its DMI values.
+fn by_dmi_text(dmi: &Dmi) -> Option<&'static str> {
     let product = dmi.product.as_deref().unwrap_or_default();
-    // Amazon's whole machines have its name on them as well.
+    // Amazon's bare-metal machines contain its name too.
     let is_metal = product.contains(".metal");
-    let words = [Some(product), dmi.vendor.as_deref(), dmi.board.as_deref(), dmi.bios_vendor.as_deref()];
-    let told = |word: &str| {
-        // Microsoft and Oracle make machines, too: only what they name by a product counts.
+    let values = [Some(product), dmi.vendor.as_deref(), dmi.board.as_deref(), dmi.bios_vendor.as_deref()];
+    let detect = |word: &str| {
+        // Microsoft and Oracle also build machines, so only their product names count.
         let is_hyper_v = dmi.vendor.as_deref() == Some("Microsoft Corporation") && word == "Virtual Machine";
-        let found = MACHINES.iter().find(|(start, _)| word.starts_with(start)).map(|(_, name)| *name);
+        let found = DMI_MACHINES.iter().find(|(start, _)| word.starts_with(start)).map(|(_, name)| *name);
         if is_hyper_v { Some("microsoft") } else { found.filter(|name| *name != "amazon" || !is_metal) }
     };
-    words.into_iter().flatten().find_map(told)
+    values.into_iter().flatten().find_map(detect)
 }
 
-/// The device tree of ARM, POWER and RISC-V.
-fn by_tree(clues: &Clues<'_>) -> Option<&'static str> {
-    match clues.tree_hypervisor.as_deref() {
+/// Detects a hypervisor by the device tree of ARM, POWER and RISC-V.
+fn by_device_tree(clues: &MachineClues<'_>) -> Option<&'static str> {
+    match clues.device_tree_hypervisor.as_deref() {
         Some("linux,kvm") => Some("kvm"),
         Some(text) if text.contains("xen") => Some("xen"),
         Some(text) if text.contains("vmware") => Some("vmware"),
         Some(_) => Some("vm-other"),
-        None => clues.has_tree_of_qemu.then_some("qemu"),
+        None => clues.has_qemu_device_tree.then_some("qemu"),
     }
 }
 
@@ -231,43 +230,43 @@ mod tests {
     }
 
     #[test]
-    fn machines_of_many_kinds() {
-        let pc = Clues { architecture: "x86_64", ..Clues::default() };
-        let guest = Clues { has_hypervisor_flag: true, ..pc.clone() };
-        let arm = Clues { architecture: "aarch64", ..Clues::default() };
-        let signed = |name: &[u8; 12]| Clues { signature: Some(*name), ..guest.clone() };
+    fn detect_machine_recognizes_hypervisors() {
+        let pc = MachineClues { architecture: "x86_64", ..MachineClues::default() };
+        let guest = MachineClues { has_hypervisor_flag: true, ..pc.clone() };
+        let arm = MachineClues { architecture: "aarch64", ..MachineClues::default() };
+        let signed = |name: &[u8; 12]| MachineClues { signature: Some(*name), ..guest.clone() };
         let some = |text: &str| Some(text.to_owned());
         for (clues, expected) in [
-            (Clues { dmi: dmi("Dell Inc.", "PowerEdge R750"), ..pc.clone() }, None),
-            (Clues { dmi: dmi("Amazon EC2", "m5.metal"), ..pc.clone() }, None),
-            (Clues { dmi: dmi("Amazon EC2", "m7g.metal"), ..arm.clone() }, None),
-            (Clues { dmi: dmi("Amazon EC2", "m7g.large"), ..arm.clone() }, Some("amazon")),
-            (Clues { dmi: dmi("Amazon EC2", "m5.large"), ..signed(b"KVMKVMKVM\0\0\0") }, Some("amazon")),
-            (Clues { dmi: dmi("QEMU", "Standard PC"), ..signed(b"KVMKVMKVM\0\0\0") }, Some("kvm")),
-            (Clues { dmi: dmi("QEMU", "Standard PC"), ..signed(b"TCGTCGTCGTCG") }, Some("qemu")),
-            (Clues { dmi: dmi("QEMU", "QEMU Virtual Machine"), ..arm.clone() }, Some("qemu")),
+            (MachineClues { dmi: dmi("Dell Inc.", "PowerEdge R750"), ..pc.clone() }, None),
+            (MachineClues { dmi: dmi("Amazon EC2", "m5.metal"), ..pc.clone() }, None),
+            (MachineClues { dmi: dmi("Amazon EC2", "m7g.metal"), ..arm.clone() }, None),
+            (MachineClues { dmi: dmi("Amazon EC2", "m7g.large"), ..arm.clone() }, Some("amazon")),
+            (MachineClues { dmi: dmi("Amazon EC2", "m5.large"), ..signed(b"KVMKVMKVM\0\0\0") }, Some("amazon")),
+            (MachineClues { dmi: dmi("QEMU", "Standard PC"), ..signed(b"KVMKVMKVM\0\0\0") }, Some("kvm")),
+            (MachineClues { dmi: dmi("QEMU", "Standard PC"), ..signed(b"TCGTCGTCGTCG") }, Some("qemu")),
+            (MachineClues { dmi: dmi("QEMU", "QEMU Virtual Machine"), ..arm.clone() }, Some("qemu")),
             (signed(b"KVMKVMKVM\0\0\0"), Some("kvm")),
             (signed(b"something new"[..12].try_into().unwrap()), Some("vm-other")),
             (guest.clone(), Some("vm-other")),
-            (Clues { dmi: dmi("Microsoft Corporation", "Virtual Machine"), ..guest.clone() }, Some("microsoft")),
-            (Clues { dmi: dmi("Microsoft Corporation", "Surface Pro"), ..pc.clone() }, None),
-            (Clues { dmi: dmi("innotek GmbH", "VirtualBox"), ..guest.clone() }, Some("oracle")),
-            (Clues { dmi: dmi("Google", "Google Compute Engine"), ..guest.clone() }, Some("google")),
-            (Clues { hypervisor: some("xen"), ..pc.clone() }, Some("xen")),
-            (Clues { hypervisor: some("xen"), xen_capabilities: some("control_d\n"), ..pc.clone() }, None),
-            (Clues { cpuinfo: "vendor_id\t: User Mode Linux\n", ..pc.clone() }, Some("uml")),
-            (Clues { tree_hypervisor: some("linux,kvm"), ..arm.clone() }, Some("kvm")),
-            (Clues { has_tree_of_qemu: true, ..arm.clone() }, Some("qemu")),
-            (Clues { sysinfo: some("VM00 Control Program: z/VM    7.2.0\n"), ..Clues::default() }, Some("zvm")),
-            (Clues { sysinfo: some("VM00 Control Program: KVM/Linux\n"), ..Clues::default() }, Some("kvm")),
+            (MachineClues { dmi: dmi("Microsoft Corporation", "Virtual Machine"), ..guest.clone() }, Some("microsoft")),
+            (MachineClues { dmi: dmi("Microsoft Corporation", "Surface Pro"), ..pc.clone() }, None),
+            (MachineClues { dmi: dmi("innotek GmbH", "VirtualBox"), ..guest.clone() }, Some("oracle")),
+            (MachineClues { dmi: dmi("Google", "Google Compute Engine"), ..guest.clone() }, Some("google")),
+            (MachineClues { hypervisor: some("xen"), ..pc.clone() }, Some("xen")),
+            (MachineClues { hypervisor: some("xen"), xen_capabilities: some("control_d\n"), ..pc.clone() }, None),
+            (MachineClues { cpuinfo: "vendor_id\t: User Mode Linux\n", ..pc.clone() }, Some("uml")),
+            (MachineClues { device_tree_hypervisor: some("linux,kvm"), ..arm.clone() }, Some("kvm")),
+            (MachineClues { has_qemu_device_tree: true, ..arm.clone() }, Some("qemu")),
+            (MachineClues { sysinfo: some("VM00 Control Program: z/VM    7.2.0\n"), ..MachineClues::default() }, Some("zvm")),
+            (MachineClues { sysinfo: some("VM00 Control Program: KVM/Linux\n"), ..MachineClues::default() }, Some("kvm")),
             (arm, None),
         ] {
-            assert_eq!(machine(&clues), expected, "{clues:?}");
+            assert_eq!(detect_machine(&clues), expected, "{clues:?}");
         }
     }
 
     #[test]
-    fn containers_leave_marks() {
+    fn detect_container_recognizes_marks() {
         for (path, content, expected) in [
             ("run/systemd/container", "systemd-nspawn\n", Some("systemd-nspawn")),
             ("run/systemd/container", "something\n", Some("container-other")),
@@ -285,7 +284,7 @@ mod tests {
             let file = dir.path().join(path);
             fs::create_dir_all(file.parent().unwrap()).unwrap();
             fs::write(file, content).unwrap();
-            assert_eq!(container(&Root::new(dir.path())), expected, "{path} {content}");
+            assert_eq!(detect_container(&HostRoot::new(dir.path())), expected, "{path} {content}");
         }
     }
 }

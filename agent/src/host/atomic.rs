@@ -1,85 +1,87 @@
-//! Replacing a file so that a reader sees the old one or the new one, and a power cut leaves one of them.
+//! Atomic replacement of a file: a reader sees either the old file or the new one, and so it is after a power cut.
 //!
-//! The sequence (create under a name that nobody can foresee, write, owner, attributes, mode, fsync, rename, fsync of the
-//! directory) stands here once, over [`Dir`]; the tests cut the power between any two of its steps.
+//! The sequence of steps (create under an unpredictable name, write, owner, attributes, mode, fsync, rename, fsync of
+//! the directory) exists only in this module, as calls of [`Dir`]. The tests cut the power between any two steps.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{Dir, Extras, Fixed, Host, HostError, HostPath, Kind, NewFile, Stat};
+use super::{Dir, Extras, FileKind, Host, HostError, HostPath, NewFile, ReplaceBlocker, Stat};
 
-/// Names of files in the making begin so; what such a name still stands for after a crash is swept away.
-pub const TEMPORARY: &str = ".stemma-";
+/// Prefix of the names of unfinished files. After a crash, files with such names are removed.
+pub const TEMPORARY_PREFIX: &str = ".stemma-";
 
-/// What a file is beside its bytes.
+/// The metadata of a file to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attributes {
-    /// Owner; `None`: as the agent makes it.
+    /// Owner of the file. `None` for the agent's user.
     pub user: Option<u32>,
-    /// Group; `None`: as the agent makes it.
+    /// Group of the file. `None` for the group that a new file in the directory gets.
     pub group: Option<u32>,
     /// Permission bits.
     pub mode: u32,
-    /// What the file that is replaced has beside them; `None`: as a new file has it in that directory.
+    /// Extended attributes and flags of the file. `None` for those that a new file in the directory gets.
     pub extras: Option<Extras>,
 }
 
-/// A file that is being written, under a name that nobody waits for.
+/// A file that is being written under a temporary name.
 pub struct Staging {
-    name: Temporary,
-    /// The name of the file that it will replace.
+    name: TemporaryName,
+    /// The name of the file that the new file will replace.
     target: String,
     file: Box<dyn NewFile>,
     attributes: Attributes,
 }
 
-/// A file that is whole and durable, under a name that nobody waits for.
+/// A complete and durable file under a temporary name.
 pub struct Staged {
-    name: Temporary,
+    name: TemporaryName,
 }
 
-/// The name of a file in the making, which nobody in this process sweeps as long as this lives.
-struct Temporary(String);
+/// The name of an unfinished file. While this value lives, this process does not sweep the file.
+struct TemporaryName(String);
 
-/// The names of this process's files in the making.
-static UNDER_WAY: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+/// The names of this process's unfinished files.
+static TEMPORARY_NAMES: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
-fn under_way() -> MutexGuard<'static, BTreeSet<String>> {
-    UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner)
+/// Locks and returns the names of this process's unfinished files.
+fn temporary_names() -> MutexGuard<'static, BTreeSet<String>> {
+    TEMPORARY_NAMES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Temporary {
+impl TemporaryName {
+    /// Creates a new unpredictable name. It begins with the session id, by which this process recognizes its own files.
     fn new(host: &dyn Host) -> Self {
-        let name = format!("{TEMPORARY}{:08x}{:08x}", host.session(), host.random() & 0xFFFF_FFFF);
-        under_way().insert(name.clone());
+        let name = format!("{TEMPORARY_PREFIX}{:08x}{:08x}", host.session_id(), host.random() & 0xFFFF_FFFF);
+        temporary_names().insert(name.clone());
         Self(name)
     }
 }
 
-impl Drop for Temporary {
+impl Drop for TemporaryName {
     fn drop(&mut self) {
-        under_way().remove(&self.0);
+        temporary_names().remove(&self.0);
     }
 }
 
 impl Attributes {
-    /// Owned by whom the agent is, with this mode.
+    /// Creates attributes with this mode, and the agent's own user and group.
     #[must_use]
-    pub const fn mode(mode: u32) -> Self {
+    pub const fn with_mode(mode: u32) -> Self {
         Self { user: None, group: None, mode, extras: None }
     }
 
-    /// The same as a file has now, for what is put in its place.
+    /// Creates the attributes of an existing file, for its replacement.
     #[must_use]
-    pub fn of(stat: &Stat, extras: Option<Extras>) -> Self {
-        let extras = extras.map(Extras::of_other_bytes);
+    pub fn from_stat(stat: &Stat, extras: Option<Extras>) -> Self {
+        let extras = extras.map(Extras::for_new_content);
         Self { user: Some(stat.user), group: Some(stat.group), mode: stat.mode, extras }
     }
 
-    /// Whether a file has this owner, group and mode already.
+    /// Returns whether a file has this owner, group and mode already.
     #[must_use]
-    pub fn describe(&self, stat: &Stat) -> bool {
+    pub fn matches(&self, stat: &Stat) -> bool {
         self.mode == stat.mode
             && self.user.is_none_or(|user| user == stat.user)
             && self.group.is_none_or(|group| group == stat.group)
@@ -87,45 +89,46 @@ impl Attributes {
 }
 
 impl Staging {
-    /// An empty file beside the one of this name, which it will replace.
+    /// Creates an empty file with a temporary name in the directory of the file that it will replace.
     ///
     /// # Errors
-    /// What the machine said, of that file; the unfinished one is taken away.
+    /// The error of the machine, about the target. The unfinished file is removed.
     pub fn begin(host: &dyn Host, dir: &dyn Dir, target: &str, attributes: &Attributes) -> Result<Self, HostError> {
-        let name = Temporary::new(host);
+        let name = TemporaryName::new(host);
         let file = dir.create(&name.0).map_err(|error| match error {
-            // What stops it stops the file of this name too, and is said of that.
-            HostError::Fixed { .. } => dir.check_replaceable(target).err().unwrap_or(error),
-            error => error.of_target(&name.0, target),
+            // The directory accepts no new file. A reader knows the target, not the temporary name, so the error names
+            // the target.
+            HostError::NotReplaceable { .. } => dir.check_replaceable(target).err().unwrap_or(error),
+            error => error.for_target(&name.0, target),
         })?;
         let mut staging = Self { file, name, target: target.to_owned(), attributes: attributes.clone() };
-        match attributes.extras.as_ref().map_or(Ok(()), |extras| staging.file.begin_extras(extras)) {
+        match attributes.extras.as_ref().map_or(Ok(()), |extras| staging.file.set_initial_flags(extras)) {
             Ok(()) => Ok(staging),
             Err(error) => {
-                let error = staging.of_target(error);
+                let error = staging.for_target(error);
                 staging.discard(dir);
                 Err(error)
             }
         }
     }
 
-    /// The error, said of the file that it will replace.
-    fn of_target(&self, error: HostError) -> HostError {
-        error.of_target(&self.name.0, &self.target)
+    /// Makes an error name the target instead of the temporary file.
+    fn for_target(&self, error: HostError) -> HostError {
+        error.for_target(&self.name.0, &self.target)
     }
 
-    /// Appends.
+    /// Appends bytes to the content of the file.
     ///
     /// # Errors
-    /// What the machine said; it is to be discarded then.
+    /// The error of the machine. The caller must then discard the file.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), HostError> {
-        self.file.write(bytes).map_err(|error| self.of_target(error))
+        self.file.write(bytes).map_err(|error| self.for_target(error))
     }
 
-    /// Gives it its rights and makes it durable.
+    /// Sets the file's attributes and makes it durable.
     ///
     /// # Errors
-    /// What the machine said; the unfinished file is taken away.
+    /// The error of the machine. The unfinished file is removed.
     pub fn finish(mut self, dir: &dyn Dir) -> Result<Staged, HostError> {
         let (file, attributes) = (&mut self.file, &self.attributes);
         let finished = (|| {
@@ -139,31 +142,25 @@ impl Staging {
             file.sync()
         })();
         if let Err(error) = finished {
-            let error = self.of_target(error);
+            let error = self.for_target(error);
             self.discard(dir);
             return Err(error);
         }
         Ok(Staged { name: self.name })
     }
 
-    /// Takes it away; what cannot be taken away now is swept later.
+    /// Removes the file. If that fails, a later sweep removes it.
     pub fn discard(self, dir: &dyn Dir) {
         let _ = dir.remove(&self.name.0);
     }
 }
 
 impl Staged {
-    /// Writes a file beside the one of this name, which it will replace.
+    /// Writes a complete file under a temporary name in the directory of the file that it will replace.
     ///
     /// # Errors
-    /// What the machine said, of that file; the unfinished one is taken away.
-    pub fn write(
-        host: &dyn Host,
-        dir: &dyn Dir,
-        target: &str,
-        bytes: &[u8],
-        attributes: &Attributes,
-    ) -> Result<Self, HostError> {
+    /// The error of the machine, about the target. The unfinished file is removed.
+    pub fn write(host: &dyn Host, dir: &dyn Dir, target: &str, bytes: &[u8], attributes: &Attributes) -> Result<Self, HostError> {
         let mut staging = Staging::begin(host, dir, target, attributes)?;
         if let Err(error) = staging.write(bytes) {
             staging.discard(dir);
@@ -172,16 +169,16 @@ impl Staged {
         staging.finish(dir)
     }
 
-    /// Its present name, beside the one that it will have.
+    /// Returns the temporary name of the file.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name.0
     }
 
-    /// Puts it in its place, for good.
+    /// Renames the file to `name` and makes this durable. A file that cannot be renamed is removed.
     ///
     /// # Errors
-    /// What the machine said.
+    /// The error of the machine.
     pub fn commit(self, dir: &dyn Dir, name: &str) -> Result<(), HostError> {
         if let Err(error) = dir.rename(&self.name.0, name) {
             let _ = dir.remove(&self.name.0);
@@ -190,67 +187,63 @@ impl Staged {
         dir.sync()
     }
 
-    /// Takes it away again.
+    /// Removes the file.
     ///
     /// # Errors
-    /// What the machine said.
+    /// The error of the machine.
     pub fn discard(self, dir: &dyn Dir) -> Result<(), HostError> {
         dir.remove(&self.name.0)
     }
 }
 
-/// How often a file is written again that was swept away before it was in its place.
-const MOST_SWEPT: usize = 16;
+/// Maximum number of times that a file is written again after another process swept it.
+const MAX_REPLACE_ATTEMPTS: usize = 16;
 
-/// Replaces a file, or makes it. An agent that starts on the same state meanwhile sweeps what is unfinished, also of a command that holds
-/// no lock (`once`, `pause`): what it took away is written again.
+/// Replaces or creates a file. An agent that starts at the same time sweeps unfinished files, also those of a command
+/// that holds no lock (`once`, `pause`). If this removes the new file before it is renamed, the file is written again.
 ///
 /// # Errors
-/// What the machine said; then the old file still stands.
-pub fn replace(
-    host: &dyn Host,
-    dir: &dyn Dir,
-    name: &str,
-    bytes: &[u8],
-    attributes: &Attributes,
-) -> Result<(), HostError> {
+/// The error of the machine. The old file is then unchanged.
+pub fn replace(host: &dyn Host, dir: &dyn Dir, name: &str, bytes: &[u8], attributes: &Attributes) -> Result<(), HostError> {
     let mut swept = 0;
     loop {
         match Staged::write(host, dir, name, bytes, attributes)?.commit(dir, name) {
-            Err(error) if error.is(ErrorKind::NotFound) && swept < MOST_SWEPT => swept += 1,
-            done => return done,
+            Err(error) if error.has_kind(ErrorKind::NotFound) && swept < MAX_REPLACE_ATTEMPTS => swept += 1,
+            result => return result,
         }
     }
 }
 
-/// Takes away what is left unfinished in a directory of the agent's own: by one that was killed, or by this one, where it could not be taken
-/// away at once. What this process has in the making stays; two processes never sweep one directory at once, since tasks are applied
-/// under a lock. What a command without that lock has in the making is written again ([`replace`]).
+/// Removes unfinished files from a directory of the agent: those that a killed agent left, and those that this process
+/// could not remove at once. Files that this process is still writing stay. Two agents never sweep one directory at
+/// once, because tasks are applied under a lock. A command without this lock writes a file that was swept again
+/// ([`replace`]).
 ///
 /// # Errors
-/// What the machine said, of the first that could not be taken away.
+/// The error of the machine for the first file that could not be removed.
 pub fn sweep(host: &dyn Host, dir: &dyn Dir) -> Result<(), HostError> {
-    sweep_those(host, dir, &|_| true)
+    sweep_where(host, dir, &|_| true)
 }
 
-/// The same, in a directory where somebody else may have a file under such a name: those alone that may be the agent's.
+/// Removes unfinished files from a directory in which other users may have files with such names. Removes only files
+/// that `may_be_own` accepts.
 ///
 /// # Errors
 /// As [`sweep`].
-pub fn sweep_those(host: &dyn Host, dir: &dyn Dir, may_be_own: &dyn Fn(&Stat) -> bool) -> Result<(), HostError> {
-    let own = format!("{:08x}", host.session());
+pub fn sweep_where(host: &dyn Host, dir: &dyn Dir, may_be_own: &dyn Fn(&Stat) -> bool) -> Result<(), HostError> {
+    let session = format!("{:08x}", host.session_id());
     let (mut has_swept, mut failed) = (false, Ok(()));
     for name in dir.names()? {
-        let is_unfinished = name.strip_prefix(TEMPORARY).is_some_and(|rest| {
+        let is_unfinished = name.strip_prefix(TEMPORARY_PREFIX).is_some_and(|rest| {
             rest.len() == 16
-                && !(rest.starts_with(&own) && under_way().contains(&name))
+                && !(rest.starts_with(&session) && temporary_names().contains(&name))
                 && rest.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
         });
-        if is_unfinished && dir.stat(&name)?.is_some_and(|stat| stat.kind == Kind::File && may_be_own(&stat)) {
+        if is_unfinished && dir.stat(&name)?.is_some_and(|stat| stat.kind == FileKind::File && may_be_own(&stat)) {
             match dir.remove(&name) {
                 Ok(()) => has_swept = true,
-                // It is in its place by now.
-                Err(error) if error.is(ErrorKind::NotFound) => {}
+                // The process that wrote the file has renamed it in the meantime.
+                Err(error) if error.has_kind(ErrorKind::NotFound) => {}
                 Err(error) => failed = failed.and(Err(error)),
             }
         }
@@ -261,20 +254,21 @@ pub fn sweep_those(host: &dyn Host, dir: &dyn Dir, may_be_own: &dyn Fn(&Stat) ->
     failed
 }
 
-/// Whether a file may be put where nothing stands, as far as can be seen before: also where directories above it are missing.
+/// Checks that an entry can be created at a path where nothing exists, as far as this can be known before. Directories
+/// of the path may be missing too.
 ///
 /// # Errors
-/// As [`Dir::check_replaceable`], of the first name that is missing.
-pub fn check_makeable(host: &dyn Host, path: &HostPath) -> Result<(), HostError> {
-    let (dir, missing) = host.nearest(path)?;
+/// As [`Dir::check_replaceable`], for the first missing name.
+pub fn check_creatable(host: &dyn Host, path: &HostPath) -> Result<(), HostError> {
+    let (dir, missing) = host.nearest_existing(path)?;
     match missing.map_or(Ok(()), |name| dir.check_replaceable(name)) {
-        // Such a directory takes new ones.
-        Err(HostError::Fixed { by: Fixed::AppendOnlyDirectory, .. }) => Ok(()),
+        // An append-only directory accepts new entries, so it prevents a replacement but no creation.
+        Err(HostError::NotReplaceable { by: ReplaceBlocker::AppendOnlyDirectory, .. }) => Ok(()),
         checked => checked,
     }
 }
 
-/// Opens a directory, making what is missing of it (owner: the agent; each new one with `mode`), durably.
+/// Opens a directory. Directories of its path that are missing are created durably, belong to the agent and get `mode`.
 ///
 /// # Errors
 /// As [`Host::dir`].
@@ -288,8 +282,8 @@ pub fn ensure_dir(host: &dyn Host, path: &HostPath, mode: u32) -> Result<Box<dyn
             below
         } else {
             match dir.make_dir(name, mode) {
-                // Another command of the agent made it.
-                Err(error) if error.is(ErrorKind::AlreadyExists) => {}
+                // Another command of the agent created it.
+                Err(error) if error.has_kind(ErrorKind::AlreadyExists) => {}
                 made => made?,
             }
             dir.sync()?;

@@ -1,73 +1,74 @@
-//! A command to run, and how it ended.
+//! A command to run, and its result.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use stemma_wire::message::observed::CUT;
+use stemma_wire::message::observed::TRUNCATION_MARK;
 
-/// How much of a command's output is kept: its tail, as the protocol carries it.
-pub const OUTPUT_KEPT: usize = 4096;
+/// Maximum size of a command's output that is kept, in bytes, as in the protocol. Of a longer output the end is kept.
+pub const MAX_OUTPUT_BYTES: usize = 4096;
 
-/// How much of a failed command's output a line of the log has.
-const OUTPUT_LOGGED: usize = 1024;
+/// Maximum size of the output of a failed command in a log entry, in bytes.
+const MAX_LOGGED_BYTES: usize = 1024;
 
-/// A command without a shell. Its environment is what is written here and `PATH`, `HOME`, `LANG`, `STEMMA_ROOT`; nothing of it, of its limits or
-/// of its umask is that of whoever started the agent.
+/// A command that runs without a shell. Its environment is `env` and `PATH`, `HOME`, `LANG`, `STEMMA_ROOT`. It inherits
+/// neither environment, limits nor umask from the process that started the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Command {
+pub struct HostCommand {
     /// The program and its arguments; at least one.
     pub argv: Vec<String>,
-    /// Where it starts, below the agent's root; `None`: the root itself.
+    /// The working directory, below the agent's root. `None` for the root itself.
     pub cwd: Option<super::HostPath>,
-    /// Variables beside the fixed ones.
+    /// Variables in addition to the fixed ones.
     pub env: BTreeMap<String, String>,
-    /// Whose rights it has; `None`: the agent's own.
+    /// The user that the command runs as. `None` for the agent's own user.
     pub user: Option<String>,
-    /// A file that it has as its standard input, whole before it begins, and without a name that another could open.
+    /// A script that the command reads from standard input. The script is a complete file without a name, which nobody
+    /// else can open.
     pub script: Option<String>,
-    /// What it reads on standard input, where that is no file.
+    /// The standard input of the command, if there is no script.
     pub input: Vec<u8>,
-    /// When it is ended with its whole process group.
+    /// Time after which the command is killed with its whole process group.
     pub timeout: Duration,
 }
 
-/// What became of a command.
+/// The result of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finished {
-    /// How it ended.
-    pub end: End,
-    /// The tail of what it wrote on standard output and standard error, in the order it wrote.
+pub struct CommandResult {
+    /// How the command ended.
+    pub end: ExitKind,
+    /// The end of the command's standard output and standard error, in the order in which they were written.
     pub output: String,
 }
 
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// It ended by itself with this status.
+pub enum ExitKind {
+    /// The command exited with this status.
     Status(i32),
-    /// A signal ended it.
+    /// This signal killed the command.
     Signal(i32),
-    /// Its time was over, and it was ended.
+    /// The command exceeded its time limit and was killed.
     TimedOut,
 }
 
-impl Command {
-    /// A command with nothing said beside its words.
+impl HostCommand {
+    /// Creates a command from its arguments, with defaults for everything else.
     #[must_use]
     pub const fn new(argv: Vec<String>, timeout: Duration) -> Self {
         Self { argv, cwd: None, env: BTreeMap::new(), user: None, script: None, input: Vec::new(), timeout }
     }
 }
 
-impl End {
-    /// Whether it ended as a command that did its work does.
+impl ExitKind {
+    /// Returns whether the command exited with status 0.
     #[must_use]
     pub const fn is_success(self) -> bool {
         matches!(self, Self::Status(0))
     }
 
-    /// How it ended, for a sentence: `ended with status 1`.
+    /// Returns the end as words for a message: `ended with status 1`.
     #[must_use]
     pub fn sentence(self) -> String {
         match self {
@@ -78,67 +79,70 @@ impl End {
     }
 }
 
-/// The end of an output, at most so many bytes of it, in whole lines where it has some; what is cut off is said in its place, with [`CUT`].
+/// Returns the end of an output, at most `max_bytes` bytes, in whole lines if possible. [`CUT`] marks that the
+/// beginning was cut off.
 #[must_use]
-pub fn end_of(output: &str, most: usize) -> Cow<'_, str> {
-    if output.len() <= most {
+pub fn truncate_front(output: &str, max_bytes: usize) -> Cow<'_, str> {
+    if output.len() <= max_bytes {
         return output.into();
     }
-    let from = output.ceil_char_boundary(output.len() - most.saturating_sub(CUT.len()));
+    let from = output.ceil_char_boundary(output.len() - max_bytes.saturating_sub(TRUNCATION_MARK.len()));
     let end = &output[from..];
     let is_whole = output[..from].ends_with('\n');
     let lines = end.split_once('\n').map(|(_, lines)| lines).filter(|lines| !is_whole && !lines.trim().is_empty());
-    // Of a line that is longer than all of it the end is better than nothing.
-    format!("{CUT}{}", lines.unwrap_or(end)).into()
+    // If the last line alone exceeds the limit, the end of this line is returned, which is better than nothing.
+    format!("{TRUNCATION_MARK}{}", lines.unwrap_or(end)).into()
 }
 
-/// What a line of the log has of a failed command's output: its last lines; `None`: it wrote nothing.
+/// Returns the last lines of a failed command's output for a log entry, or `None` if there is no output.
 #[must_use]
-pub fn logged(output: &str) -> Option<Cow<'_, str>> {
+pub fn log_excerpt(output: &str) -> Option<Cow<'_, str>> {
     let written = output.trim_end();
-    (!written.is_empty()).then(|| end_of(written, OUTPUT_LOGGED))
+    (!written.is_empty()).then(|| truncate_front(written, MAX_LOGGED_BYTES))
 }
 
-/// A text of which each control character but line ends and tabs is written as an escape: a terminal would obey it (S60).
+/// Escapes each control character except line ends and tabs, because a terminal would obey it (S60).
 #[must_use]
-pub fn escaped(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
+pub fn escape_controls(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {
         if letter.is_control() && !matches!(letter, '\n' | '\t') {
-            shown.extend(letter.escape_default());
+            escaped.extend(letter.escape_default());
         } else {
-            shown.push(letter);
+            escaped.push(letter);
         }
     }
-    shown
+    escaped
 }
 
-/// The last [`OUTPUT_KEPT`] bytes of a stream, as text.
+/// The last [`MAX_OUTPUT_BYTES`] bytes of a stream, as text.
 #[derive(Debug, Default)]
-pub struct Tail {
+pub struct OutputTail {
     bytes: Vec<u8>,
-    cut: bool,
+    is_truncated: bool,
 }
 
-impl Tail {
-    /// Takes in the next bytes.
+impl OutputTail {
+    /// Appends bytes of the stream, and drops bytes from the front above the limit.
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
-        if self.bytes.len() > OUTPUT_KEPT {
-            self.cut = true;
-            self.bytes.drain(..self.bytes.len() - OUTPUT_KEPT);
+        if self.bytes.len() > MAX_OUTPUT_BYTES {
+            self.is_truncated = true;
+            self.bytes.drain(..self.bytes.len() - MAX_OUTPUT_BYTES);
         }
     }
 
-    /// The text, from the first whole line on where there is one; control characters but line ends and tabs are escaped,
-    /// so that it can be printed on a terminal (S60). A carriage return before a line end is a part of that.
+    /// Returns the end of the stream as text, from the first whole line if there is one. Control characters except line
+    /// ends and tabs are escaped, so that the text can be printed on a terminal (S60). A carriage return before a line
+    /// end is removed.
     pub fn into_text(self) -> String {
-        let start = if self.cut { self.bytes.iter().position(|byte| byte & 0xC0 != 0x80).unwrap_or(0) } else { 0 };
+        let start = if self.is_truncated { self.bytes.iter().position(|byte| byte & 0xC0 != 0x80).unwrap_or(0) } else { 0 };
         let text = String::from_utf8_lossy(&self.bytes[start..]);
-        let text = escaped(&text.replace("\r\n", "\n"));
-        // Where carriage returns went, what is left may be short enough: it is cut all the same.
-        match end_of(&text, if self.cut { OUTPUT_KEPT - CUT.len() } else { OUTPUT_KEPT }) {
-            Cow::Borrowed(whole) if self.cut => format!("{CUT}{whole}"),
+        let text = escape_controls(&text.replace("\r\n", "\n"));
+        // Without the carriage returns the text may be below the limit. If the stream was cut, the text is marked as
+        // cut nevertheless.
+        match truncate_front(&text, if self.is_truncated { MAX_OUTPUT_BYTES - TRUNCATION_MARK.len() } else { MAX_OUTPUT_BYTES }) {
+            Cow::Borrowed(whole) if self.is_truncated => format!("{TRUNCATION_MARK}{whole}"),
             end => end.into_owned(),
         }
     }
@@ -149,26 +153,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_tail_is_bounded_and_can_be_printed() {
-        let mut tail = Tail::default();
+    fn output_tail_is_bounded_and_printable() {
+        let mut tail = OutputTail::default();
         tail.push("ä".repeat(3000).as_bytes());
         tail.push(b"\x1b[2Jend\n");
         let text = tail.into_text();
-        let has_mark = text.strip_prefix(CUT).is_some_and(|text| text.starts_with('ä'));
-        assert!(text.len() <= OUTPUT_KEPT && text.ends_with("ä\\u{1b}[2Jend\n") && has_mark, "{}", text.len());
+        let has_mark = text.strip_prefix(TRUNCATION_MARK).is_some_and(|text| text.starts_with('ä'));
+        assert!(text.len() <= MAX_OUTPUT_BYTES && text.ends_with("ä\\u{1b}[2Jend\n") && has_mark, "{}", text.len());
     }
 
     fn text(pieces: &[&[u8]]) -> String {
-        let mut tail = Tail::default();
+        let mut tail = OutputTail::default();
         for piece in pieces {
             tail.push(piece);
         }
         tail.into_text()
     }
 
-    /// They were taken out, so two states of a progress bar were one word, and the diff of a file showed what an output did not.
+    /// Before the fix, they were removed: two states of a progress bar became one word, and a diff showed what an
+    /// output did not.
     #[test]
-    fn y09_an_output_shows_control_characters_as_a_diff_does() {
+    fn y09_output_tail_escapes_control_characters() {
         for (output, shown) in [
             (&b"10%\r20%\n"[..], "10%\\r20%\n"),
             (b"\x1b[31mred\x1b[0m\n", "\\u{1b}[31mred\\u{1b}[0m\n"),
@@ -180,36 +185,34 @@ mod tests {
     }
 
     #[test]
-    fn y09_a_cut_output_says_so_and_keeps_its_end_whatever_its_last_line_is() {
-        assert_eq!(text(&[b"one\n", &[b'x'; OUTPUT_KEPT - 4]]).len(), OUTPUT_KEPT, "all of it");
-        // Each byte that is no text is three of text.
-        let binary = text(&[&[0xFF; OUTPUT_KEPT], b"the end"]);
+    fn y09_truncate_front_marks_cut_and_keeps_end() {
+        assert_eq!(text(&[b"one\n", &[b'x'; MAX_OUTPUT_BYTES - 4]]).len(), MAX_OUTPUT_BYTES, "all of it");
+        // Each byte that is not text becomes three bytes of text.
+        let binary = text(&[&[0xFF; MAX_OUTPUT_BYTES], b"the end"]);
         assert!(
-            binary.starts_with(CUT) && binary.ends_with("the end") && binary.len() <= OUTPUT_KEPT,
+            binary.starts_with(TRUNCATION_MARK) && binary.ends_with("the end") && binary.len() <= MAX_OUTPUT_BYTES,
             "{}",
             binary.len()
         );
-        let few = text(&[&[7; OUTPUT_KEPT], b"few\n"]);
-        assert!(few.starts_with(CUT) && few.ends_with("few\n"), "{few:?}");
+        let few = text(&[&[7; MAX_OUTPUT_BYTES], b"few\n"]);
+        assert!(few.starts_with(TRUNCATION_MARK) && few.ends_with("few\n"), "{few:?}");
         let lines = text(&["line of output\n".repeat(1000).as_bytes()]);
-        assert!(lines.starts_with(&format!("{CUT}line of output\n")), "whole lines");
+        assert!(lines.starts_with(&format!("{TRUNCATION_MARK}line of output\n")), "whole lines");
     }
 
     #[test]
-    fn y09_a_line_of_the_log_has_the_last_lines_of_an_output() {
-        for (output, shown) in
-            [("", None), (" \n\n", None), ("no such user\n", Some("no such user")), ("a\nb\n", Some("a\nb"))]
-        {
-            assert_eq!(logged(output).as_deref(), shown, "{output:?}");
+    fn y09_log_excerpt_contains_last_lines() {
+        for (output, shown) in [("", None), (" \n\n", None), ("no such user\n", Some("no such user")), ("a\nb\n", Some("a\nb"))] {
+            assert_eq!(log_excerpt(output).as_deref(), shown, "{output:?}");
         }
         let long = "0123456789abcde\n".repeat(1000);
-        let shown = logged(&long).unwrap();
-        assert!(shown.len() <= 1024 && shown.starts_with(CUT) && shown.ends_with("0123456789abcde"), "{shown}");
+        let shown = log_excerpt(&long).unwrap();
+        assert!(shown.len() <= 1024 && shown.starts_with(TRUNCATION_MARK) && shown.ends_with("0123456789abcde"), "{shown}");
         assert!(shown.lines().skip(1).all(|line| line == "0123456789abcde"), "{shown}");
     }
 
     #[test]
-    fn y09_the_end_of_an_output_is_never_nothing() {
+    fn y09_truncate_front_keeps_text_after_cut() {
         let long = "x".repeat(5000);
         for (output, last) in [
             (format!("{long}\n"), "xxx\n"),
@@ -218,11 +221,11 @@ mod tests {
             (format!("{}last\n", "line\n".repeat(1000)), "line\nlast\n"),
             ("ä".repeat(3000), "ää"),
         ] {
-            let end = end_of(&output, 1024);
-            assert!(end.len() <= 1024 && end.starts_with(CUT) && end.ends_with(last), "{end}");
-            assert!(end[CUT.len()..].trim().len() > 3, "{end}");
+            let end = truncate_front(&output, 1024);
+            assert!(end.len() <= 1024 && end.starts_with(TRUNCATION_MARK) && end.ends_with(last), "{end}");
+            assert!(end[TRUNCATION_MARK.len()..].trim().len() > 3, "{end}");
         }
-        assert_eq!(end_of("short\n", 1024), "short\n");
-        assert_eq!(end_of(&format!("{long}\nlast\n"), 1024), format!("{CUT}last\n"));
+        assert_eq!(truncate_front("short\n", 1024), "short\n");
+        assert_eq!(truncate_front(&format!("{long}\nlast\n"), 1024), format!("{TRUNCATION_MARK}last\n"));
     }
 }

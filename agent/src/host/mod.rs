@@ -1,8 +1,8 @@
-//! The one way to touch the machine.
+//! The only access of the agent to the machine that it runs on.
 //!
-//! Everything that changes a host goes through [`Host`], so that a test can stand in for the machine, cut its
-//! power between any two system calls, and ask what was left. A directory is held by a handle, never found
-//! again by its path: what was checked is what is changed, whoever moves names about meanwhile.
+//! Everything that changes a host goes through [`Host`]. A test can therefore replace the machine, cut its power
+//! between any two system calls, and check what was left. A directory is an open handle and is never looked up again by
+//! its path. So the agent changes the directory that it checked, even if someone renames entries in between.
 
 pub mod atomic;
 pub mod command;
@@ -19,56 +19,57 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::time::{Duration, SystemTime};
 
-use stemma_core::task::{AGENT_CONFIG, AGENT_RUN, AGENT_STATE, MAX_ACCOUNT, is_at_or_below};
+use stemma_core::task::{AGENT_CONFIG_FILE, AGENT_RUN_DIR, AGENT_STATE_DIR, MAX_ACCOUNT_ID, is_at_or_below};
 
-pub use command::{Command, End, Finished};
+pub use command::{CommandResult, ExitKind, HostCommand};
 pub use extras::Extras;
 pub use path::{HostPath, PathRefused};
 
-/// A future that need not move between threads: the agent has one.
+/// A future that need not be `Send`, because the agent has one thread.
 pub type Pending<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
-/// What a future gives; where there is none, this is never over. It is for a branch of `select!`.
-pub(crate) async fn or_never<T>(future: Option<impl Future<Output = T>>) -> T {
+/// Awaits a future, or never completes if there is none. For a branch of `select!`.
+pub(crate) async fn or_pending<T>(future: Option<impl Future<Output = T>>) -> T {
     match future {
         Some(future) => future.await,
         None => std::future::pending().await,
     }
 }
 
-/// A machine, or what stands in for one.
+/// A machine, or a test double of one.
 pub trait Host {
-    /// The directory at the root of everything (`--root`).
+    /// Opens the root directory (`--root`).
     ///
     /// # Errors
-    /// When it cannot be opened.
+    /// If it cannot be opened.
     fn root(&self) -> Result<Box<dyn Dir>, HostError>;
 
-    /// Opens a directory; `None` when it, or one above it, is not there.
+    /// Opens a directory. `None` if it or a directory above it does not exist.
     ///
     /// # Errors
-    /// [`HostError::Link`] when a symbolic link stands in the way, [`HostError::Kind`] when another thing does.
+    /// [`HostError::Link`] if a symbolic link is on the path, [`HostError::WrongKind`] if another kind of file is.
     fn dir(&self, path: &HostPath) -> Result<Option<Box<dyn Dir>>, HostError>;
 
-    /// The directory that a path lies in; `None` when it is not there.
+    /// Opens the directory that contains a path. `None` if it does not exist.
     ///
     /// # Errors
     /// As [`Self::dir`].
-    fn parent_of(&self, path: &HostPath) -> Result<Option<Box<dyn Dir>>, HostError> {
+    fn parent_dir(&self, path: &HostPath) -> Result<Option<Box<dyn Dir>>, HostError> {
         path.parent().map_or_else(|| self.root().map(Some), |parent| self.dir(&parent))
     }
 
-    /// The first of the directories that a path names that somebody with neither root's rights nor this user's could write, and what it is:
-    /// whoever can may put another thing in the place of one that was just looked at. The root itself is whoever's who chose it.
+    /// Returns the first directory on the path that a user other than root or the agent's user can write, with its
+    /// metadata. Such a user could replace the directories below it after a check. The root directory is not checked,
+    /// because whoever started the agent chose it.
     ///
     /// # Errors
     /// As [`Self::dir`].
-    fn open_to_others(&self, path: &HostPath) -> Result<Option<(String, Stat)>, HostError> {
-        let (own, _) = self.identity();
+    fn first_untrusted_dir(&self, path: &HostPath) -> Result<Option<(String, Stat)>, HostError> {
+        let (user, _) = self.user_and_group();
         let (mut dir, mut at) = (self.root()?, String::new());
         for name in path.names() {
             at = format!("{at}/{name}");
-            if let Some(stat) = dir.stat(name)?.filter(|stat| stat.is_open_to_others(own)) {
+            if let Some(stat) = dir.stat(name)?.filter(|stat| stat.is_open_to_others(user)) {
                 return Ok(Some((at, stat)));
             }
             let Some(below) = dir.dir(name)? else { break };
@@ -77,21 +78,23 @@ pub trait Host {
         Ok(None)
     }
 
-    /// The default access control list that governs what is made at a path: that of its directory, or of the last one on the way that is there,
-    /// since each new directory has it of the one above. `None` where there is none.
+    /// Returns the default access control list that applies to a new file at a path, or `None` if there is none. If
+    /// directories of the path are missing, this is the list of the nearest existing one, because each new directory
+    /// inherits the list of its parent.
     ///
     /// # Errors
     /// As [`Self::dir`].
-    fn default_list(&self, path: &HostPath) -> Result<Option<Vec<u8>>, HostError> {
-        let dir = path.parent().map_or_else(|| self.root(), |parent| Ok(self.nearest(&parent)?.0))?;
-        dir.default_list()
+    fn default_acl(&self, path: &HostPath) -> Result<Option<Vec<u8>>, HostError> {
+        let dir = path.parent().map_or_else(|| self.root(), |parent| Ok(self.nearest_existing(&parent)?.0))?;
+        dir.default_acl()
     }
 
-    /// The last directory on the way to one that is there, and the name that is missing in it; `None` where it is that one.
+    /// Opens the nearest existing directory on a path, and returns the name that is missing in it. The name is `None`
+    /// if the whole path exists.
     ///
     /// # Errors
     /// As [`Self::dir`].
-    fn nearest<'a>(&self, path: &'a HostPath) -> Result<(Box<dyn Dir>, Option<&'a str>), HostError> {
+    fn nearest_existing<'a>(&self, path: &'a HostPath) -> Result<(Box<dyn Dir>, Option<&'a str>), HostError> {
         let mut dir = self.root()?;
         for name in path.names() {
             let Some(below) = dir.dir(name)? else { return Ok((dir, Some(name))) };
@@ -100,141 +103,142 @@ pub trait Host {
         Ok((dir, None))
     }
 
-    /// Runs a command to its end or its time limit. Its whole process group is ended at the limit, and when
-    /// the future is dropped.
-    fn run<'a>(&'a self, command: &'a Command) -> Pending<'a, Result<Finished, HostError>>;
+    /// Runs a command to its end or its time limit. Its whole process group is killed at the limit, and when the future
+    /// is dropped.
+    fn run<'a>(&'a self, command: &'a HostCommand) -> Pending<'a, Result<CommandResult, HostError>>;
 
-    /// Where a path of the host lies for a command, which is not confined to the root.
-    fn outside(&self, path: &HostPath) -> PathBuf;
+    /// Returns the path of a file as a command sees it, which is not confined to the root.
+    fn system_path(&self, path: &HostPath) -> PathBuf;
 
-    /// Where the root lies for a command and for the kernel's events.
-    fn outside_root(&self) -> PathBuf;
+    /// Returns the path of the root as a command and the kernel's events see it.
+    fn system_root(&self) -> PathBuf;
 
-    /// The number of a user, by name or as digits.
+    /// Returns the id of a user, given by name or in digits.
     ///
     /// # Errors
-    /// [`HostError::NoAccount`] when there is none of that name.
-    fn user(&self, name: &str) -> Result<u32, HostError>;
+    /// [`HostError::NoAccount`] if no user has that name.
+    fn user_id(&self, name: &str) -> Result<u32, HostError>;
 
-    /// The number of a group, by name or as digits.
+    /// Returns the id of a group, given by name or in digits.
     ///
     /// # Errors
-    /// [`HostError::NoAccount`] when there is none of that name.
-    fn group(&self, name: &str) -> Result<u32, HostError>;
+    /// [`HostError::NoAccount`] if no group has that name.
+    fn group_id(&self, name: &str) -> Result<u32, HostError>;
 
-    /// Takes a lock that goes with this process, in a file that is made where it is missing, and gives what holds it; `None` where another process
-    /// has it, and on a machine that has no other process.
+    /// Takes a lock that ends with this process, and returns the handle that holds it. The lock file is created if it
+    /// is missing. `None` if another process has the lock, or on a machine without other processes.
     ///
     /// # Errors
-    /// When the lock's file cannot be made.
-    fn hold(&self, _path: &HostPath) -> Result<Option<OwnedFd>, HostError> {
+    /// If the lock file cannot be created.
+    fn lock_file(&self, _path: &HostPath) -> Result<Option<OwnedFd>, HostError> {
         Ok(None)
     }
 
-    /// Whether another process has such a lock.
+    /// Returns whether another process holds the lock of [`Self::lock_file`] on this file.
     ///
     /// # Errors
-    /// When the lock's file cannot be opened.
-    fn is_held(&self, _path: &HostPath) -> Result<bool, HostError> {
+    /// If the lock file cannot be opened.
+    fn is_file_locked(&self, _path: &HostPath) -> Result<bool, HostError> {
         Ok(false)
     }
 
-    /// Who this process is: user and group.
-    fn identity(&self) -> (u32, u32);
+    /// Returns the user and group of this process.
+    fn user_and_group(&self) -> (u32, u32);
 
-    /// A number of this process, by which it knows its own unfinished files.
-    fn session(&self) -> u32;
+    /// Returns a random number that stays the same while this process runs. By this number the process recognises its
+    /// own unfinished files.
+    fn session_id(&self) -> u32;
 
-    /// Something that nobody can foresee.
+    /// Returns an unpredictable number.
     fn random(&self) -> u64;
 
-    /// The wall clock.
+    /// Returns the time of the wall clock.
     fn now(&self) -> SystemTime;
 
-    /// Seconds since 1970; 0 for a clock before it.
+    /// Returns the seconds since 1970, or 0 if the clock is before that.
     fn unix_seconds(&self) -> u64 {
         self.now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
     }
 
-    /// Time since the machine started, that no one sets.
+    /// Returns the time since the machine started, from a clock that cannot be set.
     fn uptime(&self) -> Duration;
 }
 
-/// A directory, held open.
+/// An open directory.
 pub trait Dir {
-    /// What stands under a name; `None` when nothing does. A symbolic link is not followed.
+    /// Returns the metadata of an entry. `None` if it does not exist. A symbolic link is not followed.
     ///
     /// # Errors
     /// [`HostError::Io`].
     fn stat(&self, name: &str) -> Result<Option<Stat>, HostError>;
 
-    /// Which version of what stands under a name; `None` when nothing does. Two are equal if nothing of it was changed meanwhile: bytes, owner,
-    /// mode, attributes or the number of its names.
+    /// Returns the version of an entry, or `None` if it does not exist. Two versions of an entry are equal if its
+    /// content, owner, mode, attributes and number of links did not change in between.
     ///
     /// # Errors
     /// [`HostError::Io`].
     fn version(&self, name: &str) -> Result<Option<FileVersion>, HostError>;
 
-    /// The bytes of a regular file; `None` when nothing stands there.
+    /// Returns the content of a regular file. `None` if it does not exist.
     ///
     /// # Errors
-    /// [`HostError::Kind`] for anything but a regular file, [`HostError::Links`] for one with several names,
-    /// [`HostError::Large`] beyond `limit` bytes.
+    /// [`HostError::WrongKind`] if it is not a regular file, [`HostError::HardLinks`] if it has several links,
+    /// [`HostError::TooLarge`] if it has more than `limit` bytes.
     fn read(&self, name: &str, limit: u64) -> Result<Option<Vec<u8>>, HostError> {
         let mut bytes = Vec::new();
-        let there = self.pieces(name, limit, &mut |piece| {
+        let there = self.read_chunks(name, limit, &mut |piece| {
             bytes.extend_from_slice(piece);
             Ok(())
         })?;
         Ok(there.then_some(bytes))
     }
 
-    /// The bytes of a regular file, piece by piece, so that a large one never stands in memory whole; `false` when nothing
-    /// stands there.
+    /// Reads a regular file in chunks, so that a large file is never in memory as a whole. Returns `false` if it does
+    /// not exist.
     ///
     /// # Errors
-    /// As [`Self::read`], and what `sink` says.
-    fn pieces(
+    /// As [`Self::read`], and the errors of `sink`.
+    fn read_chunks(
         &self,
         name: &str,
         limit: u64,
         sink: &mut dyn FnMut(&[u8]) -> Result<(), HostError>,
     ) -> Result<bool, HostError>;
 
-    /// What a regular file is, and what it has beside its bytes, owner and mode: both of one file, whoever moves names about meanwhile.
-    /// `None` when nothing stands there.
+    /// Returns the metadata of a regular file and its extended attributes and flags, or `None` if the file does not
+    /// exist. All are read from one open file, so they belong together even if someone renames entries in between.
     ///
     /// # Errors
-    /// As [`Self::read`]. What it has beside may be unreadable where the rest is not, also as [`HostError::ManyExtras`].
-    fn look(&self, name: &str) -> Result<Option<Look>, HostError>;
+    /// As [`Self::read`]. If only the attributes or flags cannot be read, [`FileDetails::extras`] contains the error.
+    fn details(&self, name: &str) -> Result<Option<FileDetails>, HostError>;
 
-    /// Whether another file may be put in the place of what stands under a name, or of nothing there, as far as can be seen before.
+    /// Checks that an entry of this name can be replaced or created, as far as this can be known without trying it.
     ///
     /// # Errors
-    /// [`HostError::Fixed`] where something stops that for root too, [`HostError::Io`].
+    /// [`HostError::NotReplaceable`] if something prevents it even for root, [`HostError::Io`].
     fn check_replaceable(&self, name: &str) -> Result<(), HostError>;
 
-    /// Whether its file system says that it has no room for a new file of so many bytes. Nothing is written to find out, and one that does not say
-    /// how full it is is not full.
+    /// Returns whether the file system reports too little space for a new file of this size. This writes nothing. A
+    /// file system that does not report its space counts as not full.
     ///
     /// # Errors
     /// [`HostError::Io`].
     fn is_full(&self, bytes: u64) -> Result<bool, HostError>;
 
-    /// Its default access control list, as the kernel has it; `None` where it has none.
+    /// Returns the default access control list of the directory in the kernel's format, or `None` if it has none.
     ///
     /// # Errors
     /// [`HostError::Io`].
-    fn default_list(&self) -> Result<Option<Vec<u8>>, HostError>;
+    fn default_acl(&self) -> Result<Option<Vec<u8>>, HostError>;
 
-    /// The names in it that are text in UTF-8, sorted, without `.` and `..`.
+    /// Returns the entries whose names are UTF-8, sorted, without `.` and `..`.
     ///
     /// # Errors
     /// [`HostError::Io`].
     fn names(&self) -> Result<Vec<String>, HostError>;
 
-    /// What stands in it under names that are no text in UTF-8: each name as it is shown, with U+FFFD for what is no text, and what stands
-    /// there. Nothing is opened by such a name. A machine whose names are all text has none.
+    /// Returns the entries whose names are not UTF-8: each name for display, with U+FFFD for invalid bytes, and its
+    /// metadata. Such an entry is never opened. A machine on which all names are UTF-8 has none.
     ///
     /// # Errors
     /// [`HostError::Io`].
@@ -242,22 +246,22 @@ pub trait Dir {
         Ok(Vec::new())
     }
 
-    /// A directory below; `None` when nothing stands there.
+    /// Opens a subdirectory. `None` if it does not exist.
     ///
     /// # Errors
-    /// [`HostError::Link`] for a symbolic link, [`HostError::Kind`] for another thing.
+    /// [`HostError::Link`] if it is a symbolic link, [`HostError::WrongKind`] if it is another kind of file.
     fn dir(&self, name: &str) -> Result<Option<Box<dyn Dir>>, HostError>;
 
-    /// Makes a file that was not there, empty, readable by its owner alone.
+    /// Creates an empty file that only its owner can read.
     ///
     /// # Errors
-    /// [`HostError::Io`], also when something stands there.
+    /// [`HostError::Io`], also if the name exists.
     fn create(&self, name: &str) -> Result<Box<dyn NewFile>, HostError>;
 
-    /// Makes a directory that was not there.
+    /// Creates a directory.
     ///
     /// # Errors
-    /// [`HostError::Io`], also when something stands there.
+    /// [`HostError::Io`], also if the name exists.
     fn make_dir(&self, name: &str, mode: u32) -> Result<(), HostError>;
 
     /// Sets the mode of this directory itself.
@@ -266,68 +270,69 @@ pub trait Dir {
     /// [`HostError::Io`].
     fn set_mode(&self, mode: u32) -> Result<(), HostError>;
 
-    /// Gives what stands under `from` the name `to`, in place of what stood there.
+    /// Renames `from` to `to`, and replaces an existing `to`.
     ///
     /// # Errors
     /// [`HostError::Io`].
     fn rename(&self, from: &str, to: &str) -> Result<(), HostError>;
 
-    /// Takes a file's (or link's) name away.
+    /// Removes a file or a link.
     ///
     /// # Errors
-    /// [`HostError::Io`], also when nothing stands there.
+    /// [`HostError::Io`], also if it does not exist.
     fn remove(&self, name: &str) -> Result<(), HostError>;
 
-    /// Makes the names in it durable.
+    /// Makes the entries of the directory durable.
     ///
     /// # Errors
     /// [`HostError::Io`].
     fn sync(&self) -> Result<(), HostError>;
 }
 
-/// A file that is being written under a name that nobody waits for.
+/// A file that is being written under a temporary name.
 pub trait NewFile {
-    /// Appends.
+    /// Appends bytes to the content of the file.
     ///
     /// # Errors
     /// [`HostError::Io`].
     fn write(&mut self, bytes: &[u8]) -> Result<(), HostError>;
 
-    /// Sets owner and group; `None` leaves one as it is. Before the mode: a change of owner clears its upper bits.
+    /// Sets owner and group. `None` leaves the owner or the group unchanged. Call this before [`Self::set_mode`],
+    /// because a change of the owner clears the setuid and setgid bits.
     ///
     /// # Errors
     /// [`HostError::Io`].
     fn set_owner(&mut self, user: Option<u32>, group: Option<u32>) -> Result<(), HostError>;
 
-    /// Sets the mode.
+    /// Sets the permission bits of the file.
     ///
     /// # Errors
     /// [`HostError::Io`].
     fn set_mode(&mut self, mode: u32) -> Result<(), HostError>;
 
-    /// Sets those of its flags that can be set while it is empty alone.
+    /// Sets those flags that can be set only while the file is empty.
     ///
     /// # Errors
     /// [`HostError::Extra`].
-    fn begin_extras(&mut self, extras: &Extras) -> Result<(), HostError>;
+    fn set_initial_flags(&mut self, extras: &Extras) -> Result<(), HostError>;
 
-    /// Gives it these extended attributes and flags, and takes away an access control list that it has of its directory and is not to
-    /// have. After the owner, whose change takes some away; before the mode.
+    /// Sets extended attributes and flags, and removes an access control list that the file inherited but must not
+    /// have. Call this after [`Self::set_owner`], which clears some attributes, and before [`Self::set_mode`].
     ///
     /// # Errors
     /// [`HostError::Extra`].
     fn set_extras(&mut self, extras: &Extras) -> Result<(), HostError>;
 
-    /// Makes its bytes durable.
+    /// Makes the content durable.
     ///
     /// # Errors
     /// [`HostError::Io`].
     fn sync(&mut self) -> Result<(), HostError>;
 }
 
-/// What kind of thing a name stands for.
+/// The kind of a directory entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FileKind {
     /// A regular file.
     File,
     /// A directory.
@@ -338,68 +343,68 @@ pub enum Kind {
     Special,
 }
 
-/// What stands under a name.
+/// The metadata of a directory entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
-    /// Its kind.
-    pub kind: Kind,
-    /// Permission bits, with setuid, setgid and sticky: `0o7777` at most.
+    /// The kind of the entry.
+    pub kind: FileKind,
+    /// Permission bits with setuid, setgid and sticky, at most `0o7777`.
     pub mode: u32,
-    /// Owner.
+    /// The uid of the owner.
     pub user: u32,
-    /// Group.
+    /// The gid of the group.
     pub group: u32,
-    /// Bytes.
+    /// Size of the content in bytes.
     pub size: u64,
-    /// How many names it has.
+    /// Number of hard links.
     pub links: u64,
 }
 
-/// What tells one version of a file from another.
+/// The metadata that changes with each change of a file, so that two versions of the file can be distinguished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileVersion {
-    /// Its kind, owner, mode and size: a clock that ticks seldom may not tell two changes apart.
+    /// Kind, owner, mode and size. These are compared too, because a coarse clock may give two changes the same time.
     pub stat: Stat,
     /// Device and inode.
     pub file: (u64, u64),
-    /// When it was changed last, in seconds and nanoseconds, by the kernel's clock.
+    /// Time of the last change (ctime), in seconds and nanoseconds.
     pub changed: (i64, i64),
 }
 
-/// A regular file, as it was looked at once.
+/// The state of a regular file at one moment.
 #[derive(Debug)]
-pub struct Look {
+pub struct FileDetails {
     /// Kind, owner, mode, size.
     pub stat: Stat,
-    /// What it has beside them, or why that is not known.
+    /// Extended attributes and flags, or the reason why they are unknown.
     pub extras: Result<Extras, HostError>,
 }
 
-/// What stops a file from being replaced, for root too.
+/// The reason why a file cannot be replaced, even by root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fixed {
-    /// Its flag (`chattr +i`).
+pub enum ReplaceBlocker {
+    /// The file is immutable (`chattr +i`).
     Immutable,
-    /// Its flag (`chattr +a`).
+    /// The file is append-only (`chattr +a`).
     AppendOnly,
-    /// Another file is mounted over it.
+    /// Another file is mounted over the file.
     Mounted,
-    /// The kernel swaps to it.
+    /// The file is an active swap file.
     Swap,
-    /// The flag of its directory.
+    /// The directory is immutable.
     ImmutableDirectory,
-    /// The flag of its directory.
+    /// The directory is append-only.
     AppendOnlyDirectory,
-    /// What it lies on is mounted to be read alone.
+    /// The file system is mounted read-only.
     ReadOnly,
-    /// It lies on another file system than its directory.
+    /// The file is on another file system than its directory.
     OtherFileSystem,
 }
 
-impl Fixed {
-    /// Whether it is something of the directory of a file, or of what that lies on, and not of the file.
+impl ReplaceBlocker {
+    /// Returns whether the reason is about the directory or its file system, not about the file.
     #[must_use]
-    pub const fn is_of_directory(self) -> bool {
+    pub const fn is_about_directory(self) -> bool {
         match self {
             Self::ImmutableDirectory | Self::AppendOnlyDirectory | Self::ReadOnly => true,
             Self::Immutable | Self::AppendOnly | Self::Mounted | Self::Swap | Self::OtherFileSystem => false,
@@ -407,304 +412,305 @@ impl Fixed {
     }
 }
 
-/// What stands where a command was to start in a directory.
+/// What exists in place of a command's working directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NoDirectory {
-    /// Nothing.
+pub enum NotADirectory {
+    /// The path does not exist.
     Nothing,
-    /// A link that leads to no directory, and what it says.
+    /// A link that does not lead to a directory, with its target.
     Link(String),
-    /// Something else.
-    Other(Kind),
+    /// Another kind of file.
+    Other(FileKind),
 }
 
-/// What the machine would not do, or what the agent would not do to it.
+/// An operation that the machine refused, or that the agent refuses to do.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
-    /// A symbolic link in the way.
+    /// A symbolic link on the path.
     #[error(
         "{}{at} is a symbolic link, and links are not followed: {}",
-        opened(path, at),
-        instead_of_link(at, real.as_deref())
+        opened_clause(path, at),
+        link_advice(at, real.as_deref())
     )]
     Link {
-        /// What was to be opened.
+        /// The path that was to be opened.
         path: String,
-        /// Which part of it is a link.
+        /// The part of the path that is a link.
         at: String,
-        /// The path by way of what the link says, where that can be read.
+        /// The path with the link resolved, if the link can be read.
         real: Option<String>,
     },
-    /// Something else than was expected stands there.
+    /// Another kind of file than expected.
     #[error("{path} is {found}, where {wanted} was expected: move it away, or name another path")]
-    Kind {
-        /// Where.
+    WrongKind {
+        /// The path of the file.
         path: String,
-        /// What was expected.
+        /// The kind that was expected.
         wanted: &'static str,
-        /// What stands there.
+        /// The kind that was found.
         found: &'static str,
     },
-    /// A regular file with several names: it may be someone else's.
+    /// A regular file with several hard links. Under its other name, the file may belong to someone else.
     #[error(
-        "{path} has {links} hard links; another name's file is neither read nor replaced: remove the other names (`find / -samefile {}` \
+        "{path} has {links} hard links; such a file is neither read nor replaced: remove the other names (`find / -samefile {}` \
          lists them), or name another path",
-        word(path)
+        shell_word(path)
     )]
-    Links {
-        /// Where.
+    HardLinks {
+        /// The path of the file.
         path: String,
-        /// How many names it has.
+        /// The number of links.
         links: u64,
     },
-    /// A file larger than what is read.
+    /// A file above the read limit.
     #[error("{path} is larger than {limit} bytes")]
-    Large {
-        /// Where.
+    TooLarge {
+        /// The path of the file.
         path: String,
-        /// How much would have been read.
+        /// The limit, in bytes.
         limit: u64,
     },
-    /// Something stops a file from being replaced, for root too.
-    #[error("{}", fixed(path, at, *.by, *.is_there))]
-    Fixed {
-        /// Where.
+    /// A file that cannot be replaced, even by root.
+    #[error("{}", blocker_message(path, at, *.by, *.is_there))]
+    NotReplaceable {
+        /// The path of the file.
         path: String,
-        /// Which file, directory or mount point it is that stops it.
+        /// The file, directory or mount point that prevents the replacement.
         at: String,
-        /// What stops it.
-        by: Fixed,
-        /// Whether something stands there.
+        /// The reason.
+        by: ReplaceBlocker,
+        /// True if the file exists.
         is_there: bool,
     },
-    /// More extended attributes than are kept.
+    /// More extended attributes than the agent can preserve.
     #[error(
-        "{path} has more than {limit} bytes of extended attributes, and no more are kept of a file; it is left as it was: take away those that \
+        "{path} has more than {limit} bytes of extended attributes, the maximum that can be preserved; it is left as it was: remove those that \
          may go (`setfattr -x`)"
     )]
     ManyExtras {
-        /// Where.
+        /// The path of the file.
         path: String,
-        /// How many bytes of them would have been kept.
+        /// The limit, in bytes.
         limit: usize,
     },
-    /// The system would not keep something that a file has beside its bytes, owner and mode.
+    /// An extended attribute or flag that the system did not accept for the new file.
     #[error("cannot give the new file {what} of the old one, which is left as it was")]
     Extra {
-        /// Which attribute, or the flags.
+        /// The attribute, or the flags.
         what: String,
-        /// The system's answer.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
     /// No such user or group.
-    #[error("{}", no_account(kind, name))]
+    #[error("{}", no_account_message(kind, name))]
     NoAccount {
         /// `user` or `group`.
         kind: &'static str,
-        /// The name asked for.
+        /// The requested name.
         name: String,
     },
-    /// The directory in which a command was to start is none.
-    #[error("cannot enter {path}: {}", unentered(at, found))]
-    Unentered {
-        /// The directory.
+    /// A working directory of a command that is not a directory.
+    #[error("cannot enter {path}: {}", working_dir_message(at, found))]
+    BadWorkingDir {
+        /// The path of the working directory.
         path: String,
-        /// Which part of it is none.
+        /// The part of the path that is not a directory.
         at: String,
-        /// What stands there.
-        found: NoDirectory,
+        /// What exists there.
+        found: NotADirectory,
     },
-    /// The system said no.
+    /// A system call that failed.
     #[error("cannot {operation} {path}")]
     Io {
-        /// What was tried, as a verb.
+        /// The operation, as a verb.
         operation: &'static str,
-        /// On what.
+        /// The path that the operation was for.
         path: String,
-        /// The system's answer.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
 }
 
 impl HostError {
-    /// Wraps the system's answer.
+    /// Returns a function that wraps an error of the system with the operation and the path. For `map_err`.
     pub fn io(operation: &'static str, path: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::Io { operation, path, source }
     }
 
-    /// The same error, said of the file that an unfinished one is to replace. Nobody knows the name of the unfinished one: it is new at each try.
+    /// Replaces the name of a temporary file in the error by the name of the file that it was to become. A temporary
+    /// name means nothing to a reader and differs at each try.
     #[must_use]
-    pub fn of_target(self, in_the_making: &str, target: &str) -> Self {
+    pub fn for_target(self, temporary: &str, target: &str) -> Self {
         match self {
             Self::Io { operation, path, source } => {
-                let named = path.strip_suffix(in_the_making).map(|dir| format!("{dir}{target}"));
+                let named = path.strip_suffix(temporary).map(|dir| format!("{dir}{target}"));
                 Self::Io { operation, path: named.unwrap_or(path), source }
             }
             other => other,
         }
     }
 
-    /// Whether what stands there is at fault, and not the machine: the next try would find the same.
+    /// Returns whether the error is caused by what is at the path, not by the machine. Another try would then fail in
+    /// the same way.
     #[must_use]
-    pub const fn is_of_the_file(&self) -> bool {
+    pub const fn is_about_file(&self) -> bool {
         match self {
             Self::Link { .. }
-            | Self::Kind { .. }
-            | Self::Links { .. }
-            | Self::Large { .. }
-            | Self::Fixed { .. }
+            | Self::WrongKind { .. }
+            | Self::HardLinks { .. }
+            | Self::TooLarge { .. }
+            | Self::NotReplaceable { .. }
             | Self::ManyExtras { .. }
-            | Self::Unentered { .. } => true,
+            | Self::BadWorkingDir { .. } => true,
             Self::Extra { .. } | Self::NoAccount { .. } | Self::Io { .. } => false,
         }
     }
 
-    /// What the system says, where it is the system that says no.
+    /// Returns the kind of the system's error, or `None` if no system call failed.
     #[must_use]
     pub fn cause(&self) -> Option<io::ErrorKind> {
         match self {
             Self::Io { source, .. } | Self::Extra { source, .. } => Some(source.kind()),
             Self::Link { .. }
-            | Self::Kind { .. }
-            | Self::Links { .. }
-            | Self::Large { .. }
-            | Self::Fixed { .. }
+            | Self::WrongKind { .. }
+            | Self::HardLinks { .. }
+            | Self::TooLarge { .. }
+            | Self::NotReplaceable { .. }
             | Self::ManyExtras { .. }
             | Self::NoAccount { .. }
-            | Self::Unentered { .. } => None,
+            | Self::BadWorkingDir { .. } => None,
         }
     }
 
-    /// Whether the system says this.
+    /// Returns whether the system failed with this kind of error.
     #[must_use]
-    pub fn is(&self, kind: io::ErrorKind) -> bool {
+    pub fn has_kind(&self, kind: io::ErrorKind) -> bool {
         matches!(self, Self::Io { source, .. } if source.kind() == kind)
     }
 
-    /// The error and its causes in one line, for a result's message.
+    /// Returns the error and its causes in one line, for the message of a result.
     pub fn sentence(&self) -> String {
         match self {
             Self::Io { source, operation, path } => {
-                format!("{self}: {source}{}", remedy(operation, path, source.kind()))
+                format!("{self}: {source}{}", advice(operation, path, source.kind()))
             }
             Self::Extra { source, .. } => format!(
-                "{self}: {source}: take it off the old file where it may go (`setfattr -x` an attribute, `setfacl -b` a list, `chattr` a flag)"
+                "{self}: {source}: remove it from the old file if it may go (`setfattr -x` an attribute, `setfacl -b` a list, `chattr` a flag)"
             ),
             _ => self.to_string(),
         }
     }
 }
 
-/// That there is no such user or group here, and what to do.
-fn no_account(kind: &str, name: &str) -> String {
+/// Returns the message that no such user or group exists here, with a remedy.
+fn no_account_message(kind: &str, name: &str) -> String {
     let file = if kind == "group" { "/etc/group" } else { "/etc/passwd" };
     if !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit()) {
         return format!(
-            "{name:?} is no number of a {kind}: they go from 0 to {MAX_ACCOUNT}: give one of these, or a name in {file}; nothing was changed"
+            "{name:?} is not a valid number of a {kind}: use one from 0 to {MAX_ACCOUNT_ID}, or a name in {file}; nothing was changed"
         );
     }
     format!(
-        "no {kind} {name:?} in {file}, and no other place is looked at: name one of those, or give a number, as for an account of a directory \
+        "no {kind} {name:?} in {file}, and no other source is searched: use a name from that file, or a number, as for an account of a directory \
          service (SSSD, LDAP); nothing was changed"
     )
 }
 
-/// What was to be opened, before a sentence about something on the way to it; nothing where the sentence is about that itself.
-fn opened(path: &str, at: &str) -> String {
+/// Returns a prefix that names the path that was to be opened. Empty if the message is about that path itself.
+fn opened_clause(path: &str, at: &str) -> String {
     if path == at { String::new() } else { format!("{path}: ") }
 }
 
-/// What to do about a symbolic link in the way, where the path by way of it is this.
-fn instead_of_link(at: &str, real: Option<&str>) -> String {
+/// Returns the advice for a symbolic link on a path. `real` is the path with the link resolved.
+fn link_advice(at: &str, real: Option<&str>) -> String {
     match real {
-        // No path leads through it.
-        Some(real) if is_at_or_below(real, at) => "it leads to itself, so take it away or name another path".to_owned(),
+        // The link is a loop, so no path leads through it.
+        Some(real) if is_at_or_below(real, at) => "it leads to itself, so remove it or name another path".to_owned(),
         Some(real) => format!("write {real}"),
         None => "write the path that it leads to".to_owned(),
     }
 }
 
-/// What stops a file from being replaced, or made, and what to do.
-fn fixed(path: &str, at: &str, by: Fixed, is_there: bool) -> String {
-    let word = word(at);
+/// Returns the message that a file cannot be replaced or created, with a remedy.
+fn blocker_message(path: &str, at: &str, by: ReplaceBlocker, is_there: bool) -> String {
+    let word = shell_word(at);
     let (what, cure) = match by {
-        Fixed::Immutable => ("it is immutable".to_owned(), format!("`chattr -i {word}`")),
-        Fixed::AppendOnly => ("it is append-only".to_owned(), format!("`chattr -a {word}`")),
-        Fixed::Mounted => ("a file is mounted over it".to_owned(), format!("`umount {word}`")),
-        Fixed::Swap => ("it is an active swap file".to_owned(), format!("`swapoff {word}`")),
-        Fixed::ImmutableDirectory => (format!("the directory {at} is immutable"), format!("`chattr -i {word}`")),
-        Fixed::AppendOnlyDirectory => (format!("the directory {at} is append-only"), format!("`chattr -a {word}`")),
-        Fixed::ReadOnly => (format!("what is mounted at {at} is read-only"), format!("`mount -o remount,rw {word}`")),
-        Fixed::OtherFileSystem => {
+        ReplaceBlocker::Immutable => ("it is immutable".to_owned(), format!("`chattr -i {word}`")),
+        ReplaceBlocker::AppendOnly => ("it is append-only".to_owned(), format!("`chattr -a {word}`")),
+        ReplaceBlocker::Mounted => ("a file is mounted over it".to_owned(), format!("`umount {word}`")),
+        ReplaceBlocker::Swap => ("it is an active swap file".to_owned(), format!("`swapoff {word}`")),
+        ReplaceBlocker::ImmutableDirectory => (format!("the directory {at} is immutable"), format!("`chattr -i {word}`")),
+        ReplaceBlocker::AppendOnlyDirectory => (format!("the directory {at} is append-only"), format!("`chattr -a {word}`")),
+        ReplaceBlocker::ReadOnly => (format!("the file system at {at} is read-only"), format!("`mount -o remount,rw {word}`")),
+        ReplaceBlocker::OtherFileSystem => {
             ("it lies on another file system than its directory".to_owned(), format!("`umount {word}`"))
         }
     };
     let (change, left) = if is_there { ("replaced", "it is left as it was") } else { ("made", "nothing is there") };
-    let end = if is_of_agent(path) { "" } else { " or a task that names another path" };
+    let end = if is_agent_path(path) { "" } else { " or a task that names another path" };
     format!("{path} cannot be {change}: {what}; {left}, until {cure}{end}")
 }
 
-/// Why a command cannot start in a directory, and what to do.
-fn unentered(at: &str, found: &NoDirectory) -> String {
+/// Returns the reason why a command cannot start in a directory, with a remedy.
+fn working_dir_message(at: &str, found: &NotADirectory) -> String {
     let (what, cure) = match found {
-        NoDirectory::Nothing => ("not there".to_owned(), "let a task before this one make it"),
-        NoDirectory::Link(target) => (
-            format!(
-                "a symbolic link to {target}, which leads to no directory (links are followed below `--root` alone)"
-            ),
-            "mend the link",
+        NotADirectory::Nothing => ("not there".to_owned(), "let an earlier task create it"),
+        NotADirectory::Link(target) => (
+            format!("a symbolic link to {target}, which leads to no directory (links are followed below `--root` alone)"),
+            "correct the link",
         ),
-        NoDirectory::Other(kind) => (format!("{}, where a directory was expected", kind.word()), "move it away"),
+        NotADirectory::Other(kind) => (format!("{}, where a directory was expected", kind.as_str()), "move it away"),
     };
     format!("{at} is {what}: {cure}, or name another directory")
 }
 
-/// Whether the agent alone writes there: no task names such a path, and none that names another one would help.
-fn is_of_agent(path: &str) -> bool {
-    [AGENT_STATE, AGENT_RUN, AGENT_CONFIG].into_iter().any(|own| is_at_or_below(path, own))
+/// Returns whether only the agent itself writes at a path. Tasks cannot name such a path, so a message about it does
+/// not advise to name another path.
+fn is_agent_path(path: &str) -> bool {
+    [AGENT_STATE_DIR, AGENT_RUN_DIR, AGENT_CONFIG_FILE].into_iter().any(|dir| is_at_or_below(path, dir))
 }
 
-/// A path as one word of a command that a person copies.
-fn word(path: &str) -> String {
-    let is_plain = |byte: u8| {
-        byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'.' | b'_' | b'-' | b'+' | b'@' | b':' | b',')
-    };
+/// Quotes a path as one shell word, for a command that a person copies.
+fn shell_word(path: &str) -> String {
+    let is_plain =
+        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'.' | b'_' | b'-' | b'+' | b'@' | b':' | b',');
     if path.bytes().all(is_plain) { path.to_owned() } else { format!("'{}'", path.replace('\'', r"'\''")) }
 }
 
-/// What to do about an answer of the system, where there is something to be said of it whatever the file; begins with a colon.
-fn remedy(operation: &str, path: &str, kind: io::ErrorKind) -> &'static str {
+/// Returns advice on a system error, or an empty text if there is none. The advice begins with a colon, so that it can
+/// follow the error.
+fn advice(operation: &str, path: &str, kind: io::ErrorKind) -> &'static str {
     match kind {
-        io::ErrorKind::ReadOnlyFilesystem if is_of_agent(path) => ": mount its file system writable",
+        io::ErrorKind::ReadOnlyFilesystem if is_agent_path(path) => ": mount its file system writable",
         io::ErrorKind::StorageFull => ": make room on its file system (`df` and `df -i` say how full it is)",
-        io::ErrorKind::QuotaExceeded => ": make room for its owner there, or raise their quota",
+        io::ErrorKind::QuotaExceeded => ": free space of its owner there, or raise the owner's quota",
         io::ErrorKind::ReadOnlyFilesystem => ": mount its file system writable, or name another path",
-        io::ErrorKind::IsADirectory if operation == "replace" && is_of_agent(path) => {
+        io::ErrorKind::IsADirectory if operation == "replace" && is_agent_path(path) => {
             ": a directory stands in the place of the file: move it away"
         }
-        io::ErrorKind::InvalidFilename => ": its file system takes no name or path of this length; name another path",
+        io::ErrorKind::InvalidFilename => ": the name or path is too long for its file system; name another path",
         io::ErrorKind::PermissionDenied if operation == "give away" => {
-            ": root alone, with `CAP_CHOWN`, gives a file to another user or group; name the one that the agent runs as"
+            ": only root, with `CAP_CHOWN`, can give a file to another user or group; name the one that the agent runs as"
         }
         _ => "",
     }
 }
 
 impl Stat {
-    /// Whether somebody with neither root's rights nor those of this user can write it.
+    /// Returns whether a user other than root and `user` can write the entry.
     #[must_use]
-    pub const fn is_open_to_others(&self, own: u32) -> bool {
-        self.mode & 0o022 != 0 || (self.user != own && self.user != 0)
+    pub const fn is_open_to_others(&self, user: u32) -> bool {
+        self.mode & 0o022 != 0 || (self.user != user && self.user != 0)
     }
 }
 
-impl Kind {
-    /// The word for it in a sentence.
+impl FileKind {
+    /// Returns the kind as words for a message.
     #[must_use]
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::File => "a regular file",
             Self::Directory => "a directory",

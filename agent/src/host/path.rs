@@ -1,7 +1,7 @@
-//! Paths as manifests write them, with nothing in them that could lead elsewhere.
+//! Absolute paths, as manifests name them, without components such as `..` that lead elsewhere.
 //!
-//! A path is judged as text before any system call sees it, by core's rules. What only the disk can show (a symbolic link in the
-//! way) is refused at the open, in `real`.
+//! A path is checked as text before any system call sees it, by `check_path` of the crate `stemma_core`. A symbolic
+//! link on the path can only be seen on the disk, and is refused when `real` opens the path.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use stemma_core::task::check_path;
 pub struct HostPath(String);
 
 impl HostPath {
-    /// Reads a path that an author wrote.
+    /// Parses a path that an author wrote.
     ///
     /// # Errors
     /// [`PathRefused`] for anything but a plain absolute path (S63).
@@ -22,41 +22,41 @@ impl HostPath {
         Ok(Self(text.into()))
     }
 
-    /// A path of the agent's own, known when this is compiled.
+    /// Creates a path of the agent's own, known at compile time.
     ///
     /// # Panics
-    /// When the text is no plain absolute path: a mistake in this program.
+    /// If the text is not a plain absolute path, which is a bug in this program.
     #[must_use]
-    pub fn own(text: &str) -> Self {
+    pub fn from_static(text: &str) -> Self {
         Self::parse(text).expect("the agent's own paths are plain")
     }
 
-    /// The name in the last place.
+    /// Returns the last component.
     #[must_use]
     pub fn name(&self) -> &str {
         self.0.rsplit_once('/').map_or("", |(_, name)| name)
     }
 
-    /// The directory that it lies in; `None` for one directly below the root.
+    /// Returns the directory that contains the path, or `None` if this is the root directory.
     #[must_use]
     pub fn parent(&self) -> Option<Self> {
         self.0.rsplit_once('/').and_then(|(parent, _)| (!parent.is_empty()).then(|| Self(parent.into())))
     }
 
-    /// A name below this one.
+    /// Returns the path of the entry `name` in this directory.
     ///
     /// # Errors
-    /// [`PathRefused`] when the name is none.
+    /// [`PathRefused`] if `name` is not a valid name.
     pub fn join(&self, name: &str) -> Result<Self, PathRefused> {
         Self::parse(&format!("{}/{name}", self.0))
     }
 
-    /// The names from the root on.
+    /// Returns the components, from the root on.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0[1..].split('/')
     }
 
-    /// The text, with its leading slash.
+    /// Returns the text, with its leading slash.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plain_path_has_a_name_and_a_parent() {
+    fn host_path_returns_name_and_parent() {
         for (text, parent, name) in [
             ("/etc/nginx/site.conf", Some("/etc/nginx"), "site.conf"),
             ("/motd", None, "motd"),

@@ -1,70 +1,73 @@
-//! How long to wait after a failure: exponential, with full jitter.
+//! Waits after failures: exponential backoff with full jitter.
 
 use std::time::Duration;
 
 use ring::rand::{SecureRandom as _, SystemRandom};
 use tokio::time::Instant;
 
-/// The first wait is somewhere below this.
-const FIRST: Duration = Duration::from_millis(500);
-/// No wait is longer.
-const LONGEST: Duration = Duration::from_mins(1);
-/// A rival that was not met for so long is gone. Two who both wait their longest meet sooner.
-const PEACE: Duration = Duration::from_mins(10);
+/// Upper bound of the first wait.
+const INITIAL_WAIT: Duration = Duration::from_millis(500);
+/// Upper bound of every wait.
+const MAX_WAIT: Duration = Duration::from_mins(1);
+/// A duplicate host that was not seen for this long is considered gone. This is longer than the time between two
+/// check-ins that replace each other, even if both hosts wait [`MAX_WAIT`] each time.
+const RECENT_DUPLICATE: Duration = Duration::from_mins(10);
 
-/// Failures in a row.
+/// The number of consecutive failures, which determines the next wait.
 #[derive(Debug, Default)]
 pub(super) struct Backoff {
     failures: u32,
 }
 
 impl Backoff {
-    /// It worked: the next failure waits little again.
+    /// Resets the backoff after a success.
     pub(super) fn succeed(&mut self) {
         self.failures = 0;
     }
 
-    /// One more failure; how long to wait, anywhere between nothing and the bound.
+    /// Records a failure. Returns how long to wait: a random time up to the current bound.
     pub(super) fn fail(&mut self) -> Duration {
-        let bound = bound(self.failures);
+        let bound = max_wait(self.failures);
         self.failures = self.failures.saturating_add(1);
-        within(bound)
+        random_below(bound)
     }
 }
 
-/// Another host with this host's identity: each check-in of the one takes the place of the other's.
+/// Another host with this host's identity. Each check-in of one replaces the pending check-in of the other.
 #[derive(Debug, Default)]
-pub(super) struct Rival {
+pub(super) struct DuplicateHost {
     backoff: Backoff,
-    met_at: Option<Instant>,
+    recorded_at: Option<Instant>,
 }
 
-impl Rival {
-    /// Its check-in has taken the place of ours. Whether that is news, and how long to wait: an answer in between is no sign
-    /// that it is gone, so only time makes the next wait a short one.
-    pub(super) fn meet(&mut self) -> (bool, Duration) {
-        let is_news = !self.is_about();
-        self.met_at = Some(Instant::now());
+impl DuplicateHost {
+    /// Records that the other host replaced this host's check-in. Returns whether the other host was not seen recently,
+    /// and how long to wait.
+    /// A successful check-in does not prove that the other host is gone, so only time resets the backoff.
+    pub(super) fn record(&mut self) -> (bool, Duration) {
+        let is_news = !self.is_recent();
+        self.recorded_at = Some(Instant::now());
         if is_news {
             self.backoff.succeed();
         }
         (is_news, self.backoff.fail())
     }
 
-    /// Whether it was met not long ago.
-    pub(super) fn is_about(&self) -> bool {
-        self.met_at.is_some_and(|at| at.elapsed() <= PEACE)
+    /// Returns whether the other host was seen recently.
+    pub(super) fn is_recent(&self) -> bool {
+        self.recorded_at.is_some_and(|at| at.elapsed() <= RECENT_DUPLICATE)
     }
 }
 
-fn bound(failures: u32) -> Duration {
-    FIRST.saturating_mul(1 << failures.min(16)).min(LONGEST)
+/// Returns the upper bound of the wait after this number of earlier failures. It doubles, up to [`MAX_WAIT`].
+fn max_wait(failures: u32) -> Duration {
+    INITIAL_WAIT.saturating_mul(1 << failures.min(16)).min(MAX_WAIT)
 }
 
-/// A random time below the bound.
-pub(super) fn within(bound: Duration) -> Duration {
+/// Returns a random time up to the bound.
+pub(super) fn random_below(bound: Duration) -> Duration {
     let mut bytes = [0; 4];
-    // Without randomness the whole bound is waited, which is safe.
+    // Without random numbers the wait is the whole bound, which is safe.
     let share = if SystemRandom::new().fill(&mut bytes).is_ok() { u32::from_be_bytes(bytes) } else { u32::MAX };
     bound.mul_f64(f64::from(share) / f64::from(u32::MAX))
 }
@@ -74,11 +77,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bound_doubles_up_to_a_minute() {
+    fn max_wait_doubles_up_to_a_minute() {
         for (failures, seconds) in [(0, 0.5), (1, 1.0), (5, 16.0), (7, 60.0), (40, 60.0)] {
-            assert!((bound(failures).as_secs_f64() - seconds).abs() < 1e-9, "{failures}");
+            assert!((max_wait(failures).as_secs_f64() - seconds).abs() < 1e-9, "{failures}");
         }
         let mut backoff = Backoff::default();
-        assert!((0..100).all(|_| backoff.fail() <= LONGEST));
+        assert!((0..100).all(|_| backoff.fail() <= MAX_WAIT));
     }
 }

@@ -1,124 +1,128 @@
-//! How this host stands with its controllers: in the log when it changes, and on disk for `status`.
+//! State of the connection to the controllers: logged when it changes, and stored for `status`.
 
 use std::collections::BTreeMap;
 
 use log::warn;
 use serde::{Deserialize, Serialize};
-use stemma_wire::log::chain;
+use stemma_wire::log::error_chain;
 
 use super::state::DIR;
 use crate::host::atomic::{Attributes, ensure_dir, replace};
 use crate::host::{Host, HostError, HostPath};
 
-/// The file.
-const NAME: &str = "connection.json";
-/// The largest file that is read.
-const LARGEST: u64 = 64 * 1024;
+/// Name of the file that stores the state of the connection.
+const FILE_NAME: &str = "connection.json";
+/// Maximum size of the file, in bytes.
+const MAX_FILE_BYTES: u64 = 64 * 1024;
 
-/// How this host stands with its controllers.
+/// The state of the connection to the controllers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Standing {
-    /// One of them serves it.
+pub enum ConnectionState {
+    /// A controller serves this host.
     Connected,
-    /// None can be asked, or none answers with what was asked for.
+    /// No controller can be reached, or none answers as expected.
     Unserved,
-    /// They no longer know it: its node was deleted, or its certificate was revoked.
+    /// The controllers no longer know this host: its node was deleted, or its certificate was revoked.
     Unknown,
-    /// Another host checks in with its certificate.
+    /// Another host checks in with this host's certificate.
     Shared,
 }
 
-/// How this host stands, and why.
+/// The state of the connection and its cause.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Connection {
-    /// In a word.
-    pub standing: Standing,
-    /// The controller that was asked.
+pub struct ConnectionRecord {
+    /// The state of the connection.
+    #[serde(rename = "standing")]
+    pub state: ConnectionState,
+    /// The controller that was contacted.
     pub url: String,
-    /// Why it is so; empty where it is connected.
+    /// The cause. Empty if the host is connected.
     pub cause: String,
-    /// Since when, seconds since 1970.
+    /// Start of this state, in seconds since 1970.
     pub since: u64,
 }
 
-/// What is on disk, how this process found it last, and which cause was logged of each controller in this outage.
-pub(super) struct Connections {
-    kept: Option<Connection>,
-    standing: Option<Standing>,
-    logged: BTreeMap<String, String>,
+/// Records the state of the connection. Contains the stored record, the last state that this process saw, and, by
+/// controller, the cause that was last logged in the current outage.
+pub(super) struct ConnectionLog {
+    stored_record: Option<ConnectionRecord>,
+    state: Option<ConnectionState>,
+    logged_causes: BTreeMap<String, String>,
 }
 
-impl Connection {
-    /// What was noted last on this host.
+impl ConnectionRecord {
+    /// Reads the stored record.
     ///
     /// # Errors
     /// [`HostError`].
     pub fn load(host: &dyn Host) -> Result<Option<Self>, HostError> {
-        let Some(dir) = host.dir(&HostPath::own(DIR))? else { return Ok(None) };
-        Ok(dir.read(NAME, LARGEST)?.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
+        let Some(dir) = host.dir(&HostPath::from_static(DIR))? else { return Ok(None) };
+        Ok(dir.read(FILE_NAME, MAX_FILE_BYTES)?.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
     }
 
-    /// A host that has just joined; what was noted there before was another identity's.
+    /// Stores the state of a host that has just joined. It replaces a record of an earlier identity.
     ///
     /// # Errors
     /// [`HostError`].
-    pub(super) fn joined(host: &dyn Host, url: String) -> Result<(), HostError> {
+    pub(super) fn store_joined(host: &dyn Host, url: String) -> Result<(), HostError> {
         let since = host.unix_seconds();
-        Self { standing: Standing::Connected, url, cause: String::new(), since }.store(host)
+        Self { state: ConnectionState::Connected, url, cause: String::new(), since }.store(host)
     }
 
     fn store(&self, host: &dyn Host) -> Result<(), HostError> {
-        let dir = ensure_dir(host, &HostPath::own(DIR), 0o700)?;
-        replace(host, &*dir, NAME, &serde_json::to_vec(self).expect("plain data"), &Attributes::mode(0o600))
+        let dir = ensure_dir(host, &HostPath::from_static(DIR), 0o700)?;
+        replace(host, &*dir, FILE_NAME, &serde_json::to_vec(self).expect("plain data"), &Attributes::with_mode(0o600))
     }
 }
 
-impl Connections {
-    /// What is known when the agent starts.
+impl ConnectionLog {
+    /// Reads the stored record at the start of the agent.
     ///
     /// # Errors
     /// [`HostError`].
     pub(super) fn load(host: &dyn Host) -> Result<Self, HostError> {
-        Ok(Self { kept: Connection::load(host)?, standing: None, logged: BTreeMap::new() })
+        Ok(Self { stored_record: ConnectionRecord::load(host)?, state: None, logged_causes: BTreeMap::new() })
     }
 
-    /// Whether `status` says that no controller serves this host.
+    /// Returns whether `status` reports that no controller serves this host.
     pub(super) fn is_outage(&self) -> bool {
-        self.kept.as_ref().is_some_and(|kept| kept.standing != Standing::Connected)
+        self.stored_record.as_ref().is_some_and(|record| record.state != ConnectionState::Connected)
     }
 
-    /// Whether this cause is news: the first of an outage, and each other one of a controller after it.
-    fn is_news(&mut self, url: &str, cause: &str) -> bool {
-        // The times in a cause move on.
+    /// Returns whether to log the cause of a failure: if it differs from the last one of this controller in the current
+    /// outage. The digits of a cause are not compared.
+    fn should_log(&mut self, url: &str, cause: &str) -> bool {
+        // A cause may contain times, which differ in each attempt.
         let text: String = cause.chars().filter(|letter| !letter.is_ascii_digit()).collect();
-        self.logged.insert(url.to_owned(), text.clone()).is_none_or(|last| last != text)
+        self.logged_causes.insert(url.to_owned(), text.clone()).is_none_or(|last| last != text)
     }
 
-    /// Notes how this host stands now. Whether that is to be logged: this process found it otherwise before, or for another cause.
+    /// Records the current state. Returns whether to log it, because it differs from the last state or cause that this
+    /// process saw.
     ///
-    /// It is written where it is news, and not at each try. A host of a version that noted nothing, and that is served, gets no
-    /// file: an upgrade is no event.
-    pub(super) fn note(&mut self, host: &dyn Host, standing: Standing, url: String, cause: String) -> bool {
-        let is_other = self.standing.replace(standing) != Some(standing);
-        let is_news = if standing == Standing::Connected {
-            self.logged.clear();
+    /// The record is written when it changes, not at each attempt. Older versions stored no record. A connected host
+    /// without a record gets none, because an upgrade of the agent must change nothing on a host.
+    pub(super) fn record(&mut self, host: &dyn Host, new_state: ConnectionState, url: String, cause: String) -> bool {
+        let is_other = self.state.replace(new_state) != Some(new_state);
+        let is_news = if new_state == ConnectionState::Connected {
+            self.logged_causes.clear();
             is_other
         } else {
-            self.is_news(&url, &cause)
+            self.should_log(&url, &cause)
         };
-        let same = self.kept.as_ref().filter(|kept| kept.standing == standing);
-        let since = same.map_or_else(|| host.unix_seconds(), |kept| kept.since);
-        let now = Connection { standing, url, cause, since };
-        let is_kept = match &self.kept {
-            Some(kept) => *kept == now || (kept.standing == standing && !is_news),
-            None => standing == Standing::Connected,
+        let unchanged = self.stored_record.as_ref().filter(|kept| kept.state == new_state);
+        let since = unchanged.map_or_else(|| host.unix_seconds(), |kept| kept.since);
+        let now = ConnectionRecord { state: new_state, url, cause, since };
+        let is_stored = match &self.stored_record {
+            Some(kept) => *kept == now || (kept.state == new_state && !is_news),
+            None => new_state == ConnectionState::Connected,
         };
-        if !is_kept {
+        if !is_stored {
             if let Err(error) = now.store(host) {
-                warn!(error:% = chain(&error); "how this host stands with its controllers could not be kept");
+                warn!(error:% = error_chain(&error); "the state of the connection could not be stored");
             }
-            self.kept = Some(now);
+            self.stored_record = Some(now);
         }
         is_news
     }

@@ -1,4 +1,4 @@
-//! One request and its answer, with what each failure means.
+//! Sends a check-in or fetches a profile or blob, and classifies the response or failure.
 
 use std::time::Duration;
 
@@ -8,44 +8,44 @@ use sha2::{Digest as _, Sha256};
 use stemma_wire::client::{Client, ClientError};
 use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::ErrorType;
-use stemma_wire::message::channel::FromSync;
-use stemma_wire::message::checkin::{CheckIn, CheckInAnswer};
+use stemma_wire::message::channel::SyncMessage;
+use stemma_wire::message::checkin::{CheckIn, CheckInResponse};
 use stemma_wire::message::desired::Profile;
 use stemma_wire::message::{DecodeError, Hash, Message as _, WireVersion, decode_up_to, encode_as};
 
-use super::join::sentence;
-use super::post::{is_of_the_version, kind};
+use super::join::error_message;
+use super::post::{error_type, is_version_refused};
 use crate::channel::Sender;
 
-/// The largest blob.
-const LARGEST_BLOB: usize = 64 * 1024 * 1024;
+/// Maximum size of a blob, in bytes.
+const MAX_BLOB_BYTES: usize = 64 * 1024 * 1024;
 
-/// A body crosses to apply in pieces of at most this size.
-const PIECE: usize = 64 * 1024;
+/// Maximum size of the pieces in which a body is sent to apply, in bytes.
+const MAX_PIECE_BYTES: usize = 64 * 1024;
 
-/// Past a check-in's own wait, so long is waited for its answer.
-const MARGIN: Duration = Duration::from_secs(30);
+/// How long to wait for the response to a check-in after the end of the wait that the check-in requested.
+const RESPONSE_MARGIN: Duration = Duration::from_secs(30);
 
-/// Why an exchange came to nothing.
+/// Why an exchange failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ExchangeError {
-    /// No answer.
-    #[error("the controller could not be asked")]
-    Asked(#[from] ClientError),
-    /// An answer that is none.
+    /// There was no response.
+    #[error("the request to the controller failed")]
+    Client(#[from] ClientError),
+    /// The response cannot be decoded.
     #[error("the controller's answer cannot be read")]
     Answer(#[from] DecodeError),
-    /// The certificate is too old for anything but renewing.
+    /// The certificate of this host has expired, and can only be used for its own renewal.
     #[error("the certificate has expired")]
     Expired,
-    /// The controller does not read the version in which it was asked: it is an older one.
+    /// The controller is older and does not support the version of the request.
     #[error("the controller refused ({status}): {message}")]
     Version {
-        /// The version in which it was asked.
-        asked: WireVersion,
+        /// The version of the request.
+        version: WireVersion,
         /// The HTTP status.
         status: StatusCode,
-        /// Its sentence.
+        /// Message of the controller.
         message: String,
     },
     /// The controller no longer knows this host: its node was deleted, or its certificate was revoked.
@@ -53,54 +53,56 @@ pub(super) enum ExchangeError {
     Unknown {
         /// The HTTP status.
         status: StatusCode,
-        /// Its sentence.
+        /// Message of the controller.
         message: String,
     },
-    /// The controller said no.
+    /// The controller refused the request for another reason.
     #[error("the controller refused ({status}): {message}")]
     Refused {
         /// The HTTP status.
         status: StatusCode,
-        /// Its sentence.
+        /// Message of the controller.
         message: String,
     },
-    /// Other bytes than were asked for.
-    #[error("the controller gave other bytes than those of hash {0}")]
-    OtherBytes(Hash),
+    /// The content does not match the requested hash.
+    #[error("the controller sent content that does not match hash {0}")]
+    HashMismatch(Hash),
 }
 
-/// A client that comes back with what it brought.
-pub(super) type Returned<T> = (Client, Result<T, ExchangeError>);
+/// The result of an exchange, with the client that sent it, so that its connection can be used again.
+pub(super) type ExchangeResult<T> = (Client, Result<T, ExchangeError>);
 
-/// Checks in with a message in this version, and waits as long as it says.
-pub(super) async fn check_in(mut client: Client, version: WireVersion, request: CheckIn) -> Returned<CheckInAnswer> {
-    let within = Duration::from_millis(request.wait_ms.into()) + MARGIN;
+/// Sends a check-in in this wire version. Waits for the response as long as the check-in requests, and a margin.
+pub(super) async fn check_in(mut client: Client, version: WireVersion, request: CheckIn) -> ExchangeResult<CheckInResponse> {
+    let timeout = Duration::from_millis(request.wait_ms.into()) + RESPONSE_MARGIN;
     let post = Endpoint::CheckIn.request(&[], encode_as(version, &request));
-    let answer = client.send_within(post, within).await.map_err(ExchangeError::from).and_then(|answer| {
-        if is_of_the_version(&answer) {
-            let (status, message) = (answer.status(), sentence(answer.body()));
-            return Err(ExchangeError::Version { asked: version, status, message });
+    let answer = client.send_with_timeout(post, timeout).await.map_err(ExchangeError::from).and_then(|answer| {
+        if is_version_refused(&answer) {
+            let (status, message) = (answer.status(), error_message(answer.body()));
+            return Err(ExchangeError::Version { version, status, message });
         }
-        Ok(decode_up_to::<CheckInAnswer>(version, &answered(answer)?)?.1)
+        Ok(decode_up_to::<CheckInResponse>(version, &check_response(answer)?)?.1)
     });
     (client, answer)
 }
 
-/// Where what a hash names is asked for.
+/// The kind of content that a hash names. The kind determines the endpoint that serves the content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BodyKind {
-    /// It is the profile of the desired state.
+    /// The profile of the desired state.
     Profile,
-    /// The profile names it.
+    /// A blob that the profile names.
     Blob,
-    /// No desired state was offered since this process began: which of the two it is is not known here.
+    /// A profile or a blob. It is not known which, because no desired state was offered since this process started. So
+    /// both endpoints are tried.
     Either,
 }
 
 impl BodyKind {
-    fn kinds(self) -> &'static [(Endpoint, usize)] {
+    /// Returns the endpoints that may have the content, each with the maximum size of the content in bytes.
+    fn endpoints(self) -> &'static [(Endpoint, usize)] {
         const PROFILES: (Endpoint, usize) = (Endpoint::AgentProfile, Profile::MAX_BYTES);
-        const BLOBS: (Endpoint, usize) = (Endpoint::AgentBlob, LARGEST_BLOB);
+        const BLOBS: (Endpoint, usize) = (Endpoint::AgentBlob, MAX_BLOB_BYTES);
         match self {
             Self::Profile => &[PROFILES],
             Self::Blob => &[BLOBS],
@@ -109,17 +111,17 @@ impl BodyKind {
     }
 }
 
-/// Fetches what a hash names and hands it to apply piece by piece, hashed while it passes: it never stands in memory whole.
-/// `false`: this controller does not give it to us now.
+/// Fetches the content of a hash and forwards it to apply in pieces. The content is hashed piece by piece and
+/// never held in memory as a whole. Returns whether the controller has this content for this host.
 pub(super) async fn fetch(
     mut client: Client,
     hash: Hash,
-    place: BodyKind,
-    to_apply: Sender<FromSync>,
-) -> Returned<bool> {
-    for &(kind, limit) in place.kinds() {
-        let get = kind.request(&[&hash.to_string()], Vec::new());
-        match pass_on(&mut client, get, hash, limit, &to_apply).await {
+    body_kind: BodyKind,
+    to_apply: Sender<SyncMessage>,
+) -> ExchangeResult<bool> {
+    for &(endpoint, limit) in body_kind.endpoints() {
+        let get = endpoint.request(&[&hash.to_string()], Vec::new());
+        match forward_body(&mut client, get, hash, limit, &to_apply).await {
             Ok(()) => return (client, Ok(true)),
             Err(ExchangeError::Refused { status: StatusCode::NOT_FOUND, .. }) => {}
             Err(error) => return (client, Err(error)),
@@ -128,49 +130,52 @@ pub(super) async fn fetch(
     (client, Ok(false))
 }
 
-async fn pass_on(
+/// Requests content, sends it to apply in pieces, and checks its size and hash. The first piece is empty, so that apply
+/// starts again after a transfer that was cut off.
+async fn forward_body(
     client: &mut Client,
     get: Request<Bytes>,
     hash: Hash,
     limit: usize,
-    to_apply: &Sender<FromSync>,
+    to_apply: &Sender<SyncMessage>,
 ) -> Result<(), ExchangeError> {
     let (mut digest, mut length) = (Sha256::new(), 0);
-    let begin = &[];
+    let no_bytes = &[];
     let answer = client
         .stream(get, async |bytes| {
             if length == 0 {
-                say(to_apply, hash, begin).await?;
+                send_piece(to_apply, hash, no_bytes).await?;
             }
             digest.update(&bytes);
             length += bytes.len();
             if length > limit {
                 return Err(std::io::Error::other(format!("it is larger than {limit} bytes")));
             }
-            for piece in bytes.chunks(PIECE) {
-                say(to_apply, hash, piece).await?;
+            for piece in bytes.chunks(MAX_PIECE_BYTES) {
+                send_piece(to_apply, hash, piece).await?;
             }
             Ok(())
         })
         .await?;
-    answered(answer)?;
+    check_response(answer)?;
     if length == 0 {
-        say(to_apply, hash, begin).await.map_err(|source| ClientError::NotTaken { source })?;
+        send_piece(to_apply, hash, no_bytes).await.map_err(|source| ClientError::NotTaken { source })?;
     }
-    if Hash(digest.finalize().into()) == hash { Ok(()) } else { Err(ExchangeError::OtherBytes(hash)) }
+    if Hash(digest.finalize().into()) == hash { Ok(()) } else { Err(ExchangeError::HashMismatch(hash)) }
 }
 
-async fn say(to_apply: &Sender<FromSync>, hash: Hash, piece: &[u8]) -> std::io::Result<()> {
-    to_apply.send(&FromSync::Body { hash, bytes: piece.to_vec() }).await.map_err(std::io::Error::other)
+async fn send_piece(to_apply: &Sender<SyncMessage>, hash: Hash, piece: &[u8]) -> std::io::Result<()> {
+    to_apply.send(&SyncMessage::Body { hash, bytes: piece.to_vec() }).await.map_err(std::io::Error::other)
 }
 
-fn answered(answer: Response<Bytes>) -> Result<Bytes, ExchangeError> {
+/// Returns the body of a successful response, or the error of any other response.
+fn check_response(answer: Response<Bytes>) -> Result<Bytes, ExchangeError> {
     let status = answer.status();
     if status.is_success() {
         return Ok(answer.into_body());
     }
-    let kind = kind(answer.body());
-    let message = sentence(answer.body());
+    let kind = error_type(answer.body());
+    let message = error_message(answer.body());
     Err(if kind == ErrorType::CertificateExpired.name() {
         ExchangeError::Expired
     } else if kind == ErrorType::AuthRevoked.name() {
@@ -193,8 +198,8 @@ mod tests {
     use crate::channel::pair;
 
     #[test]
-    fn an_expired_certificate_is_told_by_the_errors_type_and_by_nothing_in_its_text() {
-        let answer = |body: &str| answered(Response::builder().status(403).body(Bytes::from(body.to_owned())).unwrap());
+    fn check_response_distinguishes_refusals_by_error_type() {
+        let answer = |body: &str| check_response(Response::builder().status(403).body(Bytes::from(body.to_owned())).unwrap());
         let expired = r#"{"error": {"code": 403, "type": "certificate_expired"}}"#;
         assert!(matches!(answer(expired), Err(ExchangeError::Expired)));
         let revoked = r#"{"error": {"code": 403, "type": "auth.revoked", "message": "the node was deleted"}}"#;
@@ -210,88 +215,89 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_to_be_a_profile_or_a_blob_is_asked_for_in_one_place() {
-        let kinds = |place: BodyKind| place.kinds().iter().map(|(kind, _)| *kind).collect::<Vec<_>>();
-        assert_eq!(kinds(BodyKind::Profile), [Endpoint::AgentProfile]);
-        assert_eq!(kinds(BodyKind::Blob), [Endpoint::AgentBlob]);
-        assert_eq!(kinds(BodyKind::Either), [Endpoint::AgentProfile, Endpoint::AgentBlob]);
+    fn fetch_asks_one_endpoint_when_body_kind_is_known() {
+        let endpoints = |body_kind: BodyKind| body_kind.endpoints().iter().map(|(kind, _)| *kind).collect::<Vec<_>>();
+        assert_eq!(endpoints(BodyKind::Profile), [Endpoint::AgentProfile]);
+        assert_eq!(endpoints(BodyKind::Blob), [Endpoint::AgentBlob]);
+        assert_eq!(endpoints(BodyKind::Either), [Endpoint::AgentProfile, Endpoint::AgentBlob]);
     }
 
-    /// Answers each request with the same bytes, and says what was asked for.
-    async fn server(body: Vec<u8>) -> (Target, Rc<RefCell<Vec<String>>>) {
+    /// Starts a server that sends the same bytes for each request. Returns its address and the requests that it
+    /// received.
+    async fn test_server(body: Vec<u8>) -> (Target, Rc<RefCell<Vec<String>>>) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let target = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
-        let asked = Rc::new(RefCell::new(Vec::new()));
-        let lines = asked.clone();
+        let requests = Rc::new(RefCell::new(Vec::new()));
+        let log = requests.clone();
         tokio::task::spawn_local(async move {
             let (mut stream, _) = listener.accept().await.unwrap();
             let mut head = vec![0; 4096];
             while let Ok(length @ 1..) = stream.read(&mut head).await {
                 let text = String::from_utf8_lossy(&head[..length]).into_owned();
-                lines.borrow_mut().push(text.lines().next().unwrap_or_default().to_owned());
+                log.borrow_mut().push(text.lines().next().unwrap_or_default().to_owned());
                 let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
                 let _ = stream.write_all(answer.as_bytes()).await;
                 let _ = stream.write_all(&body).await;
             }
         });
-        (target, asked)
+        (target, requests)
     }
 
-    /// Fetches what has this hash from its place, and gives what apply hears meanwhile.
-    async fn fetched(
-        place: BodyKind,
+    /// Fetches content by its hash. Returns the result, the pieces that apply received, and the requests.
+    async fn fetch_and_collect(
+        body_kind: BodyKind,
         body: Vec<u8>,
         hash: Hash,
     ) -> (Result<bool, ExchangeError>, Vec<Vec<u8>>, Vec<String>) {
-        let (target, asked) = server(body).await;
+        let (target, requests) = test_server(body).await;
         let (sync, mut apply) = pair();
         let client = Client::new(target, None, ClientLimits::default());
         let fetching = async {
-            let (_, given) = fetch(client, hash, place, sync.sender()).await;
+            let (_, result) = fetch(client, hash, body_kind, sync.sender()).await;
             drop(sync);
-            given
+            result
         };
-        let hearing = async {
+        let receiving = async {
             let mut pieces = Vec::new();
-            while let Ok(FromSync::Body { hash: named, bytes }) = apply.receive().await {
-                assert_eq!(named, hash);
+            while let Ok(SyncMessage::Body { hash: piece_hash, bytes }) = apply.receive().await {
+                assert_eq!(piece_hash, hash);
                 pieces.push(bytes);
             }
             pieces
         };
-        let (given, pieces) = tokio::join!(fetching, hearing);
-        (given, pieces, asked.take())
+        let (result, pieces) = tokio::join!(fetching, receiving);
+        (result, pieces, requests.take())
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn a_blob_crosses_in_pieces_and_is_asked_for_once() {
-        let turn = async {
+    async fn fetch_sends_blob_in_pieces_with_one_request() {
+        let test = async {
             for length in [0, 1, 5_000_000] {
                 let body: Vec<u8> = (0..length).map(|at: u32| at.to_le_bytes()[0]).collect();
                 let hash = hash_content(&body);
-                let (given, pieces, asked) = fetched(BodyKind::Blob, body.clone(), hash).await;
-                assert!(given.unwrap());
-                assert_eq!(asked, [format!("GET /agent/v1/blobs/{hash} HTTP/1.1")]);
+                let (result, pieces, requests) = fetch_and_collect(BodyKind::Blob, body.clone(), hash).await;
+                assert!(result.unwrap());
+                assert_eq!(requests, [format!("GET /agent/v1/blobs/{hash} HTTP/1.1")]);
                 assert_eq!(pieces[0], b"", "it is begun");
-                assert!(pieces.iter().all(|piece| piece.len() <= PIECE));
+                assert!(pieces.iter().all(|piece| piece.len() <= MAX_PIECE_BYTES));
                 assert!(pieces.concat() == body, "{length}");
             }
-            let (given, ..) = fetched(BodyKind::Blob, b"other".to_vec(), Hash([1; 32])).await;
-            assert!(matches!(given, Err(ExchangeError::OtherBytes(_))));
+            let (result, ..) = fetch_and_collect(BodyKind::Blob, b"other".to_vec(), Hash([1; 32])).await;
+            assert!(matches!(result, Err(ExchangeError::HashMismatch(_))));
         };
-        tokio::task::LocalSet::new().run_until(turn).await;
+        tokio::task::LocalSet::new().run_until(test).await;
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn a_profile_that_is_larger_than_any_is_not_taken_to_its_end() {
-        let turn = async {
-            let body = vec![0; Profile::MAX_BYTES + PIECE];
+    async fn fetch_stops_reading_when_profile_is_too_large() {
+        let test = async {
+            let body = vec![0; Profile::MAX_BYTES + MAX_PIECE_BYTES];
             let hash = hash_content(&body);
-            let (given, pieces, _) = fetched(BodyKind::Profile, body, hash).await;
-            let error = format!("{:?}", given.unwrap_err());
+            let (result, pieces, _) = fetch_and_collect(BodyKind::Profile, body, hash).await;
+            let error = format!("{:?}", result.unwrap_err());
             assert!(error.contains(&format!("it is larger than {} bytes", Profile::MAX_BYTES)), "{error}");
             assert!(pieces.concat().len() <= Profile::MAX_BYTES);
         };
-        tokio::task::LocalSet::new().run_until(turn).await;
+        tokio::task::LocalSet::new().run_until(test).await;
     }
 }

@@ -1,7 +1,8 @@
-//! Joining: a token and a key of the host's own become a certificate.
+//! Joins a fleet: exchanges a token and a newly created key for a certificate.
 //!
-//! The controller is known by the hash of its fleet root's key alone, given out of band; nothing is sent before the
-//! server's chain has led there. The key never leaves the host, and the token is read from a file or standard input.
+//! The controller is identified only by the key hash of its fleet root, which is given out of band. Nothing is sent
+//! before the server's chain has been verified up to that root. The key never leaves the host. The token is read from a
+//! file or standard input.
 
 use std::sync::Arc;
 
@@ -11,257 +12,267 @@ use stemma_wire::client::{Client, ClientError, ClientLimits, RequestOutcome, Tar
 use stemma_wire::clock::Clock;
 use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::{ErrorBody, ErrorType};
-use stemma_wire::log::chain;
-use stemma_wire::message::enroll::{EnrollAnswer, EnrollRequest};
+use stemma_wire::log::error_chain;
+use stemma_wire::message::enroll::{EnrollRequest, EnrollResponse};
 use stemma_wire::message::{DecodeError, Message, WireVersion, decode_up_to};
 use stemma_wire::tls::{Pin, Refusal, client_config, spki_sha256};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-use super::connection::Connection;
-use super::joining::{self, KeyError};
+use super::connection::ConnectionRecord;
+use super::join_key::{self, KeyError};
 use super::post::post;
-use super::state::{Credentials, GivenError, StateError};
+use super::state::{CertificateRefusal, StateError, TlsCredentials};
 use crate::host::{Host, HostError};
-use crate::identity::Identity;
+use crate::identity::HostIdentity;
 
-/// What joining needs to know.
-pub struct Invitation {
-    /// The controllers, `https://HOST:PORT`; the first that answers is joined, all are kept.
+/// What a host needs to join a fleet: controllers, token and keys.
+pub struct JoinOptions {
+    /// The controllers, `https://HOST:PORT`. The first that answers is joined, and all are stored.
     pub controllers: Vec<Target>,
     /// SHA-256 of the fleet root's public key.
     pub ca_hash: [u8; 32],
-    /// `id.secret`.
+    /// The join token, `id.secret`.
     pub token: String,
-    /// The name asked for.
+    /// The requested node name.
     pub name: String,
-    /// Apply's public key for secrets.
+    /// The public key of apply, for secrets.
     pub seal_key: [u8; 32],
 }
 
-/// Why a host did not join. Nothing was written but the key that it asked with, and that only where the answer may have been lost.
+/// Why a host did not join. The host has no new identity then. The key of the request may remain stored, for another
+/// attempt with the same token.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
-    /// It is a member already.
+    /// The host has joined a fleet already.
     #[error(
         "this host has joined already, as node {0}; to join again, end that first: `stemma-agent leave`, and of an agent \
          below DIR `stemma-agent --root DIR leave`; nothing was changed"
     )]
-    Joined(uuid::Uuid),
-    /// No key could be made.
-    #[error("no key could be made")]
+    AlreadyJoined(uuid::Uuid),
+    /// The key pair or the signing request could not be created.
+    #[error("no key could be created")]
     Key(#[from] rcgen::Error),
-    /// No controller could be asked.
-    #[error("no controller could be asked")]
-    Asked(#[from] ClientError),
-    /// The controller said no.
+    /// No controller could be reached.
+    #[error("no controller could be reached")]
+    Client(#[from] ClientError),
+    /// The controller refused the request.
     #[error("the controller refused ({status}): {message}")]
     Refused {
         /// The HTTP status.
         status: u16,
-        /// The stable name of its reason; empty where another program answered.
+        /// Type of the error. Empty if another program responded.
         kind: String,
-        /// Its sentence.
+        /// Message of the controller.
         message: String,
     },
-    /// Its answer cannot be read.
+    /// The response cannot be decoded.
     #[error("the controller's answer cannot be read")]
     Answer(#[from] DecodeError),
-    /// The certificate that it gave is none for this host.
+    /// The certificate in the response is not valid for this host.
     #[error("the certificate that the controller gave is refused")]
-    Given(#[from] GivenError),
-    /// Its answer does not fit what was asked.
+    Issued(#[from] CertificateRefusal),
+    /// The response does not match the request.
     #[error("the controller's answer is refused: {0}")]
     Unexpected(&'static str),
-    /// rustls takes none of it.
-    #[error("the TLS side could not be set up")]
+    /// rustls rejected the configuration.
+    #[error("TLS could not be set up")]
     Tls(#[from] rustls::Error),
-    /// The key could not be kept, so nobody was asked.
-    #[error("the key to join with could not be kept")]
-    Unkept(#[source] HostError),
-    /// What was given could not be kept.
-    #[error("what the controller gave could not be kept")]
-    Kept(#[from] HostError),
-    /// The state directory.
+    /// The key could not be stored, so no request was sent.
+    #[error("the key of the join request could not be stored")]
+    KeyNotStored(#[source] HostError),
+    /// The credentials could not be stored.
+    #[error("the credentials from the controller could not be stored")]
+    NotStored(#[from] HostError),
+    /// The state directory cannot be used.
     #[error(transparent)]
     State(#[from] StateError),
 }
 
-/// Where a controller says which of its addresses is which.
-const LISTENER: &str = "is this the agents' listener (the controller prints it as `agents`)?";
-const CLOCK: &str = "is this host's clock right?";
-const HASH: &str = "compare --ca-hash with what `stemma token ca-hash` prints";
+/// Advice if a server responds, but probably not the agents' listener of a controller.
+const LISTENER_ADVICE: &str = "is this the agents' listener (the controller prints it as `agents`)?";
+const CLOCK_ADVICE: &str = "is this host's clock right?";
+const HASH_ADVICE: &str = "compare --ca-hash with what `stemma token ca-hash` prints";
 
 impl From<KeyError> for JoinError {
     fn from(error: KeyError) -> Self {
         match error {
-            KeyError::Unmade(error) => Self::Key(error),
-            KeyError::Unkept(error) => Self::Unkept(error),
+            KeyError::Create(error) => Self::Key(error),
+            KeyError::Store(error) => Self::KeyNotStored(error),
         }
     }
 }
 
 impl JoinError {
-    /// An answer that is a refusal.
+    /// Builds the error for a response with an error status.
     pub(super) fn refused(status: StatusCode, body: &[u8]) -> Self {
         let kind = ErrorBody::parse(body).map(|body| body.kind).unwrap_or_default();
-        Self::Refused { status: status.as_u16(), kind, message: sentence(body) }
+        Self::Refused { status: status.as_u16(), kind, message: error_message(body) }
     }
 
-    /// Whether a controller may have made a node for the key that it was asked with.
+    /// Returns whether a controller may have created a node for the key of the request.
     fn may_have_joined(&self) -> bool {
         match self {
-            Self::Asked(error) => error.outcome() == RequestOutcome::Unknown,
+            Self::Client(error) => error.outcome() == RequestOutcome::Unknown,
             Self::Refused { status, .. } => *status >= 500,
-            Self::Answer(_) | Self::Given(_) | Self::Kept(_) => true,
-            Self::Joined(_) | Self::Key(_) | Self::Unexpected(_) | Self::Tls(_) | Self::Unkept(_) | Self::State(_) => {
-                false
-            }
+            Self::Answer(_) | Self::Issued(_) | Self::NotStored(_) => true,
+            Self::AlreadyJoined(_)
+            | Self::Key(_)
+            | Self::Unexpected(_)
+            | Self::Tls(_)
+            | Self::KeyNotStored(_)
+            | Self::State(_) => false,
         }
     }
 
-    /// Whether the controller takes no request with the key that was asked with.
-    fn is_of_the_key(&self) -> bool {
+    /// Returns whether the controller refused the key, so that another request with it cannot succeed.
+    fn is_key_refused(&self) -> bool {
         matches!(self, Self::Refused { kind, .. } if kind == ErrorType::CsrInvalid.name())
     }
 
-    /// The error with its causes and what to do about it, for the person who joins a host.
+    /// Returns the error with its causes and what to do about it, for the person who joins a host.
     #[must_use]
     pub fn explanation(&self) -> String {
-        let said = match self {
-            Self::Asked(ClientError::Handshake { target, source }) if is_no_tls(source) => {
-                format!("no controller could be asked: what answers at {target} does not speak TLS")
+        let text = match self {
+            Self::Client(ClientError::Handshake { target, source }) if is_plaintext_reply(source) => {
+                format!("no controller could be reached: the server at {target} does not speak TLS")
             }
-            error => chain(error),
+            error => error_chain(error),
         };
         match self.advice() {
-            Some(advice) => format!("{}; {advice}", said.trim_end_matches('.')),
-            None => said,
+            Some(advice) => format!("{}; {advice}", text.trim_end_matches('.')),
+            None => text,
         }
     }
 
+    /// Returns what the person should check or do, if the error suggests something.
     fn advice(&self) -> Option<&'static str> {
         match self {
-            Self::Asked(error) => advice_on_call(error),
+            Self::Client(error) => client_advice(error),
             Self::Refused { kind, .. } if kind == ErrorType::TokenInvalid.name() => {
                 Some("make another with `stemma token create`")
             }
-            Self::Refused { status: 401 | 404 | 405 | 421, .. } | Self::Answer(_) => Some(LISTENER),
-            Self::Refused { kind, .. } if kind.is_empty() => Some(LISTENER),
-            Self::Given(GivenError::Certificate(Refusal::Expired { .. } | Refusal::NotYetValid { .. })) => Some(CLOCK),
-            Self::Unexpected(_) | Self::Given(_) => Some(HASH),
-            Self::Joined(_)
+            Self::Refused { status: 401 | 404 | 405 | 421, .. } | Self::Answer(_) => Some(LISTENER_ADVICE),
+            Self::Refused { kind, .. } if kind.is_empty() => Some(LISTENER_ADVICE),
+            Self::Issued(CertificateRefusal::Certificate(Refusal::Expired { .. } | Refusal::NotYetValid { .. })) => {
+                Some(CLOCK_ADVICE)
+            }
+            Self::Unexpected(_) | Self::Issued(_) => Some(HASH_ADVICE),
+            Self::AlreadyJoined(_)
             | Self::Key(_)
             | Self::Refused { .. }
             | Self::Tls(_)
-            | Self::Unkept(_)
-            | Self::Kept(_)
+            | Self::KeyNotStored(_)
+            | Self::NotStored(_)
             | Self::State(_) => None,
         }
     }
 }
 
-fn advice_on_call(error: &ClientError) -> Option<&'static str> {
+/// Returns what to check after a request without a response, by the kind of failure.
+fn client_advice(error: &ClientError) -> Option<&'static str> {
     match error {
-        ClientError::Untrusted { source: Refusal::Expired { .. } | Refusal::NotYetValid { .. }, .. } => Some(CLOCK),
+        ClientError::Untrusted { source: Refusal::Expired { .. } | Refusal::NotYetValid { .. }, .. } => Some(CLOCK_ADVICE),
         ClientError::Untrusted { source: Refusal::WrongName, .. } => {
             Some("join by a name or address that the controller was given with `stemma-controller init --name`")
         }
-        ClientError::Untrusted { source: Refusal::OtherRoot | Refusal::UnknownIssuer, .. } => Some(HASH),
+        ClientError::Untrusted { source: Refusal::OtherRoot | Refusal::UnknownIssuer, .. } => Some(HASH_ADVICE),
         ClientError::Untrusted { .. }
         | ClientError::Unreachable { .. }
         | ClientError::Handshake { .. }
         | ClientError::ConnectTimeout { .. }
         | ClientError::AnswerTimeout { .. }
-        | ClientError::Broken { .. } => Some(LISTENER),
+        | ClientError::Broken { .. } => Some(LISTENER_ADVICE),
         ClientError::TooLarge { .. } | ClientError::NotTaken { .. } => None,
     }
 }
 
-/// Whether the other side's first words were no TLS at all, as those of a plain HTTP server.
-fn is_no_tls(error: &std::io::Error) -> bool {
+/// Returns whether the server responded without TLS, for example because it is a plain HTTP server.
+fn is_plaintext_reply(error: &std::io::Error) -> bool {
     let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
     matches!(cause, Some(rustls::Error::InvalidMessage(_)))
 }
 
-/// Joins and writes down identity and credentials; gives the identity.
+/// Joins a fleet: requests a certificate, stores identity and credentials, and returns the identity.
 ///
 /// # Errors
 /// [`JoinError`].
-pub async fn join(host: &dyn Host, invitation: Invitation, clock: Arc<dyn Clock>) -> Result<Identity, JoinError> {
-    join_up_to(WireVersion::CURRENT, host, invitation, clock).await
+pub async fn join(host: &dyn Host, options: JoinOptions, clock: Arc<dyn Clock>) -> Result<HostIdentity, JoinError> {
+    join_with_version(WireVersion::CURRENT, host, options, clock).await
 }
 
-/// The same by an agent that speaks wire versions up to this one.
+/// Joins a fleet like [`join`], as an agent that supports wire versions up to `newest`.
 ///
 /// # Errors
 /// [`JoinError`].
-pub async fn join_up_to(
+pub async fn join_with_version(
     newest: WireVersion,
     host: &dyn Host,
-    invitation: Invitation,
+    options: JoinOptions,
     clock: Arc<dyn Clock>,
-) -> Result<Identity, JoinError> {
-    // A member whose identity or key is damaged can only join again.
-    if let Ok(identity) = Identity::load(host)
-        && !Credentials::load(host).and_then(|held| held.check(&identity)).is_err_and(|error| error.is_damage())
+) -> Result<HostIdentity, JoinError> {
+    // A host whose identity or credentials are damaged may join again. Any other host that has joined may not.
+    if let Ok(identity) = HostIdentity::load(host)
+        && !TlsCredentials::load(host).and_then(|held| held.check_usable(&identity)).is_err_and(|error| error.is_damaged())
     {
-        return Err(JoinError::Joined(identity.node));
+        return Err(JoinError::AlreadyJoined(identity.node));
     }
-    let key = joining::take_up(host, invitation.token.trim())?;
+    let key = join_key::load_or_create(host, options.token.trim())?;
     let request = EnrollRequest {
-        token: invitation.token.trim().to_owned(),
+        token: options.token.trim().to_owned(),
         csr: signing_request(&key)?,
-        seal_key: invitation.seal_key,
-        name: invitation.name.clone(),
+        seal_key: options.seal_key,
+        name: options.name.clone(),
     };
-    let asked = ask(newest, &invitation, &request, clock.clone()).await;
-    // Any other failure keeps it: an earlier try with it may have been answered in vain, whatever this one met.
-    if asked.as_ref().is_err_and(JoinError::is_of_the_key) {
-        forget_key(host);
+    let result = enroll(newest, &options, &request, clock.clone()).await;
+    // After any other failure the key stays stored. An earlier request with this key may have created a node although
+    // its response was lost, and only this key can get that node's certificate.
+    if result.as_ref().is_err_and(JoinError::is_key_refused) {
+        delete_key(host);
     }
-    let answer = asked?;
-    let validity = checked(&answer, &invitation.ca_hash)?;
-    let identity = Identity { node: answer.node, fleet: answer.fleet, root: answer.root };
-    let credentials = Credentials {
-        controllers: invitation.controllers.iter().map(ToString::to_string).collect(),
+    let answer = result?;
+    let validity = check_response(&answer, &options.ca_hash)?;
+    let identity = HostIdentity { node: answer.node, fleet: answer.fleet, root: answer.root };
+    let credentials = TlsCredentials {
+        controllers: options.controllers.iter().map(ToString::to_string).collect(),
         key: key.serialize_der(),
         chain: answer.chain,
         validity,
     };
-    credentials.check_given(&identity, clock.unix_seconds())?;
+    credentials.check_issued(&identity, clock.unix_seconds())?;
     credentials.store(host)?;
-    Connection::joined(host, credentials.controllers[0].clone())?;
-    // The identity comes last: with it, the host has joined.
+    ConnectionRecord::store_joined(host, credentials.controllers[0].clone())?;
+    // The identity is stored last, because a host with an identity counts as joined.
     identity.store(host)?;
-    forget_key(host);
+    delete_key(host);
     Ok(identity)
 }
 
-/// Takes the key away that was asked with. One that stays is only asked with again under the same token.
-fn forget_key(host: &dyn Host) {
-    if let Err(error) = joining::drop_key(host) {
-        log::warn!(error:% = chain(&error); "the key that this host asked to join with could not be taken away");
+/// Deletes the key of the join request. A failure is only logged: a key that remains is used again only with the same
+/// token.
+fn delete_key(host: &dyn Host) {
+    if let Err(error) = join_key::delete(host) {
+        log::warn!(error:% = error_chain(&error); "the key of the join request could not be deleted");
     }
 }
 
-/// A request for a certificate that asks for nothing: of all that it could say, only its public key is taken.
+/// Builds a certificate request without any attributes: the controller uses only its public key.
 pub(super) fn signing_request(key: &KeyPair) -> Result<Vec<u8>, rcgen::Error> {
     let mut parameters = CertificateParams::default();
     parameters.distinguished_name = DistinguishedName::new();
     Ok(parameters.serialize_request(key)?.der().to_vec())
 }
 
-/// Asks one controller after the other; a refusal is an answer, and no other is asked.
-async fn ask(
+/// Sends the request to one controller after the other until one responds, and returns its certificate or its refusal.
+async fn enroll(
     newest: WireVersion,
-    invitation: &Invitation,
+    options: &JoinOptions,
     request: &EnrollRequest,
     clock: Arc<dyn Clock>,
-) -> Result<EnrollAnswer, JoinError> {
-    let tls = Arc::new(client_config(&Pin::KeyHash(invitation.ca_hash), None, None, clock)?);
-    let mut last = JoinError::Unexpected("no controller was named");
-    for target in &invitation.controllers {
-        let limits = ClientLimits { body_bytes: EnrollAnswer::MAX_BYTES as u64, ..ClientLimits::default() };
+) -> Result<EnrollResponse, JoinError> {
+    let tls = Arc::new(client_config(&Pin::KeyHash(options.ca_hash), None, None, clock)?);
+    let mut last_error = JoinError::Unexpected("no controller was named");
+    for target in &options.controllers {
+        let limits = ClientLimits { max_body_bytes: EnrollResponse::MAX_BYTES as u64, ..ClientLimits::default() };
         let mut client = Client::new(target.clone(), Some(tls.clone()), limits);
         match post(&mut client, Endpoint::Enroll, newest, request).await {
             Ok((version, answer)) if answer.status().is_success() => {
@@ -270,16 +281,17 @@ async fn ask(
             Ok((_, answer)) => {
                 return Err(JoinError::refused(answer.status(), answer.body()));
             }
-            // What may have been done there is not forgotten for one that was not asked.
-            Err(_) if last.may_have_joined() => {}
-            Err(error) => last = JoinError::Asked(error),
+            // If a controller may have created a node, its error is returned, not that of a later one that could not be
+            // reached.
+            Err(_) if last_error.may_have_joined() => {}
+            Err(error) => last_error = JoinError::Client(error),
         }
     }
-    Err(last)
+    Err(last_error)
 }
 
-/// The root must be the one that was pinned. Gives the certificate's validity.
-fn checked(answer: &EnrollAnswer, ca_hash: &[u8; 32]) -> Result<(u64, u64), JoinError> {
+/// Checks that the root in the response is the pinned one. Returns the validity of the certificate.
+fn check_response(answer: &EnrollResponse, ca_hash: &[u8; 32]) -> Result<(u64, u64), JoinError> {
     let hash = spki_sha256(&answer.root).map_err(|_| JoinError::Unexpected("its root is no certificate"))?;
     if hash != *ca_hash {
         return Err(JoinError::Unexpected("its root is not the one that --ca-hash names"));
@@ -288,7 +300,7 @@ fn checked(answer: &EnrollAnswer, ca_hash: &[u8; 32]) -> Result<(u64, u64), Join
     validity(leaf).ok_or(JoinError::Unexpected("its certificate cannot be read"))
 }
 
-/// When a certificate begins and ends, seconds since 1970.
+/// Returns the start and end of a certificate's validity, in seconds since 1970.
 pub(super) fn validity(certificate: &[u8]) -> Option<(u64, u64)> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     let validity = parsed.validity();
@@ -296,8 +308,8 @@ pub(super) fn validity(certificate: &[u8]) -> Option<(u64, u64)> {
     Some((seconds(validity.not_before.timestamp())?, seconds(validity.not_after.timestamp())?))
 }
 
-/// The sentence of an error body, as the controller's API has it.
-pub(super) fn sentence(body: &[u8]) -> String {
+/// Returns the message of an error body of the controller's API.
+pub(super) fn error_message(body: &[u8]) -> String {
     let parsed: Option<serde_json::Value> = serde_json::from_slice(body).ok();
     let part = |name: &str| parsed.as_ref()?.pointer(name)?.as_str();
     let message = part("/error/message").unwrap_or("without a reason");
@@ -313,19 +325,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_is_the_controllers_sentence_without_what_a_terminal_obeys() {
+    fn refusal_shows_controller_message_without_terminal_escapes() {
         let body = br#"{"error": {"message": "this token was used\u001b[31m already"}}"#;
-        assert_eq!(sentence(body), "this token was used[31m already");
-        assert_eq!(sentence(b"<html>"), "without a reason");
+        assert_eq!(error_message(body), "this token was used[31m already");
+        assert_eq!(error_message(b"<html>"), "without a reason");
         let body = br#"{"error": {"message": "web-1 already has a host.", "detail": "take another name"}}"#;
-        assert_eq!(sentence(body), "web-1 already has a host; take another name");
+        assert_eq!(error_message(body), "web-1 already has a host; take another name");
     }
 
     #[test]
-    fn a_refusal_says_what_to_do() {
+    fn refusal_gives_advice() {
         let token = br#"{"error": {"code": 403, "type": "token.invalid", "message": "The join token is unknown."}}"#;
-        let name =
-            br#"{"error": {"code": 409, "type": "object.exists", "message": "it is taken", "detail": "take another"}}"#;
+        let name = br#"{"error": {"code": 409, "type": "object.exists", "message": "it is taken", "detail": "take another"}}"#;
         for (status, body, said) in [
             (403, &token[..], "refused (403): The join token is unknown; make another with `stemma token create`"),
             (409, name, "the controller refused (409): it is taken; take another"),

@@ -1,8 +1,9 @@
-//! Labels that the host's own people and programs give: `/etc/stemma/labels.d/*`, lines `KEY=VALUE`.
+//! Labels that people and programs on the host provide: `/etc/stemma/labels.d/*`, lines `KEY=VALUE`.
 //!
-//! They decide nothing by themselves; they are reported. Of one key in several files the last file by name wins. A file
-//! that someone without rights could have written, or that is no regular file, is left out, and said (S37), and so is one with a name that
-//! `run-parts` would not take. Where someone without rights could write the directory or one above it, none is read, as no hook is run.
+//! The agent only reports these labels. They have no effect by themselves. If several files contain a key, the last
+//! file by name wins. A file is skipped, with a finding, if an unprivileged user could have written it, if it is not a
+//! regular file (S37), or if `run-parts` would not accept its name. If an unprivileged user could write the directory
+//! or one above it, no file is read, just as no hook is run.
 
 use std::collections::BTreeMap;
 
@@ -11,132 +12,141 @@ use stemma_core::key::{LabelKey, LabelValue};
 use stemma_core::name::is_run_parts_name;
 use stemma_wire::message::observed::ReportedLabel;
 
-use crate::findings::left_out;
-use crate::host::{Dir, Host, HostError, HostPath, Kind, Stat};
+use crate::findings::skipped_by_name;
+use crate::host::{Dir, FileKind, Host, HostError, HostPath, Stat};
 
-/// Where they stand.
+/// Directory of the label files.
 pub(super) const DIR: &str = "/etc/stemma/labels.d";
-/// The largest file that is read.
-const LARGEST: u64 = 64 * 1024;
-/// The most labels that are reported.
-const MOST: usize = 256;
+/// Maximum size of a file, in bytes.
+const MAX_FILE_BYTES: u64 = 64 * 1024;
+/// Maximum number of labels that are reported.
+const MAX_LABELS: usize = 256;
 
-/// The most findings that are said one by one.
-const MOST_FINDINGS: usize = 32;
+/// Maximum number of findings that are listed.
+const MAX_FINDINGS: usize = 32;
 
-/// What the files say, and what is wrong with them.
+/// The labels from the label files, and the findings about the files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LocalLabels {
-    /// By key.
+    /// The labels by key, each with the file and line that it comes from.
     pub labels: BTreeMap<String, ReportedLabel>,
-    /// One sentence each.
+    /// Findings about files and lines that are not used, one sentence each.
     pub findings: Vec<String>,
 }
 
 impl LocalLabels {
-    /// What is found where nothing is read, for this reason.
-    fn unread(finding: String) -> Self {
+    /// Returns no labels, and one finding with the reason.
+    fn with_finding(finding: String) -> Self {
         Self { findings: vec![finding], ..Self::default() }
     }
 }
 
-/// Reads every file.
+/// Reads all label files of the host. If the directory cannot be read, the error is the only finding.
 pub(super) fn read(host: &dyn Host) -> LocalLabels {
-    of_dir(host).unwrap_or_else(|error| LocalLabels::unread(error.sentence()))
+    read_dir(host).unwrap_or_else(|error| LocalLabels::with_finding(error.sentence()))
 }
 
-fn of_dir(host: &dyn Host) -> Result<LocalLabels, HostError> {
-    let path = HostPath::own(DIR);
+/// Reads the label files in the directory. If an unprivileged user could write the directory, no file is read.
+fn read_dir(host: &dyn Host) -> Result<LocalLabels, HostError> {
+    let path = HostPath::from_static(DIR);
     let Some(dir) = host.dir(&path)? else { return Ok(LocalLabels::default()) };
-    let own = host.identity().0;
-    if let Some((open, stat)) = host.open_to_others(&path)? {
-        return Ok(LocalLabels::unread(said_of_directory(&open, &stat, own)));
+    let user = host.user_and_group().0;
+    if let Some((open, stat)) = host.first_untrusted_dir(&path)? {
+        return Ok(LocalLabels::with_finding(open_directory_finding(&open, &stat, user)));
     }
     let names = dir.names()?.into_iter().filter(|name| !name.starts_with('.'));
-    let (names, mut left): (Vec<_>, Vec<_>) = names.partition(|name| is_run_parts_name(name));
+    let (names, mut skipped): (Vec<_>, Vec<_>) = names.partition(|name| is_run_parts_name(name));
     let unreadable = dir.unreadable_names()?.into_iter().map(|(name, _)| name);
-    left.extend(unreadable.filter(|name| !name.starts_with('.')));
-    let mut found = read_files(names.into_iter().map(|name| {
-        let text = text(&*dir, &name, own);
+    skipped.extend(unreadable.filter(|name| !name.starts_with('.')));
+    let mut local_labels = read_files(names.into_iter().map(|name| {
+        let text = read_text(&*dir, &name, user);
         (name, text)
     }));
-    found.findings.extend(left_out(DIR, &left));
-    Ok(found)
+    local_labels.findings.extend(skipped_by_name(DIR, &skipped));
+    Ok(local_labels)
 }
 
-/// Reads the texts of files by name, or takes the sentence that says why there is none.
+/// Parses label files in the order in which they are passed. Each has a name and its text, or a finding if it could not
+/// be read.
 pub fn read_files(files: impl IntoIterator<Item = (String, Result<String, String>)>) -> LocalLabels {
-    let mut found = LocalLabels::default();
+    let mut local_labels = LocalLabels::default();
     for (name, text) in files {
         match text {
-            Ok(text) => read_lines(&mut found, &name, &text),
-            Err(finding) => found.findings.push(finding),
+            Ok(text) => parse_lines(&mut local_labels, &name, &text),
+            Err(finding) => local_labels.findings.push(finding),
         }
     }
-    bound(&mut found.findings);
-    found
+    limit_findings(&mut local_labels.findings);
+    local_labels
 }
 
-/// How many are named; of the others only their number is.
-fn bound(findings: &mut Vec<String>) {
-    if let Some(more) = findings.len().checked_sub(MOST_FINDINGS).filter(|more| *more > 0) {
-        findings.truncate(MOST_FINDINGS);
+/// Limits the number of findings. If some are removed, a last finding says how many.
+fn limit_findings(findings: &mut Vec<String>) {
+    if let Some(more) = findings.len().checked_sub(MAX_FINDINGS).filter(|more| *more > 0) {
+        findings.truncate(MAX_FINDINGS);
         findings.push(format!("{DIR}: {more} more lines or files cannot be used"));
     }
 }
 
-/// Who may write the directory, or one above it, may put a file of somebody else's there.
-fn said_of_directory(open: &str, stat: &Stat, own: u32) -> String {
+/// Returns the finding for the label directory, or a directory above it, that an unprivileged user can write (`open`).
+/// Such a user could put label files there.
+fn open_directory_finding(open: &str, stat: &Stat, user: u32) -> String {
     let below = DIR.strip_prefix(open).unwrap_or_default().trim_start_matches('/');
     let unread = if below.is_empty() { "it".to_owned() } else { format!("{below} in it") };
-    format!("{open}: {}", written_by_others(stat, own, &unread).unwrap_or_default())
+    format!("{open}: {}", untrusted_reason(stat, user, &unread).unwrap_or_default())
 }
 
-/// Why somebody without the agent's rights could have written this, so that something is not read; `None` where only root or the agent's own
-/// user can.
-fn written_by_others(stat: &Stat, own: u32, unread: &str) -> Option<String> {
+/// Returns why an unprivileged user could have written a file or directory, as part of a finding. `None` if only root
+/// or the agent's own user could have written it. `unread` names what is not read for this reason.
+fn untrusted_reason(stat: &Stat, user: u32, unread: &str) -> Option<String> {
     if stat.mode & 0o022 != 0 {
         Some(format!("can be written by others (mode {:04o}), so {unread} is not read: chmod go-w it", stat.mode))
-    } else if stat.user != 0 && stat.user != own {
+    } else if stat.user != 0 && stat.user != user {
         Some(format!("belongs to user {}, so {unread} is not read: chown it to root", stat.user))
     } else {
         None
     }
 }
 
-fn text(dir: &dyn Dir, name: &str, own: u32) -> Result<String, String> {
-    // It names the file itself.
-    let said = |error: HostError| error.sentence();
-    let stat = dir.stat(name).map_err(said)?.ok_or_else(|| format!("{DIR}/{name}: is gone"))?;
-    if stat.kind == Kind::File
-        && let Some(why) = written_by_others(&stat, own, "it")
+/// Reads a label file. Returns a finding if it cannot be read or an unprivileged user could have written it.
+fn read_text(dir: &dyn Dir, name: &str, user: u32) -> Result<String, String> {
+    // The message of the error contains the path.
+    let error_text = |error: HostError| error.sentence();
+    let stat = dir.stat(name).map_err(error_text)?.ok_or_else(|| format!("{DIR}/{name}: is gone"))?;
+    if stat.kind == FileKind::File
+        && let Some(why) = untrusted_reason(&stat, user, "it")
     {
         return Err(format!("{DIR}/{name}: {why}"));
     }
-    let bytes = dir.read(name, LARGEST).map_err(said)?.unwrap_or_default();
-    json::utf_8(bytes).map_err(|why| format!("{DIR}/{name}: {why}"))
+    let bytes = dir.read(name, MAX_FILE_BYTES).map_err(error_text)?.unwrap_or_default();
+    json::decode_utf8(bytes).map_err(|why| format!("{DIR}/{name}: {why}"))
 }
 
-fn read_lines(found: &mut LocalLabels, file: &str, text: &str) {
+/// Adds the labels of one file. A label replaces one with the same key from an earlier line or file. Lines that are not
+/// labels, and new labels over the maximum, are findings.
+fn parse_lines(local_labels: &mut LocalLabels, file: &str, text: &str) {
     for (at, line) in text.lines().enumerate() {
         let line = line.trim();
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
         let source = format!("labels.d/{file}:{}", at + 1);
-        match label(line) {
-            Ok((key, value)) if found.labels.len() < MOST || found.labels.contains_key(&key) => {
-                found.labels.insert(key, ReportedLabel { value, source });
+        match parse_label(line) {
+            Ok((key, value)) if local_labels.labels.len() < MAX_LABELS || local_labels.labels.contains_key(&key) => {
+                local_labels.labels.insert(key, ReportedLabel { value, source });
             }
-            Ok(_) => found.findings.push(format!("{source}: more than {MOST} labels: this one is left out")),
-            Err(why) => found.findings.push(format!("{source}: {why}")),
+            Ok(_) => {
+                local_labels.findings.push(format!("{source}: more than {MAX_LABELS} labels: this one is left out"));
+            }
+            Err(why) => local_labels.findings.push(format!("{source}: {why}")),
         }
     }
 }
 
-fn label(line: &str) -> Result<(String, String), String> {
+/// Parses a line `KEY=VALUE`, and checks key and value as the controller does.
+fn parse_label(line: &str) -> Result<(String, String), String> {
     if line.starts_with('\u{feff}') {
-        return Err("a byte order mark stands before the line, which is not read: save the file without it".to_owned());
+        return Err("the line begins with a byte order mark: save the file without it".to_owned());
     }
     let (key, value) = line.split_once('=').ok_or("a line is KEY=VALUE")?;
     LabelKey::new(key.trim()).map_err(|why| why.to_string())?;
@@ -156,16 +166,16 @@ mod tests {
     use crate::host::memory::MemoryHost;
     use crate::host::real::RealHost;
 
-    /// The directory below this root, with those above it: nobody else may write them, whatever the umask is.
-    fn made(root: &Path) -> PathBuf {
+    /// Creates the directory below this root. Nobody else can write it or the directories above, whatever the umask is.
+    fn make_dir(root: &Path) -> PathBuf {
         let dir = root.join("etc/stemma/labels.d");
         DirBuilder::new().recursive(true).mode(0o755).create(&dir).unwrap();
         dir
     }
 
-    /// Who may write a directory above could put another in its place, and its labels were read.
+    /// A user who could write a directory above could replace the label directory, and its labels were read.
     #[test]
-    fn y08_no_label_is_read_from_a_directory_that_others_may_write() {
+    fn y08_read_returns_no_label_when_others_can_write_directory() {
         for (open, unread) in
             [("/etc", "stemma/labels.d in it"), ("/etc/stemma", "labels.d in it"), ("/etc/stemma/labels.d", "it")]
         {
@@ -186,9 +196,9 @@ mod tests {
     }
 
     #[test]
-    fn s37_a_file_that_others_could_have_written_or_that_is_none_is_not_read() {
+    fn s37_read_skips_file_when_writable_by_others_or_irregular() {
         let root = tempfile::tempdir().unwrap();
-        let dir = made(root.path());
+        let dir = make_dir(root.path());
         for (name, mode) in [("10-good", 0o644), ("20-group", 0o664), ("30-all", 0o646)] {
             write(dir.join(name), format!("from-{name}=1\n")).unwrap();
             set_permissions(dir.join(name), Permissions::from_mode(mode)).unwrap();
@@ -215,9 +225,9 @@ mod tests {
     }
 
     #[test]
-    fn y08_what_editors_and_package_managers_leave_is_not_read_and_said_in_one_sentence() {
+    fn y08_read_skips_editor_and_package_files_with_one_finding() {
         let root = tempfile::tempdir().unwrap();
-        let dir = made(root.path());
+        let dir = make_dir(root.path());
         let left = ["#10-a#", "10-a.bak", "10-a.dpkg-dist", "10-a.orig", "10-a.rpmnew", "10-a.ucf-old", "10-a~"];
         for name in left.into_iter().chain(["10-a", "local", ".10-a.swp"]) {
             let key = if left.contains(&name) { "left" } else { name.trim_start_matches('.') };
@@ -226,14 +236,14 @@ mod tests {
         }
         let found = read(&RealHost::new(root.path()).unwrap());
         assert_eq!(found.labels.keys().collect::<Vec<_>>(), ["10-a", "local"]);
-        assert_eq!(found.findings, [left_out(DIR, &left.map(str::to_owned)).unwrap()]);
+        assert_eq!(found.findings, [skipped_by_name(DIR, &left.map(str::to_owned)).unwrap()]);
     }
 
-    /// It was left out without a word, in both directories.
+    /// Such a name was skipped without a finding, in both directories.
     #[test]
-    fn y08_a_name_that_is_no_utf_8_is_left_out_as_any_other_and_said() {
+    fn y08_read_skips_and_reports_name_when_not_utf_8() {
         let root = tempfile::tempdir().unwrap();
-        let labels = made(root.path());
+        let labels = make_dir(root.path());
         let hooks = root.path().join("etc/stemma/hooks.d");
         DirBuilder::new().mode(0o755).create(&hooks).unwrap();
         let name = |bytes: &[u8]| OsStr::from_bytes(bytes).to_owned();
@@ -247,18 +257,18 @@ mod tests {
         }
         let host = RealHost::new(root.path()).unwrap();
         let left = ["a b".to_owned(), "bad\u{fffd}".to_owned()];
-        assert_eq!(crate::hook_files::findings(&host), [left_out("/etc/stemma/hooks.d", &left).unwrap()]);
+        assert_eq!(crate::hook_files::findings(&host), [skipped_by_name("/etc/stemma/hooks.d", &left).unwrap()]);
         let found = read(&host);
         assert_eq!(found.labels["a"].source, "labels.d/10-a:1");
-        assert_eq!(found.findings, [left_out(DIR, &left).unwrap()]);
+        assert_eq!(found.findings, [skipped_by_name(DIR, &left).unwrap()]);
     }
 
-    /// A path was said twice, and that of a link three times.
+    /// A path was printed twice, and that of a link three times.
     #[test]
-    fn y08_a_finding_names_its_path_once() {
+    fn y08_finding_names_path_once() {
         let root = tempfile::tempdir().unwrap();
         let stemma = root.path().join("etc/stemma");
-        made(root.path());
+        make_dir(root.path());
         write(stemma.join("labels.d/10-large"), vec![b'#'; 64 * 1024 + 1]).unwrap();
         write(stemma.join("labels.d/20-latin"), b"a=\xe9\n").unwrap();
         symlink("10-large", stemma.join("labels.d/30-link")).unwrap();
@@ -285,30 +295,29 @@ mod tests {
     }
 
     #[test]
-    fn only_root_and_the_agents_own_user_are_trusted() {
-        let stat = |user, mode| Stat { kind: Kind::File, mode, user, group: 0, size: 0, links: 1 };
-        for (stat, trusted) in
-            [(stat(0, 0o644), true), (stat(7, 0o600), true), (stat(8, 0o600), false), (stat(0, 0o620), false)]
+    fn untrusted_reason_is_none_only_for_root_and_agent_user() {
+        let stat = |user, mode| Stat { kind: FileKind::File, mode, user, group: 0, size: 0, links: 1 };
+        for (stat, trusted) in [(stat(0, 0o644), true), (stat(7, 0o600), true), (stat(8, 0o600), false), (stat(0, 0o620), false)]
         {
-            assert_eq!(written_by_others(&stat, 7, "it").is_none(), trusted, "{stat:?}");
+            assert_eq!(untrusted_reason(&stat, 7, "it").is_none(), trusted, "{stat:?}");
         }
     }
 
     #[test]
-    fn of_many_findings_the_number_is_said() {
+    fn limit_findings_counts_rest_when_over_limit() {
         let mut found = LocalLabels::default();
         let lines: String = (0..300).map(|at| format!("k{at}=1\n")).collect();
-        read_lines(&mut found, "10-a", &lines);
-        bound(&mut found.findings);
+        parse_lines(&mut found, "10-a", &lines);
+        limit_findings(&mut found.findings);
         assert_eq!((found.labels.len(), found.findings.len()), (256, 33));
         assert_eq!(found.findings[0], "labels.d/10-a:257: more than 256 labels: this one is left out");
         assert_eq!(found.findings[32], "/etc/stemma/labels.d: 12 more lines or files cannot be used");
     }
 
     #[test]
-    fn y09_a_label_file_of_another_encoding_is_said_to_be_that() {
+    fn y09_read_names_encoding_when_file_is_not_utf_8() {
         let root = tempfile::tempdir().unwrap();
-        let dir = made(root.path());
+        let dir = make_dir(root.path());
         let utf_16: Vec<u8> = "rack=7\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
         for (name, bytes) in [
             ("10-utf-16", &[&[0xff, 0xfe], &utf_16[..]].concat()[..]),
@@ -323,7 +332,7 @@ mod tests {
         }
         let found = read(&RealHost::new(root.path()).unwrap());
         assert_eq!(found.labels.keys().collect::<Vec<_>>(), ["row", "shelf"]);
-        let mark = "a byte order mark stands before the line, which is not read: save the file without it";
+        let mark = "the line begins with a byte order mark: save the file without it";
         let expected = [
             format!("{DIR}/10-utf-16: it is a text in UTF-16: save it in UTF-8"),
             format!("{DIR}/20-unmarked: it is a text in UTF-16: save it in UTF-8"),
@@ -336,10 +345,10 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_labels_and_what_is_wrong_is_said_with_its_line() {
+    fn parse_lines_reports_line_number_when_invalid() {
         let mut found = LocalLabels::default();
-        read_lines(&mut found, "10-a", "# rack\nrack = 7\n\nno label\nbad//key=1\nexample.com/x=\n");
-        read_lines(&mut found, "20-b", "rack=8");
+        parse_lines(&mut found, "10-a", "# rack\nrack = 7\n\nno label\nbad//key=1\nexample.com/x=\n");
+        parse_lines(&mut found, "20-b", "rack=8");
         assert_eq!(found.labels["rack"], ReportedLabel { value: "8".to_owned(), source: "labels.d/20-b:1".to_owned() });
         assert_eq!(found.labels["example.com/x"].value, "");
         assert_eq!(found.findings.len(), 2);

@@ -1,15 +1,16 @@
-//! The half with the network: it joins, checks in, fetches, and observes what needs no privilege.
+//! The network half of the agent. It joins a fleet, checks in, fetches content, and observes what needs no privilege.
 //!
-//! It decides nothing. What a controller sends goes to `apply` as it came, and `apply` verifies it; what this half says
-//! of its own host is all that it could lie about. It keeps to one controller of its list and moves on when that one
-//! fails, with exponential backoff and full jitter, so that a fleet comes back spread out.
+//! It makes no decisions. It forwards what a controller sends to `apply` unchanged, and `apply` verifies it. So a
+//! compromised network half can only send false reports about its own host. It uses one controller of its list and
+//! switches to the next when that one fails, with exponential backoff and full jitter, so that the hosts of a fleet do
+//! not reconnect at the same time.
 
 mod backoff;
 mod checkin;
 mod connection;
 mod exchange;
 pub mod join;
-mod joining;
+mod join_key;
 mod labels;
 mod outbox;
 mod post;
@@ -21,11 +22,11 @@ use crate::hook_files;
 use crate::host::Host;
 
 pub use checkin::{Sync, SyncError, run};
-pub use connection::{Connection, Standing};
+pub use connection::{ConnectionRecord, ConnectionState};
 pub use labels::{LocalLabels, read_files};
-pub use state::{Credentials, StateError};
+pub use state::{StateError, TlsCredentials};
 
-/// What is wrong with the labels that the host's own files say, with its hooks, with what it was seen to be, and with its last renewal, as it is now.
+/// Returns the current findings about the host's label files, its hooks, its facts, and its last renewal.
 pub fn findings(host: &dyn Host) -> Vec<String> {
     let own = labels::read(host).findings.into_iter().chain(hook_files::findings(host));
     facts::observe().findings.into_iter().chain(own).chain(state::refused_renewal(host)).collect()

@@ -1,167 +1,173 @@
-//! What this host has to report, and how much of it a controller has acknowledged.
+//! The outbox: what this host has to report, and which parts of the report a controller has acknowledged.
 
 use std::collections::BTreeMap;
 
 use log::{info, warn};
-use stemma_wire::message::channel::FromApply;
-use stemma_wire::message::checkin::{CheckIn, GiveBack, Held, News};
+use stemma_wire::message::channel::ApplyMessage;
+use stemma_wire::message::checkin::{CheckIn, CheckInUpdate, HeldDesired, ReturnedItem};
 use stemma_wire::message::observed::{LocalState, Observation, Progress, Report, TaskResult};
 use stemma_wire::message::signed::LeaseKind;
 use stemma_wire::message::{PartDigest, WireVersion, digest_part, encode_part};
 
 use super::labels;
 use crate::facts;
-use crate::findings::bound;
+use crate::findings::limit;
 use crate::hook_files;
 use crate::host::Host;
 
-/// How long a check-in waits while nothing runs. Below the 90 s after which a host counts as silent.
+/// Wait of a check-in while no task runs, in milliseconds. Less than the 90 s after which a host counts as silent.
 const WAIT_MS: u32 = 45_000;
-/// The wait while tasks run, so that a controller gets their results soon.
+/// Wait of a check-in while tasks run, in milliseconds, so that a controller gets their results soon.
 const BUSY_WAIT_MS: u32 = 2_000;
-/// The most results of one check-in.
-const MOST_RESULTS: usize = 256;
-/// The most findings of one report, and things given back by one check-in: as many as a controller reads.
-const MOST_FINDINGS: usize = 256;
-const MOST_GIVEN_BACK: usize = 1024;
+/// Maximum number of results in one check-in.
+const MAX_RESULTS: usize = 256;
+/// Maximum number of findings in a report. It is the limit of the controller.
+const MAX_FINDINGS: usize = 256;
+/// Maximum number of returned items in a check-in. It is the limit of the controller.
+const MAX_RETURNED_ITEMS: usize = 1024;
 
-/// What is to be reported.
+/// Everything that this host has to report.
 #[derive(Default)]
 pub(super) struct Outbox {
     boot_id: [u8; 16],
-    held: Option<Held>,
+    held_desired: Option<HeldDesired>,
     results: Vec<TaskResult>,
-    /// What the network half observed. `applied` is what the root half observed.
-    own: Observation,
+    /// The observation of the network half. `apply_observation` is the observation of the root half, and `observation`
+    /// is both, merged.
+    own_observation: Observation,
     own_findings: Vec<String>,
-    applied: Observation,
+    apply_observation: Observation,
     observation: Observation,
-    acknowledged: Option<PartDigest>,
-    /// What the root half reported.
+    acknowledged_digest: Option<PartDigest>,
+    /// The last report of the root half.
     report: Report,
-    /// The facts of this half, which change by themselves.
-    passing: BTreeMap<String, String>,
-    report_is_new: bool,
-    wants: Vec<LeaseKind>,
-    gives_back: Vec<GiveBack>,
-    /// How many of `gives_back` the last check-in sent.
-    given_back: usize,
-    local: LocalState,
+    /// The volatile facts, collected by the network half.
+    volatile: BTreeMap<String, String>,
+    has_new_report: bool,
+    requested_leases: Vec<LeaseKind>,
+    returned_items: Vec<ReturnedItem>,
+    /// Number of `returned_items` in the last check-in.
+    sent_returned_items: usize,
+    local_state: LocalState,
 }
 
 impl Outbox {
-    /// An outbox that has sent nothing, with what is observed now.
+    /// Creates an outbox from which nothing was sent yet, with a new observation of the host.
     pub(super) fn observe(host: &dyn Host) -> Self {
-        let mut said = Self { boot_id: facts::boot_id(), report_is_new: true, ..Self::default() };
-        said.observe_again(host);
-        said
+        let mut outbox = Self { boot_id: facts::boot_id(), has_new_report: true, ..Self::default() };
+        outbox.refresh_observation(host);
+        outbox
     }
 
-    /// Observes again. Returns whether there is something new to report.
-    pub(super) fn observe_again(&mut self, host: &dyn Host) -> bool {
+    /// Reads facts, label files and hooks of the host again. Logs new findings. Returns whether there is something new
+    /// to report.
+    pub(super) fn refresh_observation(&mut self, host: &dyn Host) -> bool {
         let labels = labels::read(host);
-        let seen = facts::observe();
-        self.own = Observation { facts: seen.stable, traits: seen.traits, labels: labels.labels };
-        let findings = seen.findings.into_iter().chain(labels.findings).chain(hook_files::findings(host));
+        let host_facts = facts::observe();
+        self.own_observation = Observation { facts: host_facts.stable, traits: host_facts.traits, labels: labels.labels };
+        let findings = host_facts.findings.into_iter().chain(labels.findings).chain(hook_files::findings(host));
         let findings: Vec<String> = findings.collect();
         if findings != self.own_findings {
             for finding in findings.iter().filter(|finding| !self.own_findings.contains(finding)) {
-                warn!(error = finding.as_str(); "something of this host's own files cannot be used");
+                warn!(error = finding.as_str(); "a label file or hook of this host cannot be used");
             }
             if findings.is_empty() {
                 info!("all of this host's own files can be used again");
             }
             self.own_findings = findings;
-            self.report_is_new = true;
+            self.has_new_report = true;
         }
-        self.passing = seen.passing;
-        self.merge() || self.report_is_new
+        self.volatile = host_facts.volatile;
+        self.merge_observations() || self.has_new_report
     }
 
-    /// Takes a message of the root half. Returns whether a controller should get it soon.
-    pub(super) fn hear(&mut self, message: FromApply) -> bool {
+    /// Stores what a message of the root half contains. Returns whether a controller should get it soon.
+    pub(super) fn handle_message(&mut self, message: ApplyMessage) -> bool {
         match message {
-            FromApply::Hello { held, .. } => self.held = held,
-            FromApply::Accepted(held) => self.held = Some(held),
-            FromApply::Results(results) => {
+            ApplyMessage::Hello { held, .. } => self.held_desired = held,
+            ApplyMessage::Accepted(held) => self.held_desired = Some(held),
+            ApplyMessage::Results(results) => {
                 let last = self.results.last().map_or(0, |result| result.sequence);
                 self.results.extend(results.into_iter().filter(|result| result.sequence > last));
             }
-            FromApply::Observed(observation) => {
-                self.applied = observation;
-                return self.merge();
+            ApplyMessage::Observed(observation) => {
+                self.apply_observation = observation;
+                return self.merge_observations();
             }
-            FromApply::Report(report) => {
+            ApplyMessage::Report(report) => {
                 self.report = report;
-                self.report_is_new = true;
+                self.has_new_report = true;
             }
-            FromApply::LeaseWanted(wants) => self.wants = wants,
-            FromApply::GiveBack(gives) => self.gives_back.extend(gives),
-            FromApply::Local(local) if local == self.local => return false,
-            FromApply::Local(local) => self.local = local,
-            FromApply::Want(_) | FromApply::Refused { .. } => return false,
+            ApplyMessage::LeaseRequest(wants) => self.requested_leases = wants,
+            ApplyMessage::Returned(items) => self.returned_items.extend(items),
+            ApplyMessage::Local(local) if local == self.local_state => return false,
+            ApplyMessage::Local(local) => self.local_state = local,
+            ApplyMessage::ContentRequest(_) | ApplyMessage::Refused { .. } => return false,
         }
         true
     }
 
-    /// The check-in that reports all of it, in a version.
+    /// Builds the next check-in, in this wire version. It contains all that no controller has acknowledged, up to the
+    /// maximum numbers.
     pub(super) fn check_in(&mut self, version: WireVersion) -> CheckIn {
         let digest = self.observation_digest(version);
-        let report = std::mem::take(&mut self.report_is_new).then(|| {
+        let report = std::mem::take(&mut self.has_new_report).then(|| {
             let mut report = self.report.clone();
             env!("CARGO_PKG_VERSION").clone_into(&mut report.agent_version);
-            for (path, text) in &self.passing {
+            for (path, text) in &self.volatile {
                 report.facts.entry(path.clone()).or_insert_with(|| text.clone());
             }
             report.findings.extend(self.own_findings.iter().cloned());
-            bound(&mut report.findings, MOST_FINDINGS);
-            report.local = self.local.clone();
+            limit(&mut report.findings, MAX_FINDINGS);
+            report.local = self.local_state.clone();
             report
         });
-        self.given_back = self.gives_back.len().min(MOST_GIVEN_BACK);
-        let is_busy = self.report.progress == Progress::Running || self.results.len() > MOST_RESULTS;
+        self.sent_returned_items = self.returned_items.len().min(MAX_RETURNED_ITEMS);
+        let is_busy = self.report.progress == Progress::Running || self.results.len() > MAX_RESULTS;
         CheckIn {
             boot_id: self.boot_id,
-            held: self.held,
-            results: self.results.iter().take(MOST_RESULTS).cloned().collect(),
+            held_desired: self.held_desired,
+            results: self.results.iter().take(MAX_RESULTS).cloned().collect(),
             observation_digest: digest,
-            observation: (self.acknowledged != Some(digest)).then(|| self.observation.clone()),
+            observation: (self.acknowledged_digest != Some(digest)).then(|| self.observation.clone()),
             report,
-            wants: self.wants.clone(),
-            gives_back: self.gives_back[..self.given_back].to_vec(),
-            local: self.local.clone(),
+            requested_leases: self.requested_leases.clone(),
+            returned_items: self.returned_items[..self.sent_returned_items].to_vec(),
+            local: self.local_state.clone(),
             wait_ms: if is_busy { BUSY_WAIT_MS } else { WAIT_MS },
         }
     }
 
-    /// Drops what a controller has acknowledged.
-    pub(super) fn acknowledged(&mut self, news: &News) {
-        self.results.retain(|result| result.sequence > news.acknowledged);
-        self.gives_back.drain(..std::mem::take(&mut self.given_back));
-        if news.observation.is_some() {
-            self.acknowledged = news.observation;
+    /// Removes the results and returned items that a controller has acknowledged, and stores the digest of the
+    /// observation that it has.
+    pub(super) fn on_acknowledged(&mut self, update: &CheckInUpdate) {
+        self.results.retain(|result| result.sequence > update.acknowledged);
+        self.returned_items.drain(..std::mem::take(&mut self.sent_returned_items));
+        if update.observation.is_some() {
+            self.acknowledged_digest = update.observation;
         }
     }
 
-    /// Reports everything again: the last check-in was lost, or another controller is asked.
-    pub(super) fn again(&mut self) {
-        self.report_is_new = true;
-        self.acknowledged = None;
+    /// Marks everything to be reported again: the last check-in was lost, or another controller is used.
+    pub(super) fn resend_all(&mut self) {
+        self.has_new_report = true;
+        self.acknowledged_digest = None;
     }
 
-    /// The digest of what is observed now, in a version.
+    /// Returns the digest of the current observation, in this version.
     pub(super) fn observation_digest(&self, version: WireVersion) -> PartDigest {
         digest_part(version, &encode_part(version, &self.observation))
     }
 
-    /// Both halves' observations in one; the host's own files speak before the host label map.
-    fn merge(&mut self) -> bool {
-        let mut merged = self.own.clone();
-        merged.facts.extend(self.applied.facts.clone());
-        merged.traits.extend(self.applied.traits.iter().cloned());
+    /// Merges the observations of both halves of the agent. Labels in the label files take precedence over labels in
+    /// the host label map. Returns whether the result differs from the last one.
+    fn merge_observations(&mut self) -> bool {
+        let mut merged = self.own_observation.clone();
+        merged.facts.extend(self.apply_observation.facts.clone());
+        merged.traits.extend(self.apply_observation.traits.iter().cloned());
         merged.traits.sort();
         merged.traits.dedup();
-        for (key, label) in &self.applied.labels {
+        for (key, label) in &self.apply_observation.labels {
             merged.labels.entry(key.clone()).or_insert_with(|| label.clone());
         }
         let is_new = merged != self.observation;
@@ -176,63 +182,63 @@ mod tests {
     use crate::apply::ledger::tests::result;
     use crate::host::memory::MemoryHost;
 
-    fn news(acknowledged: u64, observation: Option<PartDigest>) -> News {
-        News { acknowledged, observation, desired: None, grants: Vec::new(), next_ms: 0 }
+    fn news(acknowledged: u64, observation: Option<PartDigest>) -> CheckInUpdate {
+        CheckInUpdate { acknowledged, observation, desired: None, grants: Vec::new(), next_check_in_ms: 0 }
     }
 
     #[test]
-    fn what_was_not_answered_is_said_again() {
+    fn check_in_repeats_report_when_unanswered() {
         let mut said = Outbox::observe(&MemoryHost::new());
-        let back = GiveBack::Primary("mysql".to_owned());
-        assert!(said.hear(FromApply::GiveBack(vec![back.clone()])));
+        let back = ReturnedItem::Primary("mysql".to_owned());
+        assert!(said.handle_message(ApplyMessage::Returned(vec![back.clone()])));
         let first = said.check_in(WireVersion::CURRENT);
         assert!(first.observation.is_some() && first.report.is_some());
-        assert_eq!(first.gives_back, std::slice::from_ref(&back));
+        assert_eq!(first.returned_items, std::slice::from_ref(&back));
 
-        said.again();
+        said.resend_all();
         let second = said.check_in(WireVersion::CURRENT);
         assert_eq!((second.observation.is_some(), second.report.is_some()), (true, true));
-        assert_eq!(second.gives_back, [back]);
+        assert_eq!(second.returned_items, [back]);
 
-        assert!(said.hear(FromApply::GiveBack(vec![GiveBack::Lease(LeaseKind::Mend)])));
-        said.acknowledged(&news(0, Some(second.observation_digest)));
+        assert!(said.handle_message(ApplyMessage::Returned(vec![ReturnedItem::Lease(LeaseKind::Mend)])));
+        said.on_acknowledged(&news(0, Some(second.observation_digest)));
         let third = said.check_in(WireVersion::CURRENT);
         assert_eq!((third.observation, third.report), (None, None));
-        assert_eq!(third.gives_back, [GiveBack::Lease(LeaseKind::Mend)], "what came after the check-in is not lost");
+        assert_eq!(third.returned_items, [ReturnedItem::Lease(LeaseKind::Mend)], "what came after the check-in is not lost");
     }
 
     #[test]
-    fn results_that_do_not_all_fit_are_followed_by_the_rest_soon() {
+    fn results_are_split_over_check_ins_when_too_many() {
         let mut said = Outbox::observe(&MemoryHost::new());
         let result = |sequence| TaskResult { sequence, ..result("motd") };
-        said.hear(FromApply::Results((1..=300).map(result).collect()));
+        said.handle_message(ApplyMessage::Results((1..=300).map(result).collect()));
         let first = said.check_in(WireVersion::CURRENT);
         assert_eq!((first.results.len(), first.wait_ms), (256, 2_000));
-        said.acknowledged(&news(256, None));
+        said.on_acknowledged(&news(256, None));
         let rest = said.check_in(WireVersion::CURRENT);
         assert_eq!((rest.results.len(), rest.wait_ms), (44, 45_000));
     }
 
     #[test]
-    fn y06_a_fact_of_the_root_half_goes_when_it_no_longer_says_it_and_those_of_this_half_stay() {
+    fn y06_merge_drops_apply_fact_when_absent_from_report() {
         let mut said = Outbox::observe(&MemoryHost::new());
-        said.passing = [("load".to_owned(), "1".to_owned())].into();
+        said.volatile = [("load".to_owned(), "1".to_owned())].into();
         let mut facts = |stuck: Option<&str>| {
             let facts = stuck.map(|why| ("agent.stuck".to_owned(), why.to_owned())).into_iter().collect();
-            said.hear(FromApply::Report(Report { facts, ..Report::default() }));
+            said.handle_message(ApplyMessage::Report(Report { facts, ..Report::default() }));
             said.check_in(WireVersion::CURRENT).report.unwrap().facts.into_keys().collect::<Vec<_>>()
         };
         assert_eq!(facts(Some("\"full\"")), ["agent.stuck", "load"]);
         assert_eq!(facts(None), ["load"]);
     }
 
-    /// It came when a label changed, and stayed until the next one did.
+    /// Such a finding appeared only when a label changed, and stayed until the next change.
     #[test]
-    fn y08_what_is_not_run_of_the_hooks_is_reported_while_it_is_there() {
+    fn y08_check_in_reports_skipped_hooks_until_deleted() {
         let host = MemoryHost::new();
         let mut said = Outbox::observe(&host);
         let reported = |said: &mut Outbox| {
-            let is_new = said.observe_again(&host);
+            let is_new = said.refresh_observation(&host);
             let findings = said.check_in(WireVersion::CURRENT).report.map(|report| report.findings).unwrap_or_default();
             let of_hooks = findings.into_iter().filter(|finding| finding.contains("hooks.d"));
             (is_new, of_hooks.map(|finding| finding.split_once(": a name").unwrap().0.to_owned()).collect::<Vec<_>>())
@@ -241,7 +247,7 @@ mod tests {
             host.put(&format!("/etc/stemma/hooks.d/{name}"), "");
             host.chmod(&format!("/etc/stemma/hooks.d/{name}"), 0o755);
         };
-        let left_out = |names: &str| vec![format!("/etc/stemma/hooks.d: left out by their names: {names}")];
+        let left_out = |names: &str| vec![format!("/etc/stemma/hooks.d: skipped because of their names: {names}")];
         reported(&mut said);
         put("10-a.sh");
         assert_eq!(reported(&mut said), (true, left_out(r#""10-a.sh""#)));
@@ -253,14 +259,14 @@ mod tests {
     }
 
     #[test]
-    fn x01_a_report_has_no_more_findings_than_a_controller_reads_and_says_how_many_there_are_more() {
+    fn x01_report_counts_findings_over_limit() {
         let mut said = Outbox::observe(&MemoryHost::new());
-        // What this machine is seen to lack is none of the test's.
+        // Findings about this machine are not part of the test.
         said.own_findings.clear();
         let report = Report { findings: vec!["x".to_owned(); 300], ..Report::default() };
-        said.hear(FromApply::Report(report));
+        said.handle_message(ApplyMessage::Report(report));
         let findings = said.check_in(WireVersion::CURRENT).report.unwrap().findings;
         assert_eq!(findings.len(), 256);
-        assert_eq!(findings[254..], ["x", "and 45 more findings: the first 255 are named"]);
+        assert_eq!(findings[254..], ["x", "and 45 more findings; only the first 255 are listed"]);
     }
 }

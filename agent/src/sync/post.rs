@@ -1,4 +1,4 @@
-//! One request in a version that its controller reads: a controller may be older than this agent.
+//! Sends a request in a version that the controller supports, because a controller may be older than this agent.
 
 use hyper::Response;
 use hyper::body::Bytes;
@@ -7,7 +7,8 @@ use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::{ErrorBody, ErrorType};
 use stemma_wire::message::{Message, WireVersion, encode_as};
 
-/// Sends a message in the newest version that the controller reads, from this one down; gives that version and the answer.
+/// Sends a message, first in the newest version, then in older ones until the controller supports it. Returns the
+/// version and the response.
 pub(super) async fn post<M: Message>(
     client: &mut Client,
     endpoint: Endpoint,
@@ -17,20 +18,20 @@ pub(super) async fn post<M: Message>(
     let mut version = newest;
     loop {
         let answer = client.send(endpoint.request(&[], encode_as(version, message))).await?;
-        match version.before() {
-            Some(before) if is_of_the_version(&answer) => version = before,
+        match version.previous() {
+            Some(older) if is_version_refused(&answer) => version = older,
             _ => return Ok((version, answer)),
         }
     }
 }
 
-/// Whether an answer says that the version of the request is not read there.
-pub(super) fn is_of_the_version(answer: &Response<Bytes>) -> bool {
-    !answer.status().is_success() && kind(answer.body()) == ErrorType::MessageVersion.name()
+/// Returns whether the controller refused a request because it does not support the request's version.
+pub(super) fn is_version_refused(answer: &Response<Bytes>) -> bool {
+    !answer.status().is_success() && error_type(answer.body()) == ErrorType::MessageVersion.name()
 }
 
-/// The name of an error in a body; empty where there is none.
-pub(super) fn kind(body: &[u8]) -> String {
+/// Returns the error type in a body, or an empty string.
+pub(super) fn error_type(body: &[u8]) -> String {
     ErrorBody::parse(body).map(|body| body.kind).unwrap_or_default()
 }
 
@@ -43,13 +44,14 @@ mod tests {
     use hyper::StatusCode;
     use stemma_wire::client::{ClientLimits, Target};
     use stemma_wire::message::decode_up_to;
-    use stemma_wire::message::enroll::{RenewAnswer, RenewRequest};
+    use stemma_wire::message::enroll::{RenewRequest, RenewResponse};
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
 
-    /// A controller that reads the first version alone. Gives the versions in which it was asked.
-    async fn older_controller() -> (Target, Rc<RefCell<Vec<u8>>>) {
+    /// Starts a controller that supports only the first version. Returns its address and the versions of the requests
+    /// that it received.
+    async fn old_controller() -> (Target, Rc<RefCell<Vec<u8>>>) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let target = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
         let asked = Rc::new(RefCell::new(Vec::new()));
@@ -63,7 +65,7 @@ mod tests {
                 versions.borrow_mut().push(version);
                 request.clear();
                 let (status, body) = if version == 1 {
-                    ("200 OK", encode_as(WireVersion::FIRST, &RenewAnswer { chain: vec![vec![7]] }))
+                    ("200 OK", encode_as(WireVersion::FIRST, &RenewResponse { chain: vec![vec![7]] }))
                 } else {
                     ("400 Bad Request", br#"{"error": {"code": 400, "type": "message.version"}}"#.to_vec())
                 };
@@ -75,17 +77,17 @@ mod tests {
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn a_controller_that_does_not_read_the_newest_version_is_asked_in_the_one_before() {
+    async fn post_retries_in_older_version_when_controller_is_old() {
         let turn = async {
-            let (target, asked) = older_controller().await;
+            let (target, asked) = old_controller().await;
             let mut client = Client::new(target, None, ClientLimits::default());
             let request = RenewRequest { csr: vec![1] };
-            let newest = WireVersion::THROW_AWAY;
+            let newest = WireVersion::NEXT;
             let (version, answer) = post(&mut client, Endpoint::Renew, newest, &request).await.unwrap();
             assert_eq!((version, answer.status()), (WireVersion::FIRST, StatusCode::OK));
             assert_eq!(*asked.borrow(), [2, 1]);
-            let read = decode_up_to::<RenewAnswer>(version, answer.body());
-            assert_eq!(read, Ok((version, RenewAnswer { chain: vec![vec![7]] })));
+            let read = decode_up_to::<RenewResponse>(version, answer.body());
+            assert_eq!(read, Ok((version, RenewResponse { chain: vec![vec![7]] })));
         };
         tokio::task::LocalSet::new().run_until(turn).await;
     }

@@ -1,4 +1,4 @@
-//! What `sync` keeps on disk: its key, its certificate, and where the controllers are.
+//! The state of `sync` on disk: its key, its certificate, and the addresses of the controllers.
 
 use std::sync::Arc;
 
@@ -8,223 +8,225 @@ use serde::{Deserialize, Serialize};
 use stemma_core::digest::sha256;
 use stemma_wire::client::Target;
 use stemma_wire::clock::{Clock, SystemClock};
-use stemma_wire::tls::{Class, ClientIdentity, Fleet, NotAnIdentity, Pin, Refusal, client_config, given_identity};
+use stemma_wire::tls::{
+    ClientIdentity, FleetName, IdentityClass, NotAnIdentity, Pin, Refusal, client_config, verify_issued_identity,
+};
 
 use crate::host::atomic::{Attributes, ensure_dir, replace, sweep};
-use crate::host::{Host, HostError, HostPath, Kind};
-use crate::identity::Identity;
+use crate::host::{FileKind, Host, HostError, HostPath};
+use crate::identity::HostIdentity;
 
-/// Where it is kept.
+/// Directory of the network half's state.
 pub(super) const DIR: &str = "/var/lib/stemma-agent/sync";
-/// The file with everything, so that key and certificate are always replaced together.
-const NAME: &str = "credentials.json";
-/// The key of a renewal that was begun and whose certificate has not come.
-const PENDING: &str = "pending-key";
-/// Why the certificate of the last renewal was refused.
-const REFUSED: &str = "refused-renewal";
-/// The largest file that is read.
-const LARGEST: u64 = 256 * 1024;
+/// The file with all credentials. It is one file, so that key and certificate are always replaced together.
+const CREDENTIALS_FILE: &str = "credentials.json";
+/// The key of a renewal whose certificate has not arrived yet.
+const PENDING_KEY_FILE: &str = "pending-key";
+/// The reason why the certificate of the last renewal was refused.
+const REFUSED_RENEWAL_FILE: &str = "refused-renewal";
+/// Maximum size of a file, in bytes.
+const MAX_FILE_BYTES: u64 = 256 * 1024;
 
-/// A key, its certificate, and the controllers that take it.
+/// A key, its certificate, and the controllers that accept it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Credentials {
+pub struct TlsCredentials {
     /// The controllers' addresses, in the order in which they are tried.
     pub controllers: Vec<String>,
     /// The private key, PKCS#8 DER.
     pub key: Vec<u8>,
-    /// The certificate first, then its issuers, DER.
+    /// The certificate followed by its issuers, DER.
     pub chain: Vec<Vec<u8>>,
-    /// When the certificate begins and ends, seconds since 1970.
+    /// Start and end of the certificate's validity, in seconds since 1970.
     pub validity: (u64, u64),
 }
 
-/// Why there are no credentials.
+/// Why there are no usable credentials.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// They are not there, although the host has joined.
-    #[error("{DIR}/{NAME} is gone")]
-    Gone,
-    /// They cannot be read or written.
+    /// The file does not exist, although the host has joined.
+    #[error("{DIR}/{CREDENTIALS_FILE} is gone")]
+    Missing,
+    /// The file cannot be read or written.
     #[error("the agent's credentials")]
     Host(#[from] HostError),
-    /// Others may read or write the key (S71).
+    /// Other users can read or write the key (S71).
     #[error("{path} holds this host's key and is open to others (mode {mode:04o}): run `chmod 600 {path}`")]
     Exposed {
-        /// The file, as this system sees it.
+        /// Path of the file on this system.
         path: String,
-        /// Its mode.
+        /// File mode.
         mode: u32,
     },
     /// The file is damaged.
-    #[error("{DIR}/{NAME} is damaged ({0})")]
+    #[error("{DIR}/{CREDENTIALS_FILE} is damaged ({0})")]
     Damaged(String),
-    /// rustls does not take them.
+    /// rustls does not accept the key or the certificate.
     #[error("the agent's key and certificate cannot be used")]
     Unusable(#[from] rustls::Error),
 }
 
-/// Why a certificate that a controller gave is not kept.
+/// Why a certificate from a controller is refused.
 #[derive(Debug, thiserror::Error)]
-pub enum GivenError {
-    /// It could not be shown to a listener of the fleet.
+pub enum CertificateRefusal {
+    /// The certificate would not be accepted by a listener of the fleet.
     #[error(transparent)]
     Certificate(#[from] Refusal),
-    /// It names another node.
+    /// The certificate names another node.
     #[error("the certificate is not this node's")]
     OtherNode,
-    /// It is for another key.
-    #[error("the certificate is for another key than the one that was asked with")]
+    /// The certificate is for another key.
+    #[error("the certificate is for another key than that of the request")]
     OtherKey,
-    /// The key that was asked with is damaged.
-    #[error("the key that was asked with cannot be read")]
+    /// The key of the request is damaged.
+    #[error("the key of the request cannot be read")]
     Key(#[from] rcgen::Error),
 }
 
 impl StateError {
-    /// Whether the credentials are lost: only joining again brings others.
+    /// Returns whether the credentials are lost, so that the host has to join again.
     #[must_use]
-    pub const fn is_damage(&self) -> bool {
+    pub const fn is_damaged(&self) -> bool {
         match self {
-            Self::Gone | Self::Damaged(_) | Self::Unusable(_) => true,
+            Self::Missing | Self::Damaged(_) | Self::Unusable(_) => true,
             Self::Host(_) | Self::Exposed { .. } => false,
         }
     }
 }
 
-impl Credentials {
-    /// Reads what joining or renewing wrote.
+impl TlsCredentials {
+    /// Reads the stored credentials.
     ///
     /// # Errors
     /// [`StateError`].
     pub fn load(host: &dyn Host) -> Result<Self, StateError> {
-        let dir = host.dir(&HostPath::own(DIR))?.ok_or(StateError::Gone)?;
-        let stat = dir.stat(NAME)?.ok_or(StateError::Gone)?;
-        if stat.kind == Kind::File && stat.mode & 0o077 != 0 {
-            let path = host.outside(&HostPath::own(DIR)).join(NAME).display().to_string();
+        let dir = host.dir(&HostPath::from_static(DIR))?.ok_or(StateError::Missing)?;
+        let stat = dir.stat(CREDENTIALS_FILE)?.ok_or(StateError::Missing)?;
+        if stat.kind == FileKind::File && stat.mode & 0o077 != 0 {
+            let path = host.system_path(&HostPath::from_static(DIR)).join(CREDENTIALS_FILE).display().to_string();
             return Err(StateError::Exposed { path, mode: stat.mode });
         }
-        let bytes = match dir.read(NAME, LARGEST) {
-            Err(error) if error.is_of_the_file() => return Err(StateError::Damaged(error.sentence())),
-            read => read?.ok_or(StateError::Gone)?,
+        let bytes = match dir.read(CREDENTIALS_FILE, MAX_FILE_BYTES) {
+            Err(error) if error.is_about_file() => return Err(StateError::Damaged(error.sentence())),
+            read => read?.ok_or(StateError::Missing)?,
         };
-        let credentials: Self =
-            serde_json::from_slice(&bytes).map_err(|error| StateError::Damaged(error.to_string()))?;
+        let credentials: Self = serde_json::from_slice(&bytes).map_err(|error| StateError::Damaged(error.to_string()))?;
         if credentials.targets().is_empty() {
             return Err(StateError::Damaged("it names no controller".to_owned()));
         }
         Ok(credentials)
     }
 
-    /// Replaces them on disk, readable by nobody else.
+    /// Replaces the stored credentials. No other user can read the file.
     ///
     /// # Errors
     /// [`HostError`].
     pub fn store(&self, host: &dyn Host) -> Result<(), HostError> {
-        let dir = ensure_dir(host, &HostPath::own(DIR), 0o700)?;
+        let dir = ensure_dir(host, &HostPath::from_static(DIR), 0o700)?;
         let bytes = serde_json::to_vec(self).expect("credentials have no map whose keys are not text");
-        replace(host, &*dir, NAME, &bytes, &Attributes::mode(0o600))
+        replace(host, &*dir, CREDENTIALS_FILE, &bytes, &Attributes::with_mode(0o600))
     }
 
-    /// The addresses that parse; one that does not was refused when the host joined.
+    /// Returns the addresses of the controllers. An invalid one was refused when the host joined.
     pub fn targets(&self) -> Vec<Target> {
         self.controllers.iter().filter_map(|url| url.parse().ok()).collect()
     }
 
-    /// Whether a connection could be made with them.
+    /// Checks that the credentials can be used for a connection.
     ///
     /// # Errors
-    /// As [`Self::tls`].
-    pub fn check(&self, identity: &Identity) -> Result<(), StateError> {
+    /// The same errors as [`Self::tls`].
+    pub fn check_usable(&self, identity: &HostIdentity) -> Result<(), StateError> {
         self.tls(identity, Arc::new(SystemClock)).map(drop)
     }
 
-    /// Whether the certificate is what this node asked for, and can be shown now: issued under its root for its uuid, its
-    /// fleet and this key. What is not is never kept, since it would take the place of one that still serves.
+    /// Checks that an issued certificate is valid now and is the one that this node requested: issued under the fleet's
+    /// root for the node's uuid, fleet and key. A certificate that fails the check must not be stored, because it would
+    /// replace one that still works.
     ///
     /// # Errors
-    /// [`GivenError`].
-    pub(super) fn check_given(&self, node: &Identity, now: u64) -> Result<(), GivenError> {
-        let fleet: Fleet = node.fleet.parse().map_err(Refusal::from)?;
-        let given = given_identity(&self.chain, &node.root, &fleet, now)?;
-        if given.class != Class::Node(node.node) {
-            return Err(GivenError::OtherNode);
+    /// [`CertificateRefusal`].
+    pub(super) fn check_issued(&self, node: &HostIdentity, now: u64) -> Result<(), CertificateRefusal> {
+        let fleet: FleetName = node.fleet.parse().map_err(Refusal::from)?;
+        let issued = verify_issued_identity(&self.chain, &node.root, &fleet, now)?;
+        if issued.class != IdentityClass::Node(node.node) {
+            return Err(CertificateRefusal::OtherNode);
         }
         let key = KeyPair::try_from(self.key.as_slice())?.subject_public_key_info();
-        if sha256(&key) != given.spki_sha256 {
-            return Err(GivenError::OtherKey);
+        if sha256(&key) != issued.spki_sha256 {
+            return Err(CertificateRefusal::OtherKey);
         }
         Ok(())
     }
 
-    /// The TLS side of a client that is this node.
+    /// Returns the TLS configuration of a client with this node's identity.
     ///
     /// # Errors
     /// [`StateError::Unusable`], [`StateError::Damaged`].
-    pub fn tls(&self, identity: &Identity, clock: Arc<dyn Clock>) -> Result<Arc<rustls::ClientConfig>, StateError> {
-        let own = ClientIdentity {
+    pub fn tls(&self, identity: &HostIdentity, clock: Arc<dyn Clock>) -> Result<Arc<rustls::ClientConfig>, StateError> {
+        let client_identity = ClientIdentity {
             chain: self.chain.iter().cloned().map(CertificateDer::from).collect(),
             key: PrivateKeyDer::try_from(self.key.clone()).map_err(|why| StateError::Damaged(why.to_owned()))?,
         };
-        let fleet: Fleet = identity.fleet.parse().map_err(|why: NotAnIdentity| StateError::Damaged(why.to_string()))?;
+        let fleet: FleetName = identity.fleet.parse().map_err(|why: NotAnIdentity| StateError::Damaged(why.to_string()))?;
         let pin = Pin::Roots(vec![CertificateDer::from(identity.root.clone())]);
-        Ok(Arc::new(client_config(&pin, Some(fleet), Some(own), clock)?))
+        Ok(Arc::new(client_config(&pin, Some(fleet), Some(client_identity), clock)?))
     }
 }
 
-/// Takes away what a process that was killed left unfinished there, a key maybe.
+/// Deletes the unfinished files of a process that was killed, because such a file may contain a private key.
 ///
 /// # Errors
 /// [`HostError`].
-pub(super) fn sweep_own(host: &dyn Host) -> Result<(), HostError> {
-    host.dir(&HostPath::own(DIR))?.map_or(Ok(()), |dir| sweep(host, &*dir))
+pub(super) fn sweep_state_dir(host: &dyn Host) -> Result<(), HostError> {
+    host.dir(&HostPath::from_static(DIR))?.map_or(Ok(()), |dir| sweep(host, &*dir))
 }
 
-/// Why the last renewal gave no certificate that could be kept, for `status`; `None` where it did.
+/// Returns why the certificate of the last renewal was refused, for `status`, or `None` if it was accepted.
 pub(super) fn refused_renewal(host: &dyn Host) -> Option<String> {
-    let read = host.dir(&HostPath::own(DIR)).ok()??.read(REFUSED, LARGEST).ok()?;
+    let read = host.dir(&HostPath::from_static(DIR)).ok()??.read(REFUSED_RENEWAL_FILE, MAX_FILE_BYTES).ok()?;
     read.and_then(|bytes| String::from_utf8(bytes).ok())
 }
 
-/// Keeps why a renewal gave no certificate that could be kept, or takes that away.
+/// Stores why the certificate of the last renewal was refused. With `None`, deletes the stored reason.
 ///
 /// # Errors
 /// [`HostError`].
-pub(super) fn keep_refused_renewal(host: &dyn Host, why: Option<&str>) -> Result<(), HostError> {
-    let dir = ensure_dir(host, &HostPath::own(DIR), 0o700)?;
+pub(super) fn store_refused_renewal(host: &dyn Host, why: Option<&str>) -> Result<(), HostError> {
+    let dir = ensure_dir(host, &HostPath::from_static(DIR), 0o700)?;
     match why {
-        Some(why) => replace(host, &*dir, REFUSED, why.as_bytes(), &Attributes::mode(0o600)),
-        None if dir.stat(REFUSED)?.is_some() => dir.remove(REFUSED),
+        Some(why) => replace(host, &*dir, REFUSED_RENEWAL_FILE, why.as_bytes(), &Attributes::with_mode(0o600)),
+        None if dir.stat(REFUSED_RENEWAL_FILE)?.is_some() => dir.remove(REFUSED_RENEWAL_FILE),
         None => Ok(()),
     }
 }
 
-/// The key of a renewal that was begun, PKCS#8 DER.
+/// Returns the key of a renewal that was started, PKCS#8 DER.
 ///
 /// # Errors
 /// [`HostError`].
 pub(super) fn pending_key(host: &dyn Host) -> Result<Option<Vec<u8>>, HostError> {
-    let Some(dir) = host.dir(&HostPath::own(DIR))? else { return Ok(None) };
-    dir.read(PENDING, LARGEST)
+    let Some(dir) = host.dir(&HostPath::from_static(DIR))? else { return Ok(None) };
+    dir.read(PENDING_KEY_FILE, MAX_FILE_BYTES)
 }
 
-/// Keeps it, readable by nobody else.
+/// Stores the key of a renewal. No other user can read the file.
 ///
 /// # Errors
 /// [`HostError`].
-pub(super) fn keep_pending_key(host: &dyn Host, key: &[u8]) -> Result<(), HostError> {
-    let dir = ensure_dir(host, &HostPath::own(DIR), 0o700)?;
-    replace(host, &*dir, PENDING, key, &Attributes::mode(0o600))
+pub(super) fn store_pending_key(host: &dyn Host, key: &[u8]) -> Result<(), HostError> {
+    let dir = ensure_dir(host, &HostPath::from_static(DIR), 0o700)?;
+    replace(host, &*dir, PENDING_KEY_FILE, key, &Attributes::with_mode(0o600))
 }
 
-/// Takes it away: its certificate has come, and holds it.
+/// Deletes the key of a renewal. Call it when the renewal has succeeded, or can never succeed with this key.
 ///
 /// # Errors
 /// [`HostError`].
-pub(super) fn drop_pending_key(host: &dyn Host) -> Result<(), HostError> {
-    let Some(dir) = host.dir(&HostPath::own(DIR))? else { return Ok(()) };
-    if dir.stat(PENDING)?.is_some() {
-        dir.remove(PENDING)?;
+pub(super) fn delete_pending_key(host: &dyn Host) -> Result<(), HostError> {
+    let Some(dir) = host.dir(&HostPath::from_static(DIR))? else { return Ok(()) };
+    if dir.stat(PENDING_KEY_FILE)?.is_some() {
+        dir.remove(PENDING_KEY_FILE)?;
     }
     Ok(())
 }
@@ -235,21 +237,18 @@ mod tests {
     use crate::host::memory::MemoryHost;
 
     #[test]
-    fn s71_a_key_that_is_open_to_others_is_not_used() {
+    fn s71_load_rejects_key_when_readable_by_others() {
         let host = MemoryHost::new();
-        let credentials = Credentials {
-            controllers: vec!["https://c:1".to_owned()],
-            key: vec![1],
-            chain: vec![vec![2]],
-            validity: (1, 2),
-        };
+        let credentials =
+            TlsCredentials { controllers: vec!["https://c:1".to_owned()], key: vec![1], chain: vec![vec![2]], validity: (1, 2) };
         credentials.store(&host).unwrap();
-        assert!(Credentials::load(&host).unwrap() == credentials);
-        let dir = host.dir(&HostPath::own(DIR)).unwrap().unwrap();
+        assert!(TlsCredentials::load(&host).unwrap() == credentials);
+        let dir = host.dir(&HostPath::from_static(DIR)).unwrap().unwrap();
         for mode in [0o640, 0o604, 0o620] {
-            replace(&host, &*dir, NAME, &serde_json::to_vec(&credentials).unwrap(), &Attributes::mode(mode)).unwrap();
-            let refused = Credentials::load(&host).map(|_| ()).unwrap_err().to_string();
-            assert!(refused.contains("run `chmod 600 ") && refused.contains(&format!("{mode:04o}")), "{refused}");
+            replace(&host, &*dir, CREDENTIALS_FILE, &serde_json::to_vec(&credentials).unwrap(), &Attributes::with_mode(mode))
+                .unwrap();
+            let message = TlsCredentials::load(&host).map(|_| ()).unwrap_err().to_string();
+            assert!(message.contains("run `chmod 600 ") && message.contains(&format!("{mode:04o}")), "{message}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `explain` on the host: where something came from, as far as the desired state says.
+//! `explain` on the host: the origin of a label, trait, tag or task, as far as the desired state contains it.
 
 use std::path::Path;
 
@@ -7,12 +7,13 @@ use serde::Serialize;
 use stemma_core::status;
 use stemma_wire::message::desired::{Barrier, InputValue};
 
-use super::status::{Ended, printable, sentences};
-use super::waits::waiting;
-use super::{Exit, Local, print, print_json};
+use super::status::{TaskEnd, escape_terminal, reason_lines};
+use super::waits::waiting_tasks;
+use super::{AgentExit, LocalHost, print, print_json};
 use crate::apply::ledger::{Desired, PROGRESS, REASONS};
-use crate::args::{Explained, Output};
+use crate::args::{ExplainedObject, OutputFormat};
 
+/// The output of `explain` for one object: its value, and the reasons.
 #[derive(Serialize)]
 struct Explanation {
     kind: &'static str,
@@ -21,68 +22,73 @@ struct Explanation {
     why: Vec<String>,
 }
 
-/// Says where a label, trait, tag or task of this host came from.
+/// Prints where a label, trait, tag or task of this host came from.
 ///
 /// # Errors
-/// When the host holds nothing yet, or the ledger cannot be read.
-pub fn explain(root: &Path, kind: Explained, name: &str, output: Output) -> Result<Exit> {
-    let local = Local::open(root)?;
+/// Fails if the host has no desired state yet, or if the ledger cannot be read.
+pub fn explain(root: &Path, kind: ExplainedObject, name: &str, output: OutputFormat) -> Result<AgentExit> {
+    let local = LocalHost::open(root)?;
     let Some(accepted) = local.site.ledger.accepted()? else {
         bail!("this host holds no desired state yet; `stemma-agent status` says whether it has joined")
     };
     let desired = accepted.desired();
-    let found = match kind {
-        Explained::Label => label(&desired, name),
-        Explained::Trait => plain("trait", &desired.known.traits, name),
-        Explained::Tag => tag(&desired, name),
-        Explained::Task => task(&local, &desired, name)?,
+    let explanation = match kind {
+        ExplainedObject::Label => explain_label(&desired, name),
+        ExplainedObject::Trait => explain_name("trait", &desired.known.traits, name),
+        ExplainedObject::Tag => explain_tag(&desired, name),
+        ExplainedObject::Task => explain_task(&local, &desired, name)?,
     };
-    let Some(explanation) = found else {
+    let Some(explanation) = explanation else {
         print(&format!("{name}: this host has none of that name\n"))?;
-        return Ok(Exit::NotFound);
+        return Ok(AgentExit::NotFound);
     };
     match output {
-        Output::Json => print_json(&explanation)?,
-        Output::Human => print(&human(&explanation))?,
+        OutputFormat::Json => print_json(&explanation)?,
+        OutputFormat::Human => print(&human_text(&explanation))?,
     }
-    Ok(Exit::Done)
+    Ok(AgentExit::Done)
 }
 
-/// What is said of a task.
+/// Returns the reasons that `explain` prints for a task.
 #[cfg(test)]
-pub(super) fn why(root: &Path, id: &str) -> Vec<String> {
-    let local = Local::open(root).unwrap();
+pub(super) fn task_reasons(root: &Path, id: &str) -> Vec<String> {
+    let local = LocalHost::open(root).unwrap();
     let desired = local.site.ledger.accepted().unwrap().unwrap().desired();
-    task(&local, &desired, id).unwrap().unwrap().why
+    explain_task(&local, &desired, id).unwrap().unwrap().why
 }
 
-fn human(explanation: &Explanation) -> String {
+fn human_text(explanation: &Explanation) -> String {
     let value = explanation.value.as_ref().map(|value| format!(" = {value}")).unwrap_or_default();
     let why = explanation.why.iter().map(|why| format!("  {why}\n"));
     format!("{} {}{value}\n{}", explanation.kind, explanation.name, why.collect::<String>())
 }
 
-fn label(desired: &Desired, key: &str) -> Option<Explanation> {
+/// Explains a label: its value, its origin, and whether it is written to the host label map.
+fn explain_label(desired: &Desired, key: &str) -> Option<Explanation> {
     let label = desired.known.labels.get(key)?;
     let flows = if label.to_host { "flows to the host label map" } else { "does not flow to the host label map" };
     let why = vec![format!("from {}", label.origin), flows.to_owned()];
     Some(Explanation { kind: "label", name: key.into(), value: Some(label.value.clone()), why })
 }
 
-fn plain(kind: &'static str, names: &[String], name: &str) -> Option<Explanation> {
+/// Explains an object that only has a name, such as a trait: that the host has it.
+fn explain_name(kind: &'static str, names: &[String], name: &str) -> Option<Explanation> {
     let why = vec![format!("held; `stemma explain node {kind}` on a controller says why")];
     names.iter().any(|held| held == name).then(|| Explanation { kind, name: name.into(), value: None, why })
 }
 
-fn tag(desired: &Desired, name: &str) -> Option<Explanation> {
+/// Explains a tag: its value, and whether this node is its primary.
+fn explain_tag(desired: &Desired, name: &str) -> Option<Explanation> {
     let set = &desired.task_set;
-    let held = set.tags.iter().find(|tag| *tag == name || tag.split(':').next() == Some(name))?;
+    let entry = set.tags.iter().find(|tag| *tag == name || tag.split(':').next() == Some(name))?;
     let why = if set.primaries.iter().any(|primary| primary == name) { "held as primary" } else { "held" };
-    let value = held.split_once(':').map(|(_, value)| value.to_owned());
+    let value = entry.split_once(':').map(|(_, value)| value.to_owned());
     Some(Explanation { kind: "tag", name: name.into(), value, why: vec![why.into()] })
 }
 
-fn task(local: &Local, desired: &Desired, id: &str) -> Result<Option<Explanation>> {
+/// Explains a task: why it does not run or waits, how its last run ended, what it comes after, and which inputs it
+/// reads.
+fn explain_task(local: &LocalHost, desired: &Desired, id: &str) -> Result<Option<Explanation>> {
     let ledger = &local.site.ledger;
     let Some(profile) = ledger.profile(desired)? else { return Ok(None) };
     let Some(task) = profile.tasks.iter().find(|task| task.id == id) else { return Ok(None) };
@@ -90,32 +96,32 @@ fn task(local: &Local, desired: &Desired, id: &str) -> Result<Option<Explanation
     if let Some(reason) = desired.task_set.left_out.get(id) {
         why.push(format!("left out: {reason}"));
     }
-    let mut performed = ledger.get(&PROGRESS)?.unwrap_or_default().tasks;
-    let last = performed.get(id).cloned();
-    performed.retain(|_, ended| ended.task_set == desired.digest);
-    let is_open = desired.task_set.runs(id) && !performed.contains_key(id);
+    let mut records = ledger.get(&PROGRESS)?.unwrap_or_default().tasks;
+    let last = records.get(id).cloned();
+    records.retain(|_, ended| ended.task_set == desired.digest);
+    let is_open = desired.task_set.runs_task(id) && !records.contains_key(id);
     if is_open {
-        let waiting = waiting(local, desired, &profile, &performed)?;
+        let waiting = waiting_tasks(local, desired, &profile, &records)?;
         why.push(match waiting.get(id) {
-            Some(barrier) => format!("waiting for {}", status::barrier(&barrier.task, &barrier.selector)),
+            Some(barrier) => format!("waiting for {}", status::barrier_text(&barrier.task, &barrier.selector)),
             None => "not yet".to_owned(),
         });
     }
     if let Some(last) = last {
         let reasons = ledger.get(&REASONS)?.unwrap_or_default();
-        why.push(match performed.get(id) {
-            Some(ended) => format!("last: {}", Ended::of(task, ended)),
-            // How it is to be done now says nothing of how it was done then; what was said of it does.
-            None => format!("in an earlier task set: {}", Ended::before(last.outcome, reasons.get(id))),
+        why.push(match records.get(id) {
+            Some(ended) => format!("last: {}", TaskEnd::from_record(task, ended)),
+            // The current mode of the task says nothing about the earlier run. The stored reason does.
+            None => format!("in an earlier task set: {}", TaskEnd::from_earlier(last.outcome, reasons.get(id))),
         });
-        why.extend(reasons.get(id).into_iter().flat_map(sentences).map(|said| format!("  {}", printable(said))));
+        why.extend(reasons.get(id).into_iter().flat_map(reason_lines).map(|said| format!("  {}", escape_terminal(said))));
     }
-    if ledger.is_to_refresh(id)? {
+    if ledger.should_refresh(id)? {
         why.push("runs again: a task that it subscribes to has changed something".to_owned());
     }
     let before: Vec<_> = task.after.iter().filter_map(|&at| profile.tasks.get(usize::from(at))).collect();
     why.extend(before.iter().map(|before| format!("after task {}", before.id)));
-    let awaited = |barrier: &Barrier| format!("after {}", status::barrier(&barrier.task, &barrier.selector));
+    let awaited = |barrier: &Barrier| format!("after {}", status::barrier_text(&barrier.task, &barrier.selector));
     why.extend(task.barriers.iter().map(awaited));
     why.extend(task.references.iter().map(|reference| {
         let value = match desired.task_set.inputs.get(reference) {
@@ -132,46 +138,46 @@ fn task(local: &Local, desired: &Desired, id: &str) -> Result<Option<Explanation
 mod tests {
     use super::super::converge::once;
     use super::*;
-    use crate::apply::testing::{Set, accept, joined};
+    use crate::apply::testing::{TestTaskSet, joined_host, store_accepted};
 
-    /// It said `last: changed` of the task set before, as if nothing were to come.
+    /// `explain` printed `last: changed` of the earlier task set, as if the task were done.
     #[test]
-    fn y06_a_task_that_is_still_to_come_says_so_and_what_became_of_it_in_an_earlier_task_set() {
+    fn y06_explain_shows_earlier_outcome_when_task_is_pending() {
         let barrier = || Barrier { task: "db".to_owned(), selector: "tags x".to_owned() };
-        let set = || Set::default().command("app", &[], &["true"]);
+        let set = || TestTaskSet::default().command("app", &[], &["true"]);
         let before = "in an earlier task set: changed";
         for (next, said) in [
-            (set().released(2), vec!["not yet", before]),
-            (set().released(2).behind(barrier()), vec!["waiting for db on tags x", before, "after db on tags x"]),
+            (set().with_release(2), vec!["not yet", before]),
+            (set().with_release(2).with_barrier(barrier()), vec!["waiting for db on tags x", before, "after db on tags x"]),
         ] {
             let root = tempfile::tempdir().unwrap();
-            let host = joined(root.path(), &set());
+            let host = joined_host(root.path(), &set());
             let told = || {
-                let all = why(root.path(), "app");
-                // Beside its reasons.
+                let all = task_reasons(root.path(), "app");
+                // Without the lines of the reason.
                 all.into_iter().filter(|said| !said.starts_with("  ")).collect::<Vec<_>>()
             };
             assert_eq!(told(), ["not yet"]);
-            assert_eq!(once(root.path()).unwrap(), Exit::Done);
+            assert_eq!(once(root.path()).unwrap(), AgentExit::Done);
             assert_eq!(told(), ["last: changed"]);
-            accept(&host, 2, &next);
+            store_accepted(&host, 2, &next);
             assert_eq!(told(), said);
         }
     }
 
-    /// It said `would change`, of a task that nobody checked.
+    /// `explain` printed `would change` for a task that was never checked.
     #[test]
-    fn y06_a_task_that_was_observed_in_an_earlier_task_set_is_said_to_have_been_observed() {
+    fn y06_explain_shows_task_as_observed_in_earlier_task_set() {
         let root = tempfile::tempdir().unwrap();
         let set = |mode: &str| {
             let fields = serde_json::json!({"mode": mode, "parameters": {"script": "exit 3"}});
-            Set::default().task("seen", "shell", &[], &fields)
+            TestTaskSet::default().task("seen", "shell", &[], &fields)
         };
-        let host = joined(root.path(), &set("observe"));
-        assert_eq!(once(root.path()).unwrap(), Exit::Done);
+        let host = joined_host(root.path(), &set("observe"));
+        assert_eq!(once(root.path()).unwrap(), AgentExit::Done);
         for (revision, mode) in [(2, "observe"), (3, "apply")] {
-            accept(&host, revision, &set(mode).released(revision));
-            let told = why(root.path(), "seen");
+            store_accepted(&host, revision, &set(mode).with_release(revision));
+            let told = task_reasons(root.path(), "seen");
             let told: Vec<&str> = told.iter().map(String::as_str).filter(|said| !said.starts_with("  ")).collect();
             assert_eq!(told, ["not yet", "in an earlier task set: observed"], "{mode}");
         }

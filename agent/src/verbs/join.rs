@@ -1,4 +1,4 @@
-//! `join`: a token becomes this host's certificate.
+//! `join`: exchanges a token for this host's certificate.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -10,89 +10,93 @@ use stemma_core::json;
 use stemma_core::name::NodeName;
 use stemma_wire::client::Target;
 use stemma_wire::clock::SystemClock;
-use stemma_wire::message::enroll::odd_in_token;
+use stemma_wire::message::enroll::find_token_error;
 
-use super::{Exit, Local, print, service};
+use super::{AgentExit, LocalHost, print, service};
 use crate::apply::seal::seal_key;
-use crate::args::Join;
+use crate::args::JoinArgs;
 use crate::host::HostPath;
 use crate::host::atomic::ensure_dir;
-use crate::identity::Identity;
-use crate::sync::join::{Invitation, join as ask};
+use crate::identity::HostIdentity;
+use crate::sync::join::{JoinOptions, join as ask};
 
-/// The longest token file that is read.
-const LONGEST_TOKEN: u64 = 4096;
+/// Maximum size of a token file, in bytes.
+const MAX_TOKEN_BYTES: u64 = 4096;
 
-/// What a token file holds.
-const IS_TOKEN: &str = "a token is ID.SECRET, as `stemma token create` prints it, in a file of its own";
+/// Explanation of what a token file contains.
+const TOKEN_ADVICE: &str = "a token is ID.SECRET, as `stemma token create` prints it, in a file of its own";
 
-/// Joins a fleet.
+/// Joins a fleet with a token, and starts the agent's unit if there is one.
 ///
 /// # Errors
-/// When the token cannot be read, no controller can be asked, or one refuses; nothing is written then.
-pub fn join(root: &Path, wanted: &Join) -> Result<Exit> {
-    let controllers: Vec<Target> = wanted.controllers.iter().map(|url| url.parse()).collect::<Result<_, _>>()?;
-    if let Some(plain) = controllers.iter().find(|target| !target.tls) {
-        bail!("{plain}: agents speak TLS alone, write https://");
+/// Fails if the token cannot be read, or if no controller can be reached or the controller refuses. The host has not
+/// joined then. Also fails if the host has joined and its unit cannot be started.
+pub fn join(root: &Path, args: &JoinArgs) -> Result<AgentExit> {
+    let controllers: Vec<Target> = args.controllers.iter().map(|url| url.parse()).collect::<Result<_, _>>()?;
+    if let Some(plain) = controllers.iter().find(|target| !target.is_tls) {
+        bail!("{plain}: agents only use TLS; write https://");
     }
-    let local = Local::open(root)?;
-    let invitation = Invitation {
+    let local = LocalHost::open(root)?;
+    let options = JoinOptions {
         controllers,
-        ca_hash: ca_hash(&wanted.ca_hash)?,
-        token: token(&wanted.token_file)?,
-        name: name(wanted.name.as_deref())?,
+        ca_hash: parse_ca_hash(&args.ca_hash)?,
+        token: read_token(&args.token_file)?,
+        name: node_name(args.name.as_deref())?,
         seal_key: seal_key(&*local.host, &local.site.ledger)?,
     };
-    // So that the host's own labels can be watched from the first day.
-    ensure_dir(&*local.host, &HostPath::own("/etc/stemma/labels.d"), 0o755)?;
-    let name = invitation.name.clone();
-    let asked = super::converge::runtime()?.block_on(ask(&*local.host, invitation, Arc::new(SystemClock)));
-    let identity = asked.map_err(|error| anyhow!(error.explanation()))?;
-    print(&joined(&identity, &name))?;
+    // The directory of label files must exist, so that the agent can watch it from the start.
+    ensure_dir(&*local.host, &HostPath::from_static("/etc/stemma/labels.d"), 0o755)?;
+    let name = options.name.clone();
+    let result = super::converge::runtime()?.block_on(ask(&*local.host, options, Arc::new(SystemClock)));
+    let identity = result.map_err(|error| anyhow!(error.explanation()))?;
+    print(&joined_message(&identity, &name))?;
     if service::start(root).context("this host has joined, and its agent does not run")? {
         print("stemma-agent.service is enabled and runs\n")?;
     }
-    Ok(Exit::Done)
+    Ok(AgentExit::Done)
 }
 
-/// That this host has joined. It is called by the name that it asked for: by any other it would have been refused.
-fn joined(identity: &Identity, name: &str) -> String {
+/// Returns the message that this host has joined. The node has the requested name, because the controller would have
+/// refused the request instead of choosing another name.
+fn joined_message(identity: &HostIdentity, name: &str) -> String {
     format!("joined {} as node {name} ({})\n", identity.fleet, identity.node)
 }
 
-fn ca_hash(text: &str) -> Result<[u8; 32]> {
+/// Parses the hash of the fleet root's key, with or without the prefix `sha256:`.
+fn parse_ca_hash(text: &str) -> Result<[u8; 32]> {
     let digits = text.trim().strip_prefix("sha256:").unwrap_or(text.trim());
     from_hex(digits).context("--ca-hash takes 64 hexadecimal digits, as `stemma token ca-hash` prints them")
 }
 
-fn token(file: &Path) -> Result<String> {
+/// Reads the token from a file or from standard input (`-`), and checks its form before anything is sent.
+fn read_token(file: &Path) -> Result<String> {
     let (mut bytes, is_input) = (Vec::new(), file == Path::new("-"));
     let named = if is_input { "standard input".to_owned() } else { file.display().to_string() };
     if is_input {
-        std::io::stdin().take(LONGEST_TOKEN).read_to_end(&mut bytes).context("the token on standard input")?;
+        std::io::stdin().take(MAX_TOKEN_BYTES).read_to_end(&mut bytes).context("the token on standard input")?;
     } else {
         let opened = std::fs::File::open(file).with_context(|| format!("the token file {named}"))?;
-        opened.take(LONGEST_TOKEN).read_to_end(&mut bytes).with_context(|| named.clone())?;
+        opened.take(MAX_TOKEN_BYTES).read_to_end(&mut bytes).with_context(|| named.clone())?;
     }
-    let text = match json::utf_8(bytes) {
+    let text = match json::decode_utf8(bytes) {
         Ok(text) => text,
-        Err(why) => bail!("{named} holds no token: {why}; {IS_TOKEN}; nothing was sent"),
+        Err(why) => bail!("{named} holds no token: {why}; {TOKEN_ADVICE}; nothing was sent"),
     };
     let token = text.trim();
     if token.is_empty() {
         bail!("{named} holds no token: make one with `stemma token create`");
     }
-    if let Some(what) = odd_in_token(token) {
+    if let Some(what) = find_token_error(token) {
         let blanks = text.len() - text.trim_start().len();
         let line = text[..blanks].matches('\n').count() + 1;
-        bail!("{named}:{line} holds no token alone: {what}; {IS_TOKEN}; nothing was sent");
+        bail!("{named}:{line} holds no token alone: {what}; {TOKEN_ADVICE}; nothing was sent");
     }
     Ok(token.to_owned())
 }
 
-/// The name to join with: it is held to the rule before anything is sent.
-fn name(wanted: Option<&str>) -> Result<String> {
-    let (name, whose) = match wanted {
+/// Returns the name for the node: the requested name, or else the host's name. It is validated before anything is sent.
+fn node_name(requested: Option<&str>) -> Result<String> {
+    let (name, whose) = match requested {
         Some(name) => (name.to_owned(), "--name"),
         None => (host_name()?, "this host's name"),
     };
@@ -103,8 +107,7 @@ fn name(wanted: Option<&str>) -> Result<String> {
 }
 
 fn host_name() -> Result<String> {
-    let name =
-        std::fs::read_to_string("/proc/sys/kernel/hostname").context("this host's name; give one with --name")?;
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").context("this host's name; give one with --name")?;
     Ok(name.trim().to_owned())
 }
 
@@ -112,32 +115,32 @@ fn host_name() -> Result<String> {
 mod tests {
     use super::*;
 
-    /// The node was said by its uuid alone, which nobody calls it by.
+    /// The message named the node by its uuid only, which nobody uses.
     #[test]
-    fn y09_a_host_that_has_joined_says_which_node_it_is_by_its_name() {
+    fn y09_joined_message_contains_node_name() {
         let node = "0199c3a4-5b6c-7d8e-9f00-112233445566";
-        let identity = Identity { node: node.parse().unwrap(), fleet: "stemma-3fa2".to_owned(), root: Vec::new() };
-        assert_eq!(joined(&identity, "web-1"), format!("joined stemma-3fa2 as node web-1 ({node})\n"));
+        let identity = HostIdentity { node: node.parse().unwrap(), fleet: "stemma-3fa2".to_owned(), root: Vec::new() };
+        assert_eq!(joined_message(&identity, "web-1"), format!("joined stemma-3fa2 as node web-1 ({node})\n"));
     }
 
     #[test]
-    fn a_hash_is_64_digits() {
-        assert_eq!(ca_hash(&"0f".repeat(32)).unwrap(), [0x0f; 32]);
-        assert_eq!(ca_hash(&format!("sha256:{}\n", "A0".repeat(32))).unwrap(), [0xa0; 32]);
+    fn parse_ca_hash_requires_64_digits() {
+        assert_eq!(parse_ca_hash(&"0f".repeat(32)).unwrap(), [0x0f; 32]);
+        assert_eq!(parse_ca_hash(&format!("sha256:{}\n", "A0".repeat(32))).unwrap(), [0xa0; 32]);
         for wrong in ["", "0f", &"0g".repeat(32), &"é".repeat(32)] {
-            assert!(ca_hash(wrong).unwrap_err().to_string().contains("stemma token ca-hash"), "{wrong}");
+            assert!(parse_ca_hash(wrong).unwrap_err().to_string().contains("stemma token ca-hash"), "{wrong}");
         }
     }
 
     #[test]
-    fn y09_a_token_comes_from_a_file_that_holds_one_alone() {
+    fn y09_read_token_requires_file_with_token_only() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("token");
         let (id, secret) = ("0123456789abcdef", "0123456789abcdef".repeat(4));
         let good = format!("{id}.{secret}");
         for (before, behind) in [("", ""), (" ", "\n"), ("\n\n", "\r\n")] {
             std::fs::write(&file, format!("{before}{good}{behind}")).unwrap();
-            assert_eq!(token(&file).unwrap(), good);
+            assert_eq!(read_token(&file).unwrap(), good);
         }
         let in_utf_16: Vec<u8> = good.encode_utf16().flat_map(u16::to_le_bytes).collect();
         for (text, what) in [
@@ -153,44 +156,38 @@ mod tests {
             (format!("{id}.").into_bytes(), "behind its dot has 0 characters"),
             (format!(".{secret}").into_bytes(), "before its dot has 0 characters"),
             (format!("{id}.zz").into_bytes(), "behind its dot has 2 characters"),
-            (format!("{id}.s\u{e9}cret").into_bytes(), "no ASCII"),
+            (format!("{id}.s\u{e9}cret").into_bytes(), "not printable ASCII"),
             (format!("{id}.se\u{0}cret").into_bytes(), "NUL"),
             (good.as_bytes()[..80].to_vec(), "behind its dot has 63 characters"),
             (good.as_bytes()[..20].to_vec(), "behind its dot has 3 characters"),
-            (
-                format!("\n\n{good}0\n").into_bytes(),
-                ":3 holds no token alone: what stands behind its dot has 65 characters",
-            ),
+            (format!("\n\n{good}0\n").into_bytes(), ":3 holds no token alone: the part behind its dot has 65 characters"),
             (format!("{good}X").into_bytes(), "behind its dot has 65 characters"),
             (format!("{good}.{good}").into_bytes(), "behind its dot has 146 characters"),
             (good.replace('f', "g").into_bytes(), "before its dot is not all digits"),
-            (
-                format!("{id}.{}", secret.replace('f', "g")).into_bytes(),
-                "behind its dot has characters that no secret has",
-            ),
+            (format!("{id}.{}", secret.replace('f', "g")).into_bytes(), "behind its dot has characters that no secret has"),
             (in_utf_16.clone(), "UTF-16"),
             ([&[0xff, 0xfe][..], &in_utf_16[..]].concat(), "UTF-16"),
             (vec![0xff, b'a'], "no text in UTF-8"),
         ] {
             std::fs::write(&file, &text).unwrap();
-            let said = token(&file).unwrap_err().to_string();
+            let said = read_token(&file).unwrap_err().to_string();
             assert!(said.contains(what) && said.contains("nothing was sent"), "{text:?}: {said}");
         }
         std::fs::write(&file, "\n").unwrap();
-        assert!(token(&file).unwrap_err().to_string().contains("holds no token"));
+        assert!(read_token(&file).unwrap_err().to_string().contains("holds no token"));
     }
 
     #[test]
-    fn y09_a_name_is_held_to_its_rule_before_anything_is_sent() {
+    fn y09_node_name_is_validated_before_request() {
         let (longest, too_long) = ("a".repeat(255), "a".repeat(256));
-        assert_eq!(name(Some(&*longest)).unwrap(), longest);
+        assert_eq!(node_name(Some(&*longest)).unwrap(), longest);
         for (wrong, rule) in [
             (&*too_long, "…\" (256 characters) is not well formed: 1 to 255 letters"),
             ("", "1 to 255 letters"),
             ("not a name", "1 to 255 letters"),
             ("01234567-89ab-cdef-0123-456789abcdef", "it looks like a uuid"),
         ] {
-            let said = name(Some(wrong)).unwrap_err().to_string();
+            let said = node_name(Some(wrong)).unwrap_err().to_string();
             let is_told = said.starts_with("--name: ") && said.ends_with("nothing was sent");
             assert!(is_told && said.contains(rule), "{said}");
         }

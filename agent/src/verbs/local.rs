@@ -1,65 +1,66 @@
-//! `pause`, `resume`, `resolve-unknown`: what is said on the host, kept in the ledger.
+//! `pause`, `resume`, `resolve-unknown`: settings that are made on the host and stored in the ledger.
 
 use std::path::Path;
 
 use anyhow::{Result, bail};
 use stemma_wire::message::observed::Outcome;
 
-use super::{Exit, Local, print};
-use crate::apply::ledger::{LOCAL, PROGRESS, Step, StepState};
-use crate::apply::wake::{Woken, wake};
-use crate::args::Answer;
+use super::{AgentExit, LocalHost, print};
+use crate::apply::ledger::{LOCAL_STATE, PROGRESS, Step, StepState};
+use crate::apply::wake::{WakeResult, wake};
+use crate::args::ResolveAnswer;
 
-/// Stops all applying until [`resume`].
+/// Stops applying tasks until [`resume`].
 ///
 /// # Errors
-/// When the ledger cannot be written.
-pub fn pause(root: &Path) -> Result<Exit> {
-    set_paused(root, true, "paused: no task is applied until `stemma-agent resume`; labels flow on\n")
+/// Fails if the ledger cannot be written.
+pub fn pause(root: &Path) -> Result<AgentExit> {
+    set_paused(root, true, "paused: no task is applied until `stemma-agent resume`; labels are still written\n")
 }
 
-/// Lets applying go on.
+/// Continues applying tasks.
 ///
 /// # Errors
-/// When the ledger cannot be written.
-pub fn resume(root: &Path) -> Result<Exit> {
+/// Fails if the ledger cannot be written.
+pub fn resume(root: &Path) -> Result<AgentExit> {
     set_paused(root, false, "resumed\n")
 }
 
-fn set_paused(root: &Path, paused: bool, said: &str) -> Result<Exit> {
-    let local = Local::open(root)?;
-    let mut state = local.site.ledger.get(&LOCAL)?.unwrap_or_default();
+/// Stores whether this host is paused, wakes the running agent, and prints a message.
+fn set_paused(root: &Path, paused: bool, message: &str) -> Result<AgentExit> {
+    let local = LocalHost::open(root)?;
+    let mut state = local.site.ledger.get(&LOCAL_STATE)?.unwrap_or_default();
     state.paused = paused;
-    local.site.ledger.put(&LOCAL, &state)?;
+    local.site.ledger.put(&LOCAL_STATE, &state)?;
     let woken = wake(&local.host)?;
-    print(said)?;
-    if woken == Woken::Nobody {
+    print(message)?;
+    if woken == WakeResult::NotRunning {
         print(match local.is_running() {
-            Some(true) => "(a `stemma-agent once` applies what this host holds: it asks for this before each task)\n",
-            Some(false) | None => "(no agent runs on this host now; it will know when it starts)\n",
+            Some(true) => "(a `stemma-agent once` is running: it checks this setting before each task)\n",
+            Some(false) | None => "(no agent runs on this host now; it will read this setting when it starts)\n",
         })?;
     }
-    Ok(Exit::Done)
+    Ok(AgentExit::Done)
 }
 
-/// The line of a task that is unknown since its line is lost.
-fn lost_step(local: &Local, task: &str) -> Result<Option<Step>> {
+/// Returns a new journal step for a task whose recorded outcome is unknown and whose step was lost from the journal.
+fn find_lost_step(local: &LocalHost, task: &str) -> Result<Option<Step>> {
     let ended = local.site.ledger.get(&PROGRESS)?.unwrap_or_default().tasks.remove(task);
     let unknown = ended.filter(|ended| ended.outcome == Outcome::Unknown);
     Ok(unknown.map(|ended| Step { task: task.to_owned(), content: ended.content, state: StepState::Unknown }))
 }
 
-/// Settles a command that was begun and that nobody saw end.
+/// Records the outcome of a command that was started and whose end was not recorded, as the operator states it.
 ///
 /// # Errors
-/// When the task is applied now, the journal knows no such task, or it is not unknown, or the ledger cannot be written.
-pub fn resolve_unknown(root: &Path, task: &str, answer: Answer) -> Result<Exit> {
-    let local = Local::open(root)?;
+/// Fails if the task runs now, if the journal does not contain it, if it is not unknown, or if the ledger cannot be
+/// written.
+pub fn resolve_unknown(root: &Path, task: &str, answer: ResolveAnswer) -> Result<AgentExit> {
+    let local = LocalHost::open(root)?;
     if local.site.ledger.is_applied_elsewhere(task)? {
-        bail!("task {task:?} runs now: wait for its end, which `stemma-agent status` says; nothing was changed");
+        bail!("task {task:?} runs now: wait until it ends (see `stemma-agent status`); nothing was changed");
     }
-    let Some(mut step) =
-        local.site.ledger.step(task)?.map_or_else(|| lost_step(&local, task), |step| Ok(Some(step)))?
+    let Some(mut step) = local.site.ledger.step(task)?.map_or_else(|| find_lost_step(&local, task), |step| Ok(Some(step)))?
     else {
         bail!("the journal of this host has no task {task:?}; `stemma-agent status` lists those that are unknown")
     };
@@ -67,20 +68,20 @@ pub fn resolve_unknown(root: &Path, task: &str, answer: Answer) -> Result<Exit> 
         bail!("task {task:?} is not unknown: its last run ended; nothing was changed");
     }
     step.state = match answer {
-        Answer::Done => StepState::Done,
-        Answer::Again => StepState::Failed,
+        ResolveAnswer::Done => StepState::Done,
+        ResolveAnswer::Again => StepState::Failed,
     };
     local.site.ledger.set_step(&step)?;
-    if answer == Answer::Done {
-        // Who says that it is done has looked at the host as it is now.
-        local.site.ledger.refreshed(&[task.to_owned()])?;
+    if answer == ResolveAnswer::Done {
+        // An operator who answers `done` has checked the host in its current state.
+        local.site.ledger.clear_refresh(&[task.to_owned()])?;
     }
     wake(&local.host)?;
     print(match answer {
-        Answer::Done => "settled: it counts as done\n",
-        Answer::Again => "settled: it will run again\n",
+        ResolveAnswer::Done => "settled: it counts as done\n",
+        ResolveAnswer::Again => "settled: it will run again\n",
     })?;
-    Ok(Exit::Done)
+    Ok(AgentExit::Done)
 }
 
 #[cfg(test)]
@@ -88,17 +89,17 @@ mod tests {
     use stemma_wire::message::PartDigest;
 
     use super::*;
-    use crate::apply::ledger::{Performed, Progress};
+    use crate::apply::ledger::{TaskProgress, TaskRecord};
 
     #[test]
-    fn w10_13_a_command_whose_record_is_lost_can_be_settled() {
+    fn w10_13_resolve_unknown_settles_command_when_record_is_lost() {
         let root = tempfile::tempdir().unwrap();
         for (id, outcome, settled) in [("lost", Outcome::Unknown, true), ("done", Outcome::Changed, false)] {
-            let local = Local::open(root.path()).unwrap();
-            let performed = Performed { task_set: PartDigest([0; 32]), content: [7; 32], outcome, mends: vec![] };
+            let local = LocalHost::open(root.path()).unwrap();
+            let performed = TaskRecord { task_set: PartDigest([0; 32]), content: [7; 32], outcome, mends: vec![] };
             let tasks = [(id.to_owned(), performed)].into();
-            local.site.ledger.put(&PROGRESS, &Progress { tasks }).unwrap();
-            assert_eq!(resolve_unknown(root.path(), id, Answer::Done).is_ok(), settled, "{id}");
+            local.site.ledger.put(&PROGRESS, &TaskProgress { tasks }).unwrap();
+            assert_eq!(resolve_unknown(root.path(), id, ResolveAnswer::Done).is_ok(), settled, "{id}");
             let kept = settled.then(|| Step { task: id.into(), content: [7; 32], state: StepState::Done });
             assert_eq!(local.site.ledger.step(id).unwrap(), kept);
         }

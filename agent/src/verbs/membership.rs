@@ -1,59 +1,62 @@
-//! Whether this host can still speak with its fleet: its identity, its credentials, and what to do about damaged ones.
+//! Checks whether this host can still connect to its fleet, by its identity and its credentials. If one of the two is
+//! damaged, the result says what to do.
 //!
-//! Damage of these files is no reason to stop (F13): what the ledger holds was verified when it was accepted, and is
-//! kept converged without anyone to talk to. A service that ended over it would be started again and again, and its
-//! host would drift meanwhile.
+//! The agent does not stop because these files are damaged (F13). The desired state in the ledger was verified when it
+//! was accepted, and can be kept converged without a controller. A service that exited because of the damage would be
+//! restarted again and again, and its host would drift.
 
 use anyhow::Result;
-use stemma_wire::log::chain;
+use stemma_wire::log::error_chain;
 
-use super::Local;
-use crate::apply::verify::Trust;
-use crate::identity::{Identity, IdentityError};
-use crate::sync::Credentials;
+use super::LocalHost;
+use crate::apply::verify::NodeVerifier;
+use crate::identity::{HostIdentity, IdentityError};
+use crate::sync::TlsCredentials;
 
-/// What a damaged file is followed by: the node is still known, so a token alone does not help.
-const JOIN_ANEW: &str = "an agent that is started so keeps what this host holds and hears of nothing new, and one that runs \
-     since before hears of it until it ends; a controller still knows its node: there \
-     `stemma delete node NAME` and `stemma token create`, then here `stemma-agent join URL --token-file F --ca-hash H`, and \
+/// Advice for a damaged file. The node still exists, so a new token alone does not help.
+const REJOIN_ADVICE: &str = "an agent that is started now applies what this host has but gets no updates, and one that was \
+     started earlier gets updates until it stops; the node still exists: on a controller, run \
+     `stemma delete node NAME` and `stemma token create`, then on this host `stemma-agent join URL --token-file F --ca-hash H`, and \
      restart the agent";
 
-/// Whether a host is a member of a fleet.
+/// The membership of a host in a fleet.
 pub(super) enum Membership {
-    /// It is a member, and can say so.
-    Member(Box<(Identity, Trust)>),
-    /// It was a member, and what said so is damaged; a sentence with what to do.
-    Damaged(Option<Identity>, String),
-    /// It never joined.
+    /// A member with intact identity and credentials.
+    Member(Box<(HostIdentity, NodeVerifier)>),
+    /// A member whose identity or credentials are damaged, with a sentence about what to do.
+    Damaged(Option<HostIdentity>, String),
+    /// The host never joined.
     NotJoined,
 }
 
-/// Looks at identity and credentials. A host that holds something was a member, also where nothing says so any more.
+/// Reads and checks identity and credentials. A host with a desired state counts as a member even if its identity file
+/// is gone.
 ///
 /// # Errors
-/// When they are there and cannot be read, or the key is open to others (S71): a person has to mend that first.
-pub(super) fn membership(local: &Local) -> Result<Membership> {
+/// Fails if the files exist but cannot be read, or if other users can read the key (S71). A person has to correct this
+/// before the agent can start.
+pub(super) fn read_membership(local: &LocalHost) -> Result<Membership> {
     let host = &*local.host;
-    let identity = match Identity::load(host) {
+    let identity = match HostIdentity::load(host) {
         Ok(identity) => identity,
         Err(IdentityError::NotJoined) if local.site.ledger.accepted()?.is_none() => return Ok(Membership::NotJoined),
         Err(IdentityError::NotJoined) => {
-            return Ok(Membership::Damaged(None, format!("identity.json is gone: {JOIN_ANEW}")));
+            return Ok(Membership::Damaged(None, format!("identity.json is gone: {REJOIN_ADVICE}")));
         }
         Err(damaged @ IdentityError::Damaged(_)) => {
-            return Ok(Membership::Damaged(None, format!("{damaged}: {JOIN_ANEW}")));
+            return Ok(Membership::Damaged(None, format!("{damaged}: {REJOIN_ADVICE}")));
         }
         Err(error) => return Err(error.into()),
     };
-    let trust = match Trust::new(&identity) {
+    let trust = match NodeVerifier::new(&identity) {
         Ok(trust) => trust,
-        Err(none) => return Ok(Membership::Damaged(None, format!("{none}: {JOIN_ANEW}"))),
+        Err(none) => return Ok(Membership::Damaged(None, format!("{none}: {REJOIN_ADVICE}"))),
     };
-    let usable = Credentials::load(host).and_then(|credentials| credentials.check(&identity));
+    let usable = TlsCredentials::load(host).and_then(|credentials| credentials.check_usable(&identity));
     Ok(match usable {
         Ok(()) => Membership::Member(Box::new((identity, trust))),
-        Err(damaged) if damaged.is_damage() => {
-            Membership::Damaged(Some(identity), format!("{}: {JOIN_ANEW}", chain(&damaged)))
+        Err(damaged) if damaged.is_damaged() => {
+            Membership::Damaged(Some(identity), format!("{}: {REJOIN_ADVICE}", error_chain(&damaged)))
         }
         Err(error) => return Err(error.into()),
     })

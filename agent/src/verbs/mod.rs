@@ -1,4 +1,4 @@
-//! The verbs on the host itself. Each reads the ledger, does one thing, and wakes a running agent where that has
+//! The commands on the host itself. Each reads the ledger, does one thing, and wakes a running agent if the agent has
 //! to know.
 
 mod access;
@@ -32,39 +32,40 @@ use crate::apply::task::Site;
 use crate::host::real::RealHost;
 use crate::host::{HostError, HostPath};
 
-/// The lock that one agent holds while it applies.
-const LOCK: &str = "/var/lib/stemma-agent/apply/lock";
+/// Path of the lock that an agent holds while it applies.
+const LOCK_PATH: &str = "/var/lib/stemma-agent/apply/lock";
 
-/// How a verb ended, as the program's exit status.
+/// The result of a command, as the program's exit status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exit {
-    /// 0: done.
+pub enum AgentExit {
+    /// 0: success.
     Done = 0,
-    /// 1: it was done, and something failed.
+    /// 1: the command ran, and something failed.
     Failed = 1,
-    /// 3: what was named is not there, or there is no desired state yet.
+    /// 3: the named object does not exist, or there is no desired state yet.
     NotFound = 3,
     /// 6: something would change.
     WouldChange = 6,
-    /// 7: nothing failed, and tasks wait at a barrier.
+    /// 7: nothing failed, but tasks wait at a barrier.
     Waits = 7,
 }
 
-impl Exit {
-    /// The number.
+impl AgentExit {
+    /// Returns the exit status as a number.
     #[must_use]
     pub const fn status(self) -> u8 {
         self as u8
     }
 }
 
-/// This host, from its root on.
-struct Local {
+/// This host, with all of its paths below `--root`.
+struct LocalHost {
     host: Rc<RealHost>,
     site: Site,
 }
 
-impl Local {
+impl LocalHost {
+    /// Opens the host below a root, and its ledger.
     fn open(root: &Path) -> Result<Self> {
         let host = Rc::new(RealHost::new(root).with_context(|| format!("--root {}", root.display()))?);
         let ledger = Ledger::open(host.clone())
@@ -73,26 +74,26 @@ impl Local {
         Ok(Self { host, site })
     }
 
-    /// The lock of this host's state; `None` while another process holds it.
+    /// Takes the lock of this host's state. Returns `None` if another process holds it.
     fn lock(&self) -> Result<Option<OwnedFd>, HostError> {
-        self.host.lock(&HostPath::own(LOCK))
+        self.host.lock(&HostPath::from_static(LOCK_PATH))
     }
 
-    /// Whether an agent runs on this host's state; `None` where its lock cannot be looked at.
+    /// Returns whether an agent runs on this host's state, or `None` if its lock cannot be checked.
     fn is_running(&self) -> Option<bool> {
-        self.host.is_locked(&HostPath::own(LOCK)).ok()
+        self.host.is_locked(&HostPath::from_static(LOCK_PATH)).ok()
     }
 }
 
-/// Writes a value to standard output as JSON for people and programs.
+/// Prints a value as indented JSON.
 fn print_json(value: &impl Serialize) -> Result<()> {
     print(&format!("{}\n", serde_json::to_string_pretty(value)?))
 }
 
-/// Writes to standard output; a reader that has gone is no error.
+/// Writes to standard output. A closed pipe is not an error.
 fn print(text: &str) -> Result<()> {
     match std::io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        other => other.context("standard output"),
+        result => result.context("standard output"),
     }
 }

@@ -1,57 +1,57 @@
-//! The agent's own unit, where systemd runs this host and the package put one there.
+//! The agent's systemd unit, if systemd runs this host and the package installed the unit.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// Is there when systemd runs this host (`sd_booted(3)`).
-const SYSTEMD: &str = "/run/systemd/system";
+/// Directory that exists if systemd runs this host (`sd_booted(3)`).
+const SYSTEMD_DIR: &str = "/run/systemd/system";
 
-/// The unit.
+/// Name of the agent's unit.
 const UNIT: &str = "stemma-agent.service";
 
-/// Whether systemd runs the host that the agent's paths are of.
-pub(super) fn is_booted(root: &Path) -> bool {
-    root == Path::new("/") && Path::new(SYSTEMD).exists()
+/// Returns whether systemd runs the host that has this root.
+pub(super) fn is_systemd_booted(root: &Path) -> bool {
+    root == Path::new("/") && Path::new(SYSTEMD_DIR).exists()
 }
 
-/// Whether the agent of this host is started by systemd.
+/// Returns whether systemd has a unit for the agent of this host.
 fn is_installed(root: &Path) -> Result<bool> {
-    Ok(is_booted(root) && systemctl(&["cat", UNIT])?.is_none())
+    Ok(is_systemd_booted(root) && systemctl(&["cat", UNIT])?.is_none())
 }
 
-/// Starts the agent now and at each boot; whether there is a unit to start.
+/// Enables the agent's unit and starts it, if the unit is installed. Returns whether it is installed.
 pub(super) fn start(root: &Path) -> Result<bool> {
-    let there = is_installed(root)?;
-    if there {
-        must(&["enable", UNIT])?;
-        // One that runs has another identity in hand.
-        must(&["restart", UNIT])?;
+    let has_unit = is_installed(root)?;
+    if has_unit {
+        run_systemctl(&["enable", UNIT])?;
+        // A running agent still uses the old identity.
+        run_systemctl(&["restart", UNIT])?;
     }
-    Ok(there)
+    Ok(has_unit)
 }
 
-/// Ends the agent, for this boot and all others.
+/// Stops the agent's unit and disables it, if the unit is installed.
 pub(super) fn stop(root: &Path) -> Result<()> {
     if is_installed(root)? {
-        must(&["disable", "--now", UNIT])?;
+        run_systemctl(&["disable", "--now", UNIT])?;
     }
     Ok(())
 }
 
-/// Does it, or says what was answered.
-fn must(words: &[&str]) -> Result<()> {
-    match systemctl(words)? {
+/// Runs systemctl. Fails with its error output if the command does not succeed.
+fn run_systemctl(args: &[&str]) -> Result<()> {
+    match systemctl(args)? {
         None => Ok(()),
-        Some(said) => bail!("`systemctl {}` failed: {said}; `journalctl -u {UNIT}` says more", words.join(" ")),
+        Some(text) => bail!("`systemctl {}` failed: {text}; `journalctl -u {UNIT}` says more", args.join(" ")),
     }
 }
 
-/// What systemctl says when it does not succeed.
-fn systemctl(words: &[&str]) -> Result<Option<String>> {
-    let output = Command::new("systemctl").arg("--quiet").args(words).stdin(Stdio::null()).output();
+/// Runs systemctl. Returns `None` if the command succeeds, or else its error output.
+fn systemctl(args: &[&str]) -> Result<Option<String>> {
+    let output = Command::new("systemctl").arg("--quiet").args(args).stdin(Stdio::null()).output();
     let output = output.context("systemctl cannot be started")?;
-    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Ok((!output.status.success()).then_some(said))
+    let error_text = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Ok((!output.status.success()).then_some(error_text))
 }

@@ -1,4 +1,4 @@
-//! What waits at a barrier for other hosts.
+//! Tasks that wait at a barrier for other hosts.
 
 use std::collections::BTreeMap;
 
@@ -6,16 +6,17 @@ use anyhow::Result;
 use stemma_core::task::Mode;
 use stemma_wire::message::desired::{Barrier, Profile};
 
-use super::Local;
+use super::LocalHost;
 use crate::apply::executor::is_marker;
-use crate::apply::ledger::{Desired, OPEN_BARRIERS, Performed};
+use crate::apply::ledger::{Desired, OPEN_BARRIERS, TaskRecord};
 
-/// The tasks that have not begun because a barrier is shut: before them, or before one that they come after. Each with that barrier.
-pub(super) fn waiting<'a>(
-    local: &Local,
+/// Returns the tasks that have not begun because a barrier is closed, each with that barrier. A task that comes after a
+/// waiting task waits too, and is returned with the barrier of the earlier task.
+pub(super) fn waiting_tasks<'a>(
+    local: &LocalHost,
     desired: &Desired,
     profile: &'a Profile,
-    ended: &BTreeMap<String, Performed>,
+    records: &BTreeMap<String, TaskRecord>,
 ) -> Result<BTreeMap<&'a str, &'a Barrier>> {
     if desired.mode() == Mode::Observe {
         return Ok(BTreeMap::new());
@@ -24,13 +25,13 @@ pub(super) fn waiting<'a>(
     let is_open = |barrier: &Barrier| open.as_ref().is_some_and(|barriers| barriers.open.contains(barrier));
     let mut waits: Vec<Option<&Barrier>> = Vec::new();
     for task in &profile.tasks {
-        // A task comes after earlier ones alone.
-        let behind = || task.after.iter().find_map(|&before| waits.get(usize::from(before)).copied().flatten());
-        let here = is_marker(task) || (desired.task_set.runs(&task.id) && !ended.contains_key(&task.id));
-        let shut = task.barriers.iter().find(|barrier| !is_open(barrier));
-        let at = if here { shut.or_else(behind) } else { None };
-        waits.push(at);
+        // A task can only come after earlier tasks of the list.
+        let inherited = || task.after.iter().find_map(|&before| waits.get(usize::from(before)).copied().flatten());
+        let is_pending = is_marker(task) || (desired.task_set.runs_task(&task.id) && !records.contains_key(&task.id));
+        let closed = task.barriers.iter().find(|barrier| !is_open(barrier));
+        let barrier = if is_pending { closed.or_else(inherited) } else { None };
+        waits.push(barrier);
     }
-    let of_task = profile.tasks.iter().zip(waits).filter(|(task, _)| !is_marker(task));
-    Ok(of_task.filter_map(|(task, barrier)| Some((task.id.as_str(), barrier?))).collect())
+    let tasks = profile.tasks.iter().zip(waits).filter(|(task, _)| !is_marker(task));
+    Ok(tasks.filter_map(|(task, barrier)| Some((task.id.as_str(), barrier?))).collect())
 }

@@ -1,4 +1,4 @@
-//! The controller's events, over a connection of their own: server-sent events, each as soon as it comes.
+//! Follows the controller's events on a separate connection: server-sent events, each as soon as it arrives.
 
 use std::convert::Infallible;
 use std::io;
@@ -10,140 +10,141 @@ use hyper::{Request, StatusCode, header};
 use serde_json::Value;
 use stemma_wire::client::{Client, ClientError, ClientLimits};
 
-use super::{Api, Refusal, network};
+use super::{ApiClient, ApiRefusal, network};
 use crate::exit::Exit;
 use crate::output::printable;
 
-/// A controller says something every half minute.
-const SILENCE: Duration = Duration::from_secs(90);
-/// How long after a connection that broke another one is opened.
-const PAUSE: Duration = Duration::from_secs(2);
-/// The largest event that is taken, in bytes.
-const MOST_BYTES: usize = 64 * 1024 * 1024;
+/// Maximum time without data before a stream counts as broken. A controller sends something every 30 seconds.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(90);
+/// The delay before a broken connection is opened again.
+const RECONNECT_DELAY: Duration = Duration::from_secs(2);
+/// Maximum size of an event, in bytes.
+const MAX_EVENT_BYTES: usize = 64 * 1024 * 1024;
 
-/// One event.
+/// An event of the controller: a change of an object, or of the status of a node.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Event {
+pub(crate) struct ServerEvent {
     /// `object` or `status`.
     pub(crate) class: String,
-    /// What it tells.
+    /// The JSON content of the event, as the controller sent it.
     pub(crate) data: Value,
 }
 
-/// A stream of events that goes on where it broke.
-pub(crate) struct Events {
+/// A stream of events that reconnects after it broke.
+pub(crate) struct EventSource {
     client: Client,
     token: Option<header::HeaderValue>,
     path: String,
-    /// The last id that was seen.
-    last: Option<String>,
-    /// Whether it is said that the controller is away.
-    warns: bool,
+    /// The id of the last event received.
+    last_id: Option<String>,
+    /// True if a lost connection is reported on standard error.
+    should_warn: bool,
 }
 
-/// What is said once the stream is there, and then of each event.
+/// An item that the sink receives: the connection, then each event.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Told {
-    /// The stream is there, or there again.
-    Begins,
+pub(crate) enum StreamItem {
+    /// The stream was opened, or opened again.
+    Connected,
     /// An event.
-    Event(Event),
+    Event(ServerEvent),
 }
 
-impl Api {
-    /// The events at a path, from a revision on or from now on. Nothing is sent yet.
-    pub(crate) fn events(&self, path: String, from: Option<u64>) -> Events {
-        let limits = ClientLimits { body: SILENCE, body_bytes: u64::MAX, ..ClientLimits::default() };
+impl ApiClient {
+    /// Creates a stream of the events at a path, from a revision or from now on. Nothing is sent yet.
+    pub(crate) fn events(&self, path: String, from: Option<u64>) -> EventSource {
+        let limits = ClientLimits { body_timeout: SILENCE_TIMEOUT, max_body_bytes: u64::MAX, ..ClientLimits::default() };
         let client = Client::new(self.client.target().clone(), self.tls.clone(), limits);
         let last = from.map(|from| from.saturating_sub(1).to_string());
-        Events { client, token: self.token.clone(), path, last, warns: true }
+        EventSource { client, token: self.token.clone(), path, last_id: last, should_warn: true }
     }
 }
 
-impl Events {
-    /// The same, for who says by itself that the controller is away.
-    pub(crate) fn quietly(self) -> Self {
-        Self { warns: false, ..self }
+impl EventSource {
+    /// Turns off warnings, for callers that report a lost connection themselves.
+    pub(crate) fn without_warnings(self) -> Self {
+        Self { should_warn: false, ..self }
     }
 
-    /// Gives what is told to `sink` until that fails. A stream that breaks is opened again, behind the last event that was seen.
+    /// Passes events to `sink` until it fails. A broken stream is opened again after the last event received.
     ///
     /// # Errors
-    /// What `sink` says; why the stream could not be opened the first time, or may not be opened again.
-    pub(crate) async fn follow(&mut self, mut sink: impl FnMut(Told) -> Result<()>) -> Result<Infallible> {
-        let (mut was_open, mut is_away) = (false, false);
+    /// The error of `sink`, or why the stream could not be opened the first time or must not be opened again.
+    pub(crate) async fn follow(&mut self, mut sink: impl FnMut(StreamItem) -> Result<()>) -> Result<Infallible> {
+        let (mut was_open, mut is_reported) = (false, false);
         loop {
-            let (is_open, broken) = self.once(&mut sink).await;
+            let (is_open, broken) = self.follow_once(&mut sink).await;
             was_open |= is_open;
-            is_away &= !is_open;
+            is_reported &= !is_open;
             match broken {
-                Broken::ForGood(error) => return Err(error),
-                Broken::ForNow(error) | Broken::Missed(error) if !was_open => return Err(error),
-                Broken::Missed(error) => {
-                    self.last = None;
+                StreamError::Fatal(error) => return Err(error),
+                StreamError::Retry(error) | StreamError::Compacted(error) if !was_open => return Err(error),
+                StreamError::Compacted(error) => {
+                    self.last_id = None;
                     self.warn(&error.context("events were missed"));
                 }
-                Broken::ForNow(error) | Broken::Busy(error) if !is_away => self.warn(&error),
-                Broken::ForNow(_) | Broken::Busy(_) => {}
+                StreamError::Retry(error) | StreamError::Busy(error) if !is_reported => self.warn(&error),
+                StreamError::Retry(_) | StreamError::Busy(_) => {}
             }
-            is_away = true;
-            // Not all clients of a controller that was away come back at once.
-            let spread = super::random::<1>().map_or(0, |[byte]| u64::from(byte) * 4);
-            tokio::time::sleep(PAUSE + Duration::from_millis(spread)).await;
+            is_reported = true;
+            // A random delay, so that not all clients reconnect at once after a restart of the controller.
+            let spread = super::random_bytes::<1>().map_or(0, |[byte]| u64::from(byte) * 4);
+            tokio::time::sleep(RECONNECT_DELAY + Duration::from_millis(spread)).await;
         }
     }
 
     fn warn(&self, error: &Error) {
-        if self.warns {
-            tell!("warning: {error:#}");
+        if self.should_warn {
+            errln!("warning: {error:#}");
         }
     }
 
-    /// One stream, to its end; whether it was there at all.
-    async fn once(&mut self, sink: &mut impl FnMut(Told) -> Result<()>) -> (bool, Broken) {
+    /// Follows one stream to its end. Returns whether it was opened, and why it ended.
+    async fn follow_once(&mut self, sink: &mut impl FnMut(StreamItem) -> Result<()>) -> (bool, StreamError) {
         let request = match self.request() {
             Ok(request) => request,
-            Err(error) => return (false, Broken::ForGood(error)),
+            Err(error) => return (false, StreamError::Fatal(error)),
         };
-        let (mut parser, mut failed, mut is_open) = (Parser::default(), None, false);
-        let last = &mut self.last;
-        let answer = self.client.stream(request, async |piece| {
+        let (mut parser, mut sink_error, mut is_open) = (EventParser::default(), None, false);
+        let last = &mut self.last_id;
+        let answer = self.client.stream(request, async |chunk| {
             let mut take = || {
                 if !std::mem::replace(&mut is_open, true) {
-                    sink(Told::Begins)?;
+                    sink(StreamItem::Connected)?;
                 }
-                parser.take(&piece, last, &mut *sink)
+                parser.push(&chunk, last, &mut *sink)
             };
             take().map_err(|error| {
-                failed = Some(error);
+                sink_error = Some(error);
                 io::Error::other("it was not taken")
             })
         });
         let answer = answer.await;
         let broken = match answer {
             Err(ClientError::NotTaken { .. }) => {
-                failed.map_or_else(|| Broken::ForGood(Error::msg("not taken")), of_sink)
+                sink_error.map_or_else(|| StreamError::Fatal(Error::msg("not taken")), from_sink)
             }
             Err(error) => {
-                let sentence = network::sentence(&error, &self.client.target().to_string());
-                Broken::ForNow(Exit::Error.because(sentence))
+                let sentence = network::error_message(&error, &self.client.target().to_string());
+                StreamError::Retry(Exit::Error.with_message(sentence))
             }
-            Ok(answer) if answer.status().is_success() => Broken::ForNow(Error::msg("the controller ended the events")),
+            Ok(answer) if answer.status().is_success() => StreamError::Retry(Error::msg("the controller ended the event stream")),
             Ok(answer) => {
-                let error = Error::from(Refusal::of(&answer, "GET", &self.path));
+                let error = Error::from(ApiRefusal::from_response(&answer, "GET", &self.path));
                 match answer.status() {
-                    StatusCode::GONE => Broken::Missed(error),
-                    status if status.is_server_error() => Broken::Busy(error),
-                    _ => Broken::ForGood(error),
+                    StatusCode::GONE => StreamError::Compacted(error),
+                    status if status.is_server_error() => StreamError::Busy(error),
+                    _ => StreamError::Fatal(error),
                 }
             }
         };
         (is_open, broken)
     }
 
+    /// Returns the request for the stream, which continues after the last event received.
     fn request(&self) -> Result<Request<Bytes>> {
         let mut request = Request::get(&self.path).header(header::ACCEPT, "text/event-stream");
-        if let Some(last) = &self.last {
+        if let Some(last) = &self.last_id {
             request = request.header("Last-Event-ID", last);
         }
         if let Some(token) = &self.token {
@@ -153,28 +154,29 @@ impl Events {
     }
 }
 
-/// Why a stream ended.
-enum Broken {
-    /// It can be opened again.
-    ForNow(Error),
-    /// The controller is there, and has no room.
+/// The reason why a stream ended.
+enum StreamError {
+    /// The stream can be opened again.
+    Retry(Error),
+    /// The controller responded with a server error (5xx). The stream is tried again even if it was never open.
     Busy(Error),
-    /// The same, but for what came in between.
-    Missed(Error),
-    /// It is not to be opened again.
-    ForGood(Error),
+    /// The stream can be opened again, but the events since the last one received are lost.
+    Compacted(Error),
+    /// The stream must not be opened again.
+    Fatal(Error),
 }
 
-/// What the sink refused ends all; what the controller said at the end of a stream ends that one.
-fn of_sink(error: Error) -> Broken {
+/// Converts the error with which the reading of a stream ended. After an `end` event of the controller, the stream can
+/// be opened again. Any other error is fatal.
+fn from_sink(error: Error) -> StreamError {
     match error.downcast::<Ended>() {
-        Ok(Ended { kind, message }) if kind == "events.compacted" => Broken::Missed(Error::msg(message)),
-        Ok(Ended { message, .. }) => Broken::ForNow(Error::msg(message)),
-        Err(error) => Broken::ForGood(error),
+        Ok(Ended { kind, message }) if kind == "events.compacted" => StreamError::Compacted(Error::msg(message)),
+        Ok(Ended { message, .. }) => StreamError::Retry(Error::msg(message)),
+        Err(error) => StreamError::Fatal(error),
     }
 }
 
-/// The last word of a controller.
+/// The `end` event, with which a controller closes a stream and gives the reason.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 struct Ended {
@@ -183,31 +185,28 @@ struct Ended {
 }
 
 impl Ended {
-    fn of(body: &Value) -> Self {
+    fn from_body(body: &Value) -> Self {
         let text = |field: &str| body.pointer(&format!("/error/{field}")).and_then(Value::as_str).unwrap_or_default();
         Self { kind: text("type").to_owned(), message: printable(text("message")) }
     }
 }
 
-/// Server-sent events as they arrive, in pieces of any length (WHATWG HTML, 9.2).
+/// A parser of server-sent events that arrive in pieces of any length (WHATWG HTML, 9.2).
 #[derive(Default)]
-struct Parser {
+struct EventParser {
     text: Vec<u8>,
-    /// How much of it has no end of an event.
-    searched: usize,
+    /// The length of the prefix of `text` that was searched and contains no end of an event.
+    searched_len: usize,
 }
 
-impl Parser {
-    fn take(
-        &mut self,
-        piece: &[u8],
-        last: &mut Option<String>,
-        sink: &mut impl FnMut(Told) -> Result<()>,
-    ) -> Result<()> {
-        self.text.extend_from_slice(piece);
-        while let Some(end) = self.text[self.searched..].windows(2).position(|two| two == b"\n\n") {
-            let block: Vec<u8> = self.text.drain(..self.searched + end + 2).collect();
-            self.searched = 0;
+impl EventParser {
+    /// Adds a piece of the stream. Passes each complete event to `sink`, and stores its id in `last`. Fails for an
+    /// `end` event, and for an event that is too large.
+    fn push(&mut self, chunk: &[u8], last: &mut Option<String>, sink: &mut impl FnMut(StreamItem) -> Result<()>) -> Result<()> {
+        self.text.extend_from_slice(chunk);
+        while let Some(end) = self.text[self.searched_len..].windows(2).position(|two| two == b"\n\n") {
+            let block: Vec<u8> = self.text.drain(..self.searched_len + end + 2).collect();
+            self.searched_len = 0;
             let block = String::from_utf8_lossy(&block);
             let field = |name: &str| block.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
             let id = field("id").map(str::to_owned);
@@ -217,14 +216,14 @@ impl Parser {
             };
             let (class, data) = (field("event").unwrap_or_default(), serde_json::from_str(data)?);
             if class == "end" {
-                return Err(Ended::of(&data).into());
+                return Err(Ended::from_body(&data).into());
             }
-            sink(Told::Event(Event { class: class.to_owned(), data }))?;
+            sink(StreamItem::Event(ServerEvent { class: class.to_owned(), data }))?;
             *last = id.or(last.take());
         }
-        self.searched = self.text.len().saturating_sub(1);
-        if self.text.len() > MOST_BYTES {
-            return Err(Exit::Error.because(format!("an event is larger than {MOST_BYTES} bytes")));
+        self.searched_len = self.text.len().saturating_sub(1);
+        if self.text.len() > MAX_EVENT_BYTES {
+            return Err(Exit::Error.with_message(format!("an event is larger than {MAX_EVENT_BYTES} bytes")));
         }
         Ok(())
     }
@@ -237,19 +236,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_are_read_however_they_are_cut() {
+    fn parser_reads_events_when_input_is_split() {
         let text = b": begins\nid: 3\n\nevent: status\ndata: {\"state\":\"failed\"}\n\nid: 7\nevent: object\ndata: {\"a\":1}\n\n: keep-alive\n\nevent: end\ndata: {\"error\":{\"type\":\"events.slow\",\"message\":\"m\"}}\n\n";
         for size in 1..text.len() {
-            let (mut parser, mut last, mut told) = (Parser::default(), None, Vec::new());
+            let (mut parser, mut last, mut told) = (EventParser::default(), None, Vec::new());
             let mut ended = None;
             for piece in text.chunks(size) {
-                let taken = parser.take(piece, &mut last, &mut |one| {
+                let taken = parser.push(piece, &mut last, &mut |one| {
                     told.push(one);
                     Ok(())
                 });
                 ended = ended.or(taken.err());
             }
-            let event = |class: &str, data| Told::Event(Event { class: class.to_owned(), data });
+            let event = |class: &str, data| StreamItem::Event(ServerEvent { class: class.to_owned(), data });
             assert_eq!(told, [event("status", json!({"state": "failed"})), event("object", json!({"a": 1}))]);
             assert_eq!(last.as_deref(), Some("7"), "the id of the last one that had one");
             let ended = ended.unwrap().downcast::<Ended>().unwrap();

@@ -1,9 +1,9 @@
-//! The controller's HTTP API as the command uses it: one connection, JSON, an idempotency key on each write.
+//! The controller's HTTP API, as the command uses it: one connection, JSON, an idempotency key for each write.
 
 mod events;
 mod network;
-mod patience;
 mod refusal;
+mod retry;
 mod trust;
 
 use std::borrow::Cow;
@@ -19,89 +19,90 @@ use hyper::{Request, Response, StatusCode, header};
 use rustls::ClientConfig;
 use serde_json::Value;
 use stemma_wire::client::{Client, ClientError, ClientLimits, RequestOutcome, Target};
-use stemma_wire::endpoint::{Content, Endpoint, escape};
+use stemma_wire::endpoint::{BodyType, Endpoint, escape};
 use uuid::Uuid;
 
-pub(crate) use events::{Event, Told};
-use patience::Patience;
-pub(crate) use refusal::Refusal;
+pub(crate) use events::{ServerEvent, StreamItem};
+pub(crate) use refusal::ApiRefusal;
+use retry::RetryDeadline;
 pub(crate) use trust::ca_hash;
 
-use crate::args::Global;
+use crate::args::GlobalArgs;
 use crate::context::Context;
 use crate::exit::Exit;
-use crate::output::shell_word;
-use crate::radius::{Radius, Reach, lost_labels, moved_primaries};
+use crate::host_limit::{HostLimit, WriteReach, lost_label_message, moved_primary_messages};
+use crate::output::shell_quoted;
 
-/// A write to a row of the endpoint table, before it is sent.
+/// A write to an endpoint, before it is sent.
 #[derive(Clone, Debug)]
-pub(crate) struct Write {
+pub(crate) struct WriteRequest {
     row: Endpoint,
     path: String,
     body: Bytes,
     /// The revision that the object must still have.
     revision: Option<u64>,
-    /// The object that it is about, for warnings.
-    about: Option<String>,
-    /// The command that also takes what others own.
-    overwriting: Option<String>,
-    /// Files that it names, by their SHA-256 in hex.
+    /// The object that the write changes, for warnings.
+    object: Option<String>,
+    /// The command line with `--overwrite`, which also takes over what other managers own. The error of a conflict
+    /// shows it.
+    overwrite_command: Option<String>,
+    /// The files that the body refers to, by their SHA-256 in hex.
     files: BTreeMap<String, PathBuf>,
 }
 
-impl Write {
-    /// A write without a body, at a path of the row.
-    pub(crate) fn at(row: Endpoint, path: String) -> Self {
-        Self { row, path, body: Bytes::new(), revision: None, about: None, overwriting: None, files: BTreeMap::new() }
+impl WriteRequest {
+    /// Creates a write without a body, at a path of the endpoint.
+    pub(crate) fn new(row: Endpoint, path: String) -> Self {
+        Self { row, path, body: Bytes::new(), revision: None, object: None, overwrite_command: None, files: BTreeMap::new() }
     }
 
-    /// A write without a body, at the row's path with these parameters.
-    pub(crate) fn to(row: Endpoint, parameters: &[&str]) -> Self {
-        Self::at(row, row.path(parameters))
+    /// Creates a write without a body, at the endpoint's path with these parameters.
+    pub(crate) fn with_parameters(row: Endpoint, parameters: &[&str]) -> Self {
+        Self::new(row, row.path(parameters))
     }
 
-    /// The write with a JSON value.
-    pub(crate) fn json(self, body: &Value) -> Self {
-        self.bytes(body.to_string())
+    /// Sets the body to a JSON value.
+    pub(crate) fn with_json(self, body: &Value) -> Self {
+        self.with_bytes(body.to_string())
     }
 
-    /// The write with these bytes: a file, or a text that is JSON already, to the letter.
-    pub(crate) fn bytes(self, body: impl Into<Bytes>) -> Self {
+    /// Sets the body to these bytes: a file, or JSON text that is sent unchanged.
+    pub(crate) fn with_bytes(self, body: impl Into<Bytes>) -> Self {
         Self { body: body.into(), ..self }
     }
 
-    /// The write, only if the object still has this revision.
-    pub(crate) fn if_still_at(self, revision: Option<u64>) -> Self {
+    /// Makes the write conditional on the object's revision.
+    pub(crate) fn if_revision(self, revision: Option<u64>) -> Self {
         Self { revision, ..self }
     }
 
-    /// The write, about this object.
-    pub(crate) fn about(self, object: String) -> Self {
-        Self { about: Some(object), ..self }
+    /// Sets the object that the write changes.
+    pub(crate) fn for_object(self, object: String) -> Self {
+        Self { object: Some(object), ..self }
     }
 
-    /// The write, refused where it would take something from another manager unless `overwrites`: then the command as it was given,
-    /// with `--overwrite`, takes it.
-    pub(crate) fn overwriting(self, overwrites: bool) -> Self {
+    /// Makes the write fail if it would take something from another manager, unless `overwrites` is set. The error then
+    /// contains the command with `--overwrite` added.
+    pub(crate) fn without_force(self, overwrites: bool) -> Self {
         if overwrites {
             return self;
         }
-        let given = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
-        Self { path: with_term(&self.path, "force=false"), overwriting: Some(with_overwrite(given)), ..self }
+        let arguments = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+        Self { path: append_query(&self.path, "force=false"), overwrite_command: Some(overwrite_command(arguments)), ..self }
     }
 
-    /// The write, with one more term of its query.
-    pub(crate) fn with_term(self, term: &str) -> Self {
-        Self { path: with_term(&self.path, term), ..self }
+    /// Adds a query parameter.
+    pub(crate) fn with_query(self, term: &str) -> Self {
+        Self { path: append_query(&self.path, term), ..self }
     }
 
-    /// The write, with the files that it names: they are sent once it was decided and before it is made, so one that is refused
-    /// sends none.
+    /// Sets the files that the write refers to. They are sent after the write was checked and before it is made, so a
+    /// refused write sends none.
     pub(crate) fn with_files(self, files: BTreeMap<String, PathBuf>) -> Self {
         Self { files, ..self }
     }
 
-    /// Whether a node is gone once it is made.
+    /// Returns whether the write deletes a node.
     pub(crate) fn deletes_node(&self) -> bool {
         self.row == Endpoint::DeleteNode
     }
@@ -110,11 +111,11 @@ impl Write {
         self.row.route().method.as_str()
     }
 
-    /// The type of its body; none where the row takes no body.
+    /// Returns the media type of the body, or `None` if the endpoint takes no body.
     fn media_type(&self) -> Option<&'static str> {
         match self.row.route().request {
-            // Of the patches that a row takes, the command sends this one alone.
-            Content::AnyPatch | Content::FieldPatch => Content::MergePatch,
+            // Of the patch types of an endpoint, `stemma` sends only merge patches.
+            BodyType::AnyPatch | BodyType::FieldPatch => BodyType::MergePatch,
             content => content,
         }
         .media_types()
@@ -123,298 +124,295 @@ impl Write {
     }
 }
 
-/// The words of a command that is made with `--overwrite`, among its options, and not tried out.
-fn with_overwrite(given: impl Iterator<Item = String>) -> String {
-    let mut words: Vec<String> = std::iter::once("stemma".to_owned()).chain(given).collect();
+/// Returns the command line with `--overwrite` added to its options and without `--dry-run`.
+fn overwrite_command(arguments: impl Iterator<Item = String>) -> String {
+    let mut words: Vec<String> = std::iter::once("stemma".to_owned()).chain(arguments).collect();
     let end = words.iter().position(|word| word == "--").unwrap_or(words.len());
     let operands = words.split_off(end);
     words.retain(|word| word != "--dry-run");
     words.push("--overwrite".to_owned());
     words.extend(operands);
-    words.iter().map(|word| shell_word(word)).collect::<Vec<_>>().join(" ")
+    words.iter().map(|word| shell_quoted(word)).collect::<Vec<_>>().join(" ")
 }
 
-impl fmt::Display for Write {
+impl fmt::Display for WriteRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.method(), self.path)
     }
 }
 
 /// A connection to a controller.
-pub(crate) struct Api {
+pub(crate) struct ApiClient {
     client: Client,
     tls: Option<Arc<ClientConfig>>,
     manager: Option<String>,
-    /// Writes are refused for what they bring of warnings and errors.
-    strict: bool,
+    /// True if a write is refused when it causes warnings or errors.
+    is_strict: bool,
     token: Option<header::HeaderValue>,
     reason: Option<header::HeaderValue>,
-    radius: Radius,
-    /// The writes that were made so far, each in a word.
-    made: Vec<String>,
-    /// What was said of primaries that move.
-    moves: BTreeSet<String>,
-    /// A write that was made moved one, so what was decided of others before it may no longer be so.
-    has_moved: bool,
+    limit: HostLimit,
+    /// The writes made so far, as text.
+    done_writes: Vec<String>,
+    /// The moved primaries that were already reported.
+    announced_moves: BTreeSet<String>,
+    /// True if a write has moved a primary. Earlier decisions about other writes may be outdated then.
+    has_moved_primary: bool,
 }
 
-impl Api {
-    /// Prepares to talk to the context's controller; nothing is sent yet.
+impl ApiClient {
+    /// Creates a client for the context's controller. Nothing is sent yet.
     ///
     /// # Errors
-    /// When a file of the context can't be read, or the URL is none.
-    pub(crate) fn new(global: &Global) -> Result<Self> {
+    /// Fails if a file of the context can't be read, or the URL is invalid.
+    pub(crate) fn new(global: &GlobalArgs) -> Result<Self> {
         let context = Context::load(global)?;
         let target: Target = context.url.parse()?;
-        let tls = if target.tls { Some(Arc::new(trust::tls(&context)?)) } else { None };
+        let tls = if target.is_tls { Some(Arc::new(trust::tls_config(&context)?)) } else { None };
         let token = context.token()?.map(|token| header::HeaderValue::from_str(&format!("Bearer {token}")));
         let reason = global.reason.as_ref().map(|reason| header::HeaderValue::from_bytes(reason.as_bytes()));
         Ok(Self {
             client: Client::new(target, tls.clone(), ClientLimits::default()),
             tls,
             manager: global.manager.clone(),
-            strict: global.strict,
+            is_strict: global.strict,
             token: token.transpose().context("the context's token is one line of text")?,
             reason: reason.transpose().context("--reason takes one line of text")?,
-            radius: Radius::of(global),
-            made: Vec::new(),
-            moves: BTreeSet::new(),
-            has_moved: false,
+            limit: HostLimit::from_args(global),
+            done_writes: Vec::new(),
+            announced_moves: BTreeSet::new(),
+            has_moved_primary: false,
         })
     }
 
-    /// Whether writes are only tried out.
+    /// Returns whether writes are only checked (`--dry-run`).
     pub(crate) fn is_dry(&self) -> bool {
-        self.radius.dry_run
+        self.limit.is_dry_run
     }
 
-    /// The manager that was named, under whose name writes are made.
+    /// Returns the manager in whose name writes are made, or `None` if that is the manager of the principal.
     pub(crate) fn manager(&self) -> Option<&str> {
         self.manager.as_deref()
     }
 
-    /// How far the writes reach that were decided so far, each host counted once.
-    pub(crate) fn would_reach(&self) -> Reach {
-        self.radius.reach()
+    /// Returns the reach of all writes checked so far. Each host counts once.
+    pub(crate) fn total_reach(&self) -> WriteReach {
+        self.limit.reach()
     }
 
     /// Reads a path as JSON.
     ///
     /// # Errors
-    /// [`Exit`] with the controller's own sentence.
+    /// [`Exit`] with the controller's own message.
     pub(crate) async fn get(&mut self, path: &str) -> Result<Value> {
-        read(path, &self.get_raw(path).await?)
+        parse_json(path, &self.get_bytes(path).await?)
     }
 
-    /// Reads a path as JSON; `None`: nothing is there.
+    /// Reads a path as JSON. Returns `None` if nothing is there.
     ///
     /// # Errors
-    /// As [`Api::get`].
+    /// As [`ApiClient::get`].
     pub(crate) async fn find(&mut self, path: &str) -> Result<Option<Value>> {
-        found(self.get(path).await)
+        optional(self.get(path).await)
     }
 
-    /// The same, with the revision of the object that is there.
+    /// Like [`Self::find`], and also returns the revision of the object.
     ///
     /// # Errors
-    /// As [`Api::get`]; that the answer names no revision.
+    /// As [`ApiClient::get`], or if the response contains no revision.
     pub(crate) async fn find_tagged(&mut self, path: &str) -> Result<Option<(Value, u64)>> {
-        let Some(answer) = found(self.get_answer(path).await)? else { return Ok(None) };
+        let Some(answer) = optional(self.get_response(path).await)? else { return Ok(None) };
         let tag = answer.headers().get(header::ETAG).and_then(|tag| tag.to_str().ok());
         let revision = tag.and_then(|tag| tag.trim_matches('"').parse().ok());
-        let revision = revision.with_context(|| format!("the answer to GET {path} names no revision"))?;
-        Ok(Some((read(path, answer.body())?, revision)))
+        let revision = revision.with_context(|| format!("the response to GET {path} contains no revision"))?;
+        Ok(Some((parse_json(path, answer.body())?, revision)))
     }
 
-    /// Reads a path as it is.
+    /// Reads a path without parsing the body.
     ///
     /// # Errors
-    /// [`Exit`] with the controller's own sentence.
-    pub(crate) async fn get_raw(&mut self, path: &str) -> Result<Bytes> {
-        Ok(self.get_answer(path).await?.into_body())
+    /// [`Exit`] with the controller's own message.
+    pub(crate) async fn get_bytes(&mut self, path: &str) -> Result<Bytes> {
+        Ok(self.get_response(path).await?.into_body())
     }
 
-    async fn get_answer(&mut self, path: &str) -> Result<Response<Bytes>> {
+    /// Sends a GET. Fails if the response is not a success.
+    async fn get_response(&mut self, path: &str) -> Result<Response<Bytes>> {
         let request = Request::get(path).header(header::ACCEPT, "application/json").body(Bytes::new())?;
-        let answer = self.patiently(request).await.map_err(|error| self.unsent(&error))?;
-        if answer.status().is_success() { Ok(answer) } else { Err(Refusal::of(&answer, "GET", path).into()) }
+        let answer = self.send_with_retries(request).await.map_err(|error| self.send_error(&error))?;
+        if answer.status().is_success() { Ok(answer) } else { Err(ApiRefusal::from_response(&answer, "GET", path).into()) }
     }
 
-    /// Makes a write, once it is known how many hosts it reaches and that it may; its answer's JSON, or `null` where it has
-    /// none. Under `--dry-run` it is only tried out.
+    /// Makes a write, after its reach is known and confirmed. Returns the JSON of the response, or `null` if the
+    /// response has no body. With `--dry-run`, the write is only checked.
     ///
     /// # Errors
-    /// [`Refusal`]; above `--max-nodes`, or when a person says no; with status 5 when the answer was lost and the record of
-    /// the request could not be read either.
-    pub(crate) async fn send(&mut self, write: Write) -> Result<Value> {
-        let done = self.send_one(&write).await;
-        if done.is_ok() {
-            self.made.push(write.to_string());
+    /// [`ApiRefusal`]. Also fails if the reach exceeds `--max-nodes`, or if the person declines. Fails with status 5 if
+    /// the response was lost and the record of the request could not be read either.
+    pub(crate) async fn send(&mut self, write: WriteRequest) -> Result<Value> {
+        let result = self.send_one(&write).await;
+        if result.is_ok() {
+            self.done_writes.push(write.to_string());
         }
-        done.map_err(|error| match self.made.as_slice() {
+        result.map_err(|error| match self.done_writes.as_slice() {
             made if made.is_empty() || self.is_dry() => error,
             made => {
                 let sentence = format!("{error:#}\n  already done before it: {}", made.join(", "));
-                Exit::of(&error).after_others(sentence)
+                Exit::from_error(&error).partial_failure(sentence)
             }
         })
     }
 
-    async fn send_one(&mut self, write: &Write) -> Result<Value> {
-        let (tried, reach) = self.decide(write).await?;
-        self.tell_moves(&tried);
+    /// Checks a write in a dry run, asks for confirmation, sends the files, and makes the write.
+    async fn send_one(&mut self, write: &WriteRequest) -> Result<Value> {
+        let (checked, reach) = self.check_write(write).await?;
+        self.announce_moves(&checked);
         if self.is_dry() {
-            return Ok(tried);
+            return Ok(checked);
         }
-        self.may_reach(reach)?;
+        self.check_reach(reach)?;
         self.send_files(&write.files).await?;
-        self.make(write).await
+        self.send_checked(write).await
     }
 
-    /// Has a write decided and not made, where its row can do that: its answer, and how far it reaches. Labels that hosts lose
-    /// are told, and are no finding: a strict write takes them away too. Primaries that move are told by [`Self::tell_moves`].
+    /// Has the controller check a write in a dry run, if the endpoint supports that. Returns the response and
+    /// the reach. Labels that hosts lose are reported as information, not as a finding, so a strict write may remove
+    /// them. Moved primaries are reported by [`Self::announce_moves`].
     ///
     /// # Errors
-    /// [`Refusal`], or why nothing came of it.
-    pub(crate) async fn decide(&mut self, write: &Write) -> Result<(Value, Reach)> {
+    /// [`ApiRefusal`], or why there was no response.
+    pub(crate) async fn check_write(&mut self, write: &WriteRequest) -> Result<(Value, WriteReach)> {
         if !write.row.has_dry_run() {
-            return Ok((Value::Null, Reach::default()));
+            return Ok((Value::Null, WriteReach::default()));
         }
-        let (tried, reach) = self.try_out(write).await?;
-        if let Some(lost) = lost_labels(&tried) {
-            let about = write.about.iter().map(|about| format!("{about}: ")).collect::<String>();
-            tell!("info: {about}{lost}");
+        let (checked, reach) = self.send_dry_run(write).await?;
+        if let Some(lost) = lost_label_message(&checked) {
+            let about = write.object.iter().map(|about| format!("{about}: ")).collect::<String>();
+            errln!("info: {about}{lost}");
         }
-        self.radius.note(&tried, reach);
-        Ok((tried, reach))
+        self.limit.add(&checked, reach);
+        Ok((checked, reach))
     }
 
-    /// Says which primaries a write moves, each once. They are no finding: a strict write moves them too.
-    pub(crate) fn tell_moves(&mut self, answer: &Value) {
-        for sentence in moved_primaries(answer) {
-            if self.moves.insert(sentence.clone()) {
-                tell!("info: {sentence}");
+    /// Reports each primary that a write moves, once. Moves are not findings, so a strict write may cause them.
+    pub(crate) fn announce_moves(&mut self, answer: &Value) {
+        for sentence in moved_primary_messages(answer) {
+            if self.announced_moves.insert(sentence.clone()) {
+                errln!("info: {sentence}");
             }
         }
     }
 
-    /// Has a write that was decided already decided again, where another one that was made since has moved a primary: what it moves now is
-    /// told before it is made.
+    /// Has the controller check a write again if another write has moved a primary in the meantime. The primaries
+    /// that the write moves now are reported before it is made.
     ///
     /// # Errors
-    /// As [`Self::decide`].
-    pub(crate) async fn tell_moves_again(&mut self, write: &Write) -> Result<()> {
-        if self.has_moved && write.row.has_dry_run() {
-            let (tried, _) = self.try_out(write).await?;
-            self.tell_moves(&tried);
+    /// As [`Self::check_write`].
+    pub(crate) async fn announce_new_moves(&mut self, write: &WriteRequest) -> Result<()> {
+        if self.has_moved_primary && write.row.has_dry_run() {
+            let (checked, _) = self.send_dry_run(write).await?;
+            self.announce_moves(&checked);
         }
         Ok(())
     }
 
-    /// Checks that writes may reach so far; a person at a terminal is asked.
+    /// Checks the reach of the writes. A person at a terminal is asked for confirmation.
     ///
     /// # Errors
-    /// Above `--max-nodes`, or when a person says no.
-    pub(crate) fn may_reach(&self, reach: Reach) -> Result<()> {
-        self.radius.check(reach)
+    /// Fails if the reach exceeds `--max-nodes`, or if the person declines.
+    pub(crate) fn check_reach(&self, reach: WriteReach) -> Result<()> {
+        self.limit.check_reach(reach)
     }
 
-    /// Checks that these objects may be changed, of so many that a selector found, and which reach so far; a person at a terminal is asked
-    /// where it found more than one.
+    /// Checks that the selected objects may be changed. `selected` is the number of objects that the selector found. If
+    /// it is more than one, a person at a terminal is asked for confirmation.
     ///
     /// # Errors
-    /// Above `--max-nodes`, or when a person says no.
-    pub(crate) fn may_change_selected(
-        &self,
-        kind: &str,
-        selected: usize,
-        changed: &[&str],
-        reach: Reach,
-    ) -> Result<()> {
-        self.radius.check_selected(kind, selected, changed, reach)
+    /// Fails if the reach exceeds `--max-nodes`, or if the person declines.
+    pub(crate) fn check_selected(&self, kind: &str, selected: usize, changed: &[&str], reach: WriteReach) -> Result<()> {
+        self.limit.check_selected(kind, selected, changed, reach)
     }
 
-    /// Checks that these certificates and tokens of a principal may end; a person at a terminal is asked.
+    /// Asks the person at a terminal whether these certificates and tokens of a principal may end, if there are any.
     ///
     /// # Errors
-    /// When a person says no.
-    pub(crate) fn may_end(&self, principal: &str, ended: &[&str]) -> Result<()> {
-        self.radius.check_ended(principal, ended)
+    /// Fails if the person declines.
+    pub(crate) fn check_ended(&self, principal: &str, ended: &[&str]) -> Result<()> {
+        self.limit.check_credentials(principal, ended)
     }
 
-    /// A file that nothing names changes nothing, and the controller drops it after a day: so it is no write of its own.
+    /// Sends the files that a write refers to. A file that no object refers to has no effect, and the controller
+    /// deletes it after a day. So sending files does not count as a write.
     async fn send_files(&mut self, files: &BTreeMap<String, PathBuf>) -> Result<()> {
         for (hash, path) in files {
             let bytes = std::fs::read(path).with_context(|| path.display().to_string())?;
-            let sent = self.make(&Write::to(Endpoint::PutBlob, &[hash]).bytes(bytes)).await;
-            sent.with_context(|| path.display().to_string())?;
+            let result = self.send_checked(&WriteRequest::with_parameters(Endpoint::PutBlob, &[hash]).with_bytes(bytes)).await;
+            result.with_context(|| path.display().to_string())?;
         }
         Ok(())
     }
 
-    /// Has a write decided and not made: its answer, and how far it reaches.
-    async fn try_out(&mut self, write: &Write) -> Result<(Value, Reach)> {
-        let path = with_term(&self.terms_of(write), "dry_run=true");
+    /// Has the controller check a write in a dry run. Returns the response and the reach.
+    async fn send_dry_run(&mut self, write: &WriteRequest) -> Result<(Value, WriteReach)> {
+        let path = append_query(&self.path_with_options(write), "dry_run=true");
         let request = self.request(write, &path, None)?;
-        let answer = self.patiently(request).await.map_err(|error| self.unsent(&error))?;
+        let answer = self.send_with_retries(request).await.map_err(|error| self.send_error(&error))?;
         if self.is_dry() {
-            warn(&answer);
+            print_warnings(&answer);
         }
-        let count = |name: &str| -> Option<usize> {
-            answer.headers().get(name).and_then(|count| count.to_str().ok()?.parse().ok())
-        };
-        let reach = Reach { hosts: count("stemma-hosts").unwrap_or(0), task_sets: count("stemma-task-sets") };
-        Ok((parsed(&checked(answer, write, &path)?)?, reach))
+        let count =
+            |name: &str| -> Option<usize> { answer.headers().get(name).and_then(|count| count.to_str().ok()?.parse().ok()) };
+        let reach = WriteReach { hosts: count("stemma-hosts").unwrap_or(0), task_sets: count("stemma-task-sets") };
+        Ok((parse_body(&check_success(answer, write, &path)?)?, reach))
     }
 
-    /// Makes a write that was decided.
+    /// Makes a write that was checked before.
     ///
     /// # Errors
-    /// As [`Self::send`], but for how far it reaches.
-    pub(crate) async fn make(&mut self, write: &Write) -> Result<Value> {
-        let path = self.terms_of(write);
-        let key = uuid::Builder::from_random_bytes(random()?).into_uuid();
-        let answer = match self.patiently(self.request(write, &path, Some(key))?).await {
+    /// As [`Self::send`], except for the reach.
+    pub(crate) async fn send_checked(&mut self, write: &WriteRequest) -> Result<Value> {
+        let path = self.path_with_options(write);
+        let key = uuid::Builder::from_random_bytes(random_bytes()?).into_uuid();
+        let answer = match self.send_with_retries(self.request(write, &path, Some(key))?).await {
             Ok(answer) => answer,
-            Err(error) if network::outcome(&error) == RequestOutcome::Unknown => {
-                self.became_of(write, &path, key, error).await?
+            Err(error) if network::request_outcome(&error) == RequestOutcome::Unknown => {
+                self.recover_response(write, &path, key, error).await?
             }
-            Err(error) => return Err(self.unsent(&error)),
+            Err(error) => return Err(self.send_error(&error)),
         };
-        warn(&answer);
-        let made = parsed(&checked(answer, write, &path)?)?;
-        self.has_moved |= !moved_primaries(&made).is_empty();
-        self.tell_moves(&made);
+        print_warnings(&answer);
+        let made = parse_body(&check_success(answer, write, &path)?)?;
+        self.has_moved_primary |= !moved_primary_messages(&made).is_empty();
+        self.announce_moves(&made);
         Ok(made)
     }
 
-    /// Sends a request, and again as it is (under the same key) while the controller says that it is busy.
-    async fn patiently(&mut self, request: Request<Bytes>) -> Result<Response<Bytes>, ClientError> {
-        let patience = Patience::new(Instant::now());
+    /// Sends a request, and repeats it unchanged (with the same key) while the controller is busy.
+    async fn send_with_retries(&mut self, request: Request<Bytes>) -> Result<Response<Bytes>, ClientError> {
+        let deadline = RetryDeadline::new(Instant::now());
         loop {
-            let answer = self.once(request.clone()).await?;
-            let Some(wait) = patience.wait(&answer, Instant::now()) else { return Ok(answer) };
-            tokio::time::sleep(wait).await;
+            let answer = self.send_once(request.clone()).await?;
+            let Some(delay) = deadline.delay(&answer, Instant::now()) else { return Ok(answer) };
+            tokio::time::sleep(delay).await;
         }
     }
 
     /// Sends a request as the context's principal.
-    async fn once(&mut self, mut request: Request<Bytes>) -> Result<Response<Bytes>, ClientError> {
+    async fn send_once(&mut self, mut request: Request<Bytes>) -> Result<Response<Bytes>, ClientError> {
         if let Some(token) = &self.token {
             request.headers_mut().insert(header::AUTHORIZATION, token.clone());
         }
         self.client.send(request).await
     }
 
-    /// Why nothing came of a request, and what to look at.
-    fn unsent(&self, error: &ClientError) -> anyhow::Error {
-        Exit::Error.because(network::sentence(error, &self.client.target().to_string()))
+    /// Returns an error with why the request failed, and what to check.
+    fn send_error(&self, error: &ClientError) -> anyhow::Error {
+        Exit::Error.with_message(network::error_message(error, &self.client.target().to_string()))
     }
 
-    fn request(&self, write: &Write, path: &str, key: Option<Uuid>) -> Result<Request<Bytes>> {
-        let mut request =
-            Request::builder().method(write.method()).uri(path).header(header::ACCEPT, "application/json");
-        // What it changes, also of a write that is answered with nothing elsewhere.
+    /// Returns the request of a write to a path. `key` is the idempotency key, which a dry run does not have.
+    fn request(&self, write: &WriteRequest, path: &str, key: Option<Uuid>) -> Result<Request<Bytes>> {
+        let mut request = Request::builder().method(write.method()).uri(path).header(header::ACCEPT, "application/json");
+        // Requests the changed object in the response, which is otherwise empty for some writes.
         request = request.header("Prefer", "return=representation");
         if let Some(key) = key {
             request = request.header("Idempotency-Key", key.to_string());
@@ -431,102 +429,110 @@ impl Api {
         Ok(request.body(write.body.clone())?)
     }
 
-    /// The path of a write, with the terms on which all writes of the command are made.
-    fn terms_of(&self, write: &Write) -> String {
+    /// Returns the path of a write, with the options that apply to all writes of the command.
+    fn path_with_options(&self, write: &WriteRequest) -> String {
         let path = match &self.manager {
-            Some(manager) => with_term(&write.path, &format!("manager={}", escape(manager))),
+            Some(manager) => append_query(&write.path, &format!("manager={}", escape(manager))),
             None => write.path.clone(),
         };
-        // A file's bytes are no write of the model.
-        if self.strict && write.row.has_dry_run() { with_term(&path, "strict=true") } else { path }
+        // Sending a file does not change the model.
+        if self.is_strict && write.row.has_dry_run() { append_query(&path, "strict=true") } else { path }
     }
 
-    /// The answer was lost: asks what became of the request. One that the controller never saw is sent again under
-    /// the same key, which makes it once whatever happened.
-    async fn became_of(&mut self, write: &Write, path: &str, key: Uuid, error: ClientError) -> Result<Response<Bytes>> {
+    /// Asks for the result of a request whose response was lost. If the controller never received the request, it is
+    /// sent again with the same key, so that it is carried out only once.
+    async fn recover_response(
+        &mut self,
+        write: &WriteRequest,
+        path: &str,
+        key: Uuid,
+        error: ClientError,
+    ) -> Result<Response<Bytes>> {
         self.client.close();
         let url = self.client.target().to_string();
         let asked = Endpoint::GetRequest.path(&[&key.to_string()]);
         let unknown = |error: &ClientError| {
-            Exit::Unknown.because(format!(
-                "{}\n  whether it was carried out is not known; ask: stemma get --raw {asked}",
-                network::sentence(error, &url)
+            Exit::Unknown.with_message(format!(
+                "{}\n  it is unknown whether it was carried out; to find out, run: stemma get --raw {asked}",
+                network::error_message(error, &url)
             ))
         };
         let request = Request::get(&asked).body(Bytes::new())?;
-        match self.once(request).await {
-            Ok(answer) if answer.status() == StatusCode::OK => recorded(answer.body()).ok_or_else(|| unknown(&error)),
+        match self.send_once(request).await {
+            Ok(answer) if answer.status() == StatusCode::OK => recorded_response(answer.body()).ok_or_else(|| unknown(&error)),
             Ok(answer) if answer.status() == StatusCode::NOT_FOUND => {
-                self.patiently(self.request(write, path, Some(key))?).await.map_err(|error| unknown(&error))
+                self.send_with_retries(self.request(write, path, Some(key))?).await.map_err(|error| unknown(&error))
             }
             Ok(_) | Err(_) => Err(unknown(&error)),
         }
     }
 }
 
-/// What a GET found, where nothing may be there.
-fn found<T>(answer: Result<T>) -> Result<Option<T>> {
+/// Converts a "not found" error of a GET to `None`.
+fn optional<T>(answer: Result<T>) -> Result<Option<T>> {
     match answer {
-        Err(error) if Exit::of(&error) == Exit::NotFound => Ok(None),
+        Err(error) if Exit::from_error(&error) == Exit::NotFound => Ok(None),
         answer => answer.map(Some),
     }
 }
 
-/// The JSON that a GET of a path answered.
-fn read(path: &str, text: &[u8]) -> Result<Value> {
-    serde_json::from_slice(text).with_context(|| format!("the answer to GET {path} is no JSON"))
+/// Parses the JSON response to a GET of a path.
+fn parse_json(path: &str, text: &[u8]) -> Result<Value> {
+    serde_json::from_slice(text).with_context(|| format!("the response to GET {path} is not JSON"))
 }
 
-/// The answer that a write got, from the record of its request.
-fn recorded(record: &[u8]) -> Option<Response<Bytes>> {
+/// Returns the response to a write, from the record of its request.
+fn recorded_response(record: &[u8]) -> Option<Response<Bytes>> {
     let record: Value = serde_json::from_slice(record).ok()?;
     let status = u16::try_from(record.get("status")?.as_u64()?).ok()?;
     let body = record.get("body").filter(|body| !body.is_null()).map(|body| Bytes::from(body.to_string()));
     Response::builder().status(status).body(body.unwrap_or_default()).ok()
 }
 
-/// Random bytes of the system.
+/// Returns random bytes of the system.
 ///
 /// # Errors
-/// When it gives none.
-pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
+/// Fails if the system provides none.
+pub(crate) fn random_bytes<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
     std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom").context("/dev/urandom")?, &mut bytes)?;
     Ok(bytes)
 }
 
-/// A write may be carried out and still have something to say. Labels that hosts lose stand in its body, and were told before it was made.
-fn warn(answer: &Response<Bytes>) {
+/// Prints the warnings of a successful write. Labels that hosts lose are in the body, and were reported before the
+/// write.
+fn print_warnings(answer: &Response<Bytes>) {
     for warning in answer.headers().get_all(header::WARNING) {
         let text = String::from_utf8_lossy(warning.as_bytes());
-        let said = text.strip_prefix("299 stemma ").unwrap_or(&text).trim_matches('"');
-        for part in said.split("; ") {
-            tell!("{}", crate::output::printable(&graded(part)));
+        let sentences = text.strip_prefix("299 stemma ").unwrap_or(&text).trim_matches('"');
+        for part in sentences.split("; ") {
+            errln!("{}", crate::output::printable(&with_severity(part)));
         }
     }
 }
 
-/// A part of a warning, with how grave it is before it: a controller says that of what is no warning.
-fn graded(part: &str) -> Cow<'_, str> {
-    let is_graded = ["info: ", "error: "].iter().any(|word| part.starts_with(word));
-    if is_graded { part.into() } else { format!("warning: {part}").into() }
+/// Adds `warning:` to a part of a `Warning` header, unless the controller has put another severity before it.
+fn with_severity(part: &str) -> Cow<'_, str> {
+    let has_severity = ["info: ", "error: "].iter().any(|word| part.starts_with(word));
+    if has_severity { part.into() } else { format!("warning: {part}").into() }
 }
 
-/// The body of a write's success; anything else as what it is.
-fn checked(answer: Response<Bytes>, write: &Write, path: &str) -> Result<Bytes> {
+/// Returns the body of a successful write, or the error.
+fn check_success(answer: Response<Bytes>, write: &WriteRequest, path: &str) -> Result<Bytes> {
     if answer.status().is_success() {
         return Ok(answer.into_body());
     }
-    let mut refusal = Refusal::of(&answer, write.method(), path);
-    refusal.overwriting = write.overwriting.clone().filter(|_| !refusal.conflicts.is_empty());
+    let mut refusal = ApiRefusal::from_response(&answer, write.method(), path);
+    refusal.overwrite_command = write.overwrite_command.clone().filter(|_| !refusal.conflicts.is_empty());
     Err(refusal.into())
 }
 
-fn parsed(body: &Bytes) -> Result<Value> {
-    if body.is_empty() { Ok(Value::Null) } else { serde_json::from_slice(body).context("the answer is no JSON") }
+fn parse_body(body: &Bytes) -> Result<Value> {
+    if body.is_empty() { Ok(Value::Null) } else { serde_json::from_slice(body).context("the response is not JSON") }
 }
 
-fn with_term(path: &str, term: &str) -> String {
+/// Appends a term to the query of a path.
+fn append_query(path: &str, term: &str) -> String {
     format!("{path}{}{term}", if path.contains('?') { '&' } else { '?' })
 }
 
@@ -535,17 +541,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lost_answer_is_read_from_its_record() {
+    fn recorded_response_is_read_when_answer_is_lost() {
         let answer =
-            recorded(br#"{"id": "k", "revision": 7, "status": 201, "body": {"token": "t"}, "warning": null}"#).unwrap();
+            recorded_response(br#"{"id": "k", "revision": 7, "status": 201, "body": {"token": "t"}, "warning": null}"#).unwrap();
         assert_eq!((answer.status(), &answer.body()[..]), (StatusCode::CREATED, &br#"{"token":"t"}"#[..]));
-        let empty = recorded(br#"{"status": 204, "body": null}"#).unwrap();
+        let empty = recorded_response(br#"{"status": 204, "body": null}"#).unwrap();
         assert_eq!((empty.status(), empty.body().len()), (StatusCode::NO_CONTENT, 0));
-        assert!(recorded(b"{}").is_none());
+        assert!(recorded_response(b"{}").is_none());
     }
 
     #[test]
-    fn y09_a_warning_is_said_with_how_grave_it_is() {
+    fn y09_warning_is_printed_with_severity() {
         for (part, said) in [
             ("node/a: m", "warning: node/a: m"),
             ("info: node/a: m", "info: node/a: m"),
@@ -554,18 +560,18 @@ mod tests {
             ("2 more findings", "warning: 2 more findings"),
             ("info: 1 more finding", "info: 1 more finding"),
         ] {
-            assert_eq!(graded(part), said);
+            assert_eq!(with_severity(part), said);
         }
     }
 
     #[test]
-    fn the_proposed_command_makes_the_write_and_does_not_try_it_out() {
+    fn overwrite_command_omits_dry_run() {
         for (given, proposed) in [
             ("label web-1 a=b", "stemma label web-1 a=b --overwrite"),
             ("--dry-run label web-1 a=b", "stemma label web-1 a=b --overwrite"),
             ("label web-1 --dry-run -- -a=b --dry-run", "stemma label web-1 --overwrite -- -a=b --dry-run"),
         ] {
-            assert_eq!(with_overwrite(given.split(' ').map(str::to_owned)), proposed);
+            assert_eq!(overwrite_command(given.split(' ').map(str::to_owned)), proposed);
         }
     }
 }

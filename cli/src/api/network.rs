@@ -1,79 +1,77 @@
-//! Why a request had no answer, and what a person looks at then.
+//! Describes why a request got no response, and what the person should check.
 
 use stemma_wire::client::{ClientError, RequestOutcome};
-use stemma_wire::log::chain;
+use stemma_wire::log::error_chain;
 use stemma_wire::net::UnknownHost;
 use stemma_wire::tls::Refusal;
 
-/// What may have become of a request. Beside what the client knows: who refused our certificate, or speaks another
-/// protocol, has carried nothing out.
-pub(super) fn outcome(error: &ClientError) -> RequestOutcome {
+/// Returns whether a failed request may have been carried out. This knows more than [`ClientError::outcome`]: a peer
+/// that rejected our certificate, or that speaks another protocol, has carried out nothing.
+pub(super) fn request_outcome(error: &ClientError) -> RequestOutcome {
     match error {
         ClientError::Handshake { .. } => RequestOutcome::NotSent,
-        ClientError::Broken { .. } if is_refused(error) || is_no_http(error) => RequestOutcome::NotSent,
+        ClientError::Broken { .. } if is_certificate_refused(error) || is_not_http(error) => RequestOutcome::NotSent,
         other => other.outcome(),
     }
 }
 
-/// What failed and why, and in a second line what to look at.
-pub(super) fn sentence(error: &ClientError, url: &str) -> String {
+/// Returns a message of two lines: what failed and why, and what to check.
+pub(super) fn error_message(error: &ClientError, url: &str) -> String {
     let (what, advice) = match error {
-        ClientError::Unreachable { source, .. } => (chain(error), unreachable(source)),
+        ClientError::Unreachable { source, .. } => (error_chain(error), unreachable_advice(source)),
         ClientError::ConnectTimeout { .. } => (
-            chain(error),
+            error_chain(error),
             "is the host up, and does a firewall let this port through? --context or --server names another controller",
         ),
         ClientError::Untrusted { source: Refusal::WrongUse, .. } => (
             format!("{url} is not trusted: it shows no certificate of this fleet's controller"),
-            untrusted(&Refusal::WrongUse),
+            untrusted_advice(&Refusal::WrongUse),
         ),
-        ClientError::Untrusted { source, .. } => (chain(error), untrusted(source)),
-        ClientError::Handshake { .. } if is_no_tls(error) => (
+        ClientError::Untrusted { source, .. } => (error_chain(error), untrusted_advice(source)),
+        ClientError::Handshake { .. } if is_not_tls(error) => (
             format!("{url} does not speak TLS"),
             "is this the admin's port? a plain listener for development is written http://127.0.0.1:PORT",
         ),
-        ClientError::Handshake { .. } => (chain(error), "is this the admin's port of a controller?"),
-        ClientError::Broken { .. } if is_refused(error) => (
+        ClientError::Handshake { .. } => (error_chain(error), "is this the admin's port of a controller?"),
+        ClientError::Broken { .. } if is_certificate_refused(error) => (
             format!("{url} refused this client's certificate"),
             "is `cert` of this fleet, and still valid? is this the admin's port, not the agents'? --context names another",
         ),
-        ClientError::Broken { .. } if is_no_http(error) => {
-            (format!("{url} does not speak plain HTTP"), "write https:// where it speaks TLS, and the admin's port")
+        ClientError::Broken { .. } if is_not_http(error) => {
+            (format!("{url} does not speak plain HTTP"), "use https:// if it speaks TLS, and the admin's port")
         }
-        ClientError::Broken { .. } => (chain(error), "was the controller stopped? ask again"),
-        ClientError::AnswerTimeout { .. } => (chain(error), "is the controller busy? its journal says, and /metrics"),
-        ClientError::TooLarge { .. } => (chain(error), "ask for less: a selector, or names"),
-        ClientError::NotTaken { .. } => (chain(error), "is there room for it?"),
+        ClientError::Broken { .. } => (error_chain(error), "was the controller stopped? try again"),
+        ClientError::AnswerTimeout { .. } => (error_chain(error), "is the controller busy? see its journal and /metrics"),
+        ClientError::TooLarge { .. } => (error_chain(error), "request less: use a selector, or names"),
+        ClientError::NotTaken { .. } => (error_chain(error), "is there room for it?"),
     };
     crate::output::printable_lines(&format!("{what}\n  {advice}"))
 }
 
-fn unreachable(source: &std::io::Error) -> &'static str {
+/// Returns what to check if no connection was made.
+fn unreachable_advice(source: &std::io::Error) -> &'static str {
     if source.kind() == std::io::ErrorKind::ConnectionRefused {
         return "is the controller running there? --context or --server names another one";
     }
     if source.get_ref().and_then(|inner| inner.downcast_ref::<UnknownHost>()).is_some() {
-        return "no name server knows this host: mend `url` in the context, or name another one with --server";
+        return "no name server knows this host: correct `url` in the context, or set another one with --server";
     }
-    "is there a way to that host? --context or --server names another controller"
+    "is there a route to that host? --context or --server names another controller"
 }
 
-fn untrusted(refusal: &Refusal) -> &'static str {
+/// Returns what to check if the peer's certificate was refused.
+fn untrusted_advice(refusal: &Refusal) -> &'static str {
     match refusal {
         Refusal::Expired { .. } | Refusal::NotYetValid { .. } => {
-            "is the clock right, here and there? a controller renews its own"
+            "are the clocks right, here and on the controller's host? a controller renews its own certificate"
         }
-        Refusal::WrongName => {
-            "name the host as the certificate has it: `stemma-controller init --name NAME` put names into it"
-        }
-        _ => {
-            "is it the controller of another fleet, or the agents' port? `ca` in the context must be this fleet's ca.pem"
-        }
+        Refusal::WrongName => "use a host name from the certificate: `stemma-controller init --name NAME` set its names",
+        _ => "is it the controller of another fleet, or the agents' port? `ca` in the context must be this fleet's ca.pem",
     }
 }
 
-/// The peer's TLS side said that it does not take our certificate, or that there is none.
-fn is_refused(error: &ClientError) -> bool {
+/// Returns whether the peer's TLS side rejected our certificate, or required one.
+fn is_certificate_refused(error: &ClientError) -> bool {
     use rustls::AlertDescription as Alert;
     let refuses = |alert: &Alert| {
         matches!(
@@ -88,25 +86,25 @@ fn is_refused(error: &ClientError) -> bool {
                 | Alert::AccessDenied
         )
     };
-    of_tls(error).any(|error| matches!(error, rustls::Error::AlertReceived(alert) if refuses(alert)))
+    tls_errors(error).any(|error| matches!(error, rustls::Error::AlertReceived(alert) if refuses(alert)))
 }
 
-/// What came is no TLS record.
-fn is_no_tls(error: &ClientError) -> bool {
-    of_tls(error).any(|error| matches!(error, rustls::Error::InvalidMessage(_)))
+/// Returns whether the peer sent something that is not a TLS record.
+fn is_not_tls(error: &ClientError) -> bool {
+    tls_errors(error).any(|error| matches!(error, rustls::Error::InvalidMessage(_)))
 }
 
-/// What came back is no HTTP answer.
-fn is_no_http(error: &ClientError) -> bool {
+/// Returns whether the peer sent something that is not an HTTP response.
+fn is_not_http(error: &ClientError) -> bool {
     matches!(error, ClientError::Broken { source } if source.is_parse())
 }
 
-/// The errors of the TLS side among an error's causes. They stand within those of the socket.
-fn of_tls(error: &ClientError) -> impl Iterator<Item = &rustls::Error> {
+/// Returns the TLS errors among the causes of an error. They are wrapped in I/O errors.
+fn tls_errors(error: &ClientError) -> impl Iterator<Item = &rustls::Error> {
     let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
     causes.filter_map(|cause| {
-        let within = cause.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
-        within.and_then(|error| error.downcast_ref::<rustls::Error>()).or_else(|| cause.downcast_ref::<rustls::Error>())
+        let inner = cause.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        inner.and_then(|error| error.downcast_ref::<rustls::Error>()).or_else(|| cause.downcast_ref::<rustls::Error>())
     })
 }
 
@@ -117,7 +115,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn each_failure_says_what_to_look_at() {
+    fn error_message_names_next_check_for_each_failure() {
         let target = || "https://c.example:9443".parse().unwrap();
         let tls = |error| Error::new(ErrorKind::InvalidData, error);
         let alert = rustls::Error::AlertReceived(rustls::AlertDescription::HandshakeFailure);
@@ -132,7 +130,7 @@ mod tests {
                     target: target(),
                     source: Error::other(UnknownHost::from(Error::other("failed to lookup address information: x"))),
                 },
-                "cannot be reached: failed to lookup address information: x\n  no name server knows this host: mend `url`",
+                "cannot be reached: failed to lookup address information: x\n  no name server knows this host: correct `url`",
             ),
             (
                 ClientError::ConnectTimeout { target: target(), within: Duration::from_secs(10) },
@@ -142,10 +140,7 @@ mod tests {
                 ClientError::Untrusted { target: target(), source: Refusal::UnknownIssuer },
                 "is not trusted: the certificate was not issued by an authority that is trusted here\n  is it the controller of another fleet",
             ),
-            (
-                ClientError::Untrusted { target: target(), source: Refusal::WrongName },
-                "name the host as the certificate has it",
-            ),
+            (ClientError::Untrusted { target: target(), source: Refusal::WrongName }, "use a host name from the certificate"),
             (
                 ClientError::Handshake { target: target(), source: tls(no_tls) },
                 "https://c.example:9443 does not speak TLS\n  is this the admin's port?",
@@ -154,12 +149,9 @@ mod tests {
                 ClientError::Handshake { target: target(), source: tls(alert) },
                 "the TLS handshake with https://c.example:9443 failed",
             ),
-            (
-                ClientError::AnswerTimeout { within: Duration::from_secs(30) },
-                "no answer within 30 s\n  is the controller busy?",
-            ),
+            (ClientError::AnswerTimeout { within: Duration::from_secs(30) }, "no answer within 30 s\n  is the controller busy?"),
         ] {
-            let text = sentence(&error, "https://c.example:9443");
+            let text = error_message(&error, "https://c.example:9443");
             assert!(text.contains(expected), "{text}");
         }
     }

@@ -1,4 +1,4 @@
-//! What the controller refused, as a person reads it: the controller's own sentence, with field and detail.
+//! An error of the controller, formatted for people: the controller's own message, with field and detail.
 
 use std::fmt;
 
@@ -11,98 +11,100 @@ use stemma_wire::error::ErrorType;
 
 use crate::exit::Exit;
 
-/// An answer that is no success.
+/// A response that is not a success.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Refusal {
-    /// Its HTTP status.
+pub(crate) struct ApiRefusal {
+    /// The HTTP status of the response.
     status: u16,
-    /// The stable name of its kind, as `label.conflict`.
+    /// The stable name of the error type, such as `label.conflict`.
     kind: String,
-    /// What was wrong this time.
+    /// The controller's message.
     pub(crate) message: String,
-    /// The path of the field.
+    /// The path of the field that the error is about.
     pub(crate) field: Option<String>,
-    /// What was wrong, without object and field; `None` where the controller is an older one.
+    /// The message without object and field. `None` from an older controller.
     pub(crate) reason: Option<String>,
-    /// What there is more to say.
+    /// More lines about the error, to print below the message.
     pub(crate) detail: Option<String>,
-    /// Of a release that does not compile: each error with its field.
+    /// The errors of a release that does not compile, each with its field.
     pub(crate) errors: Vec<(Option<String>, String)>,
-    /// What others own.
-    pub(crate) conflicts: Vec<Conflict>,
-    /// What may be why others own it: the manager to take it over from owns nothing.
+    /// The fields and keys that other managers own.
+    pub(crate) conflicts: Vec<FieldConflict>,
+    /// A possible reason for the conflicts: the manager named by `--adopt` owns nothing.
     pub(crate) warning: Option<String>,
-    /// The command that takes what others own.
-    pub(super) overwriting: Option<String>,
-    /// The key of the object that it is about, as `cluster/prod`, where no field of the request is.
+    /// The command that takes over what other managers own.
+    pub(super) overwrite_command: Option<String>,
+    /// The key of the object that the error is about, such as `cluster/prod`, if it is not about a field of the
+    /// request.
     pub(crate) object: Option<String>,
-    /// The key of the object of the request by which it is so, where `object` is another.
-    pub(crate) written: Option<String>,
-    /// The keys of the objects that refer to one that was to go, as `node/web-1`.
+    /// The key of the object in the request that caused the error, if `object` is another one.
+    pub(crate) written_object: Option<String>,
+    /// The keys of the objects that still use the object to delete, such as `node/web-1`.
     used_by: Vec<String>,
-    /// Findings that a strict write is refused for.
+    /// The findings for which a strict write is refused.
     pub(crate) findings: Vec<Finding>,
-    /// Of an apply, where several of its objects are refused: each, this one among them.
-    refusals: Vec<Refusal>,
+    /// All refusals of an apply, including this one, if several objects are refused.
+    refusals: Vec<ApiRefusal>,
 }
 
 /// A key or field that another manager owns with another value.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Conflict {
+pub(crate) struct FieldConflict {
     /// `labels`, `annotations`, `parameters`, `traits`, `tags` or `fields`.
     pub(crate) map: String,
-    /// The key, or the field's name.
+    /// The key, or the name of the field.
     pub(crate) key: String,
-    /// Who owns it, as `git:apply`.
+    /// The owner, such as `git:apply`.
     pub(crate) owner: String,
-    /// Its present value, as JSON.
+    /// The present value of the key or field, as JSON.
     pub(crate) value: String,
 }
 
 impl Exit {
-    /// With which status an error ends the command.
-    pub(crate) fn of(error: &anyhow::Error) -> Self {
-        let refused = || error.downcast_ref::<Refusal>().map_or(Self::Error, Refusal::exit);
-        Self::given(error).unwrap_or_else(refused)
+    /// Returns the exit status for an error.
+    pub(crate) fn from_error(error: &anyhow::Error) -> Self {
+        let refused = || error.downcast_ref::<ApiRefusal>().map_or(Self::Error, ApiRefusal::exit);
+        Self::from_exit_error(error).unwrap_or_else(refused)
     }
 }
 
-impl Refusal {
-    /// Whether other objects refer to the one that was to go.
+impl ApiRefusal {
+    /// Returns whether other objects still use the object to delete.
     pub(crate) fn is_in_use(&self) -> bool {
         self.kind == ErrorType::ObjectInUse.name()
     }
 
-    /// Whether the query is not taken, as of a parameter that an older controller does not know.
-    pub(crate) fn is_of_query(&self) -> bool {
+    /// Returns whether the query was refused, for example because an older controller does not know a parameter.
+    pub(crate) fn is_query_refusal(&self) -> bool {
         self.kind == ErrorType::RequestQuery.name()
     }
 
-    /// The keys of the objects by which it is in use; none where the controller is an older one.
+    /// Returns the keys of the objects that use the object to delete. Empty from an older controller.
     pub(crate) fn users(&self) -> &[String] {
         &self.used_by
     }
 
-    /// Each refusal of an apply.
-    pub(crate) fn each(&self) -> &[Self] {
+    /// Returns each refusal of an apply: this one alone, if no others are listed.
+    pub(crate) fn refusals(&self) -> &[Self] {
         if self.refusals.is_empty() { std::slice::from_ref(self) } else { &self.refusals }
     }
 
-    /// Reads an answer; what is no error body of the API's is told by its status.
-    pub(super) fn of(answer: &Response<Bytes>, method: &str, path: &str) -> Self {
+    /// Parses an error response. If the body is not an error of the API, the message is the HTTP status.
+    pub(super) fn from_response(answer: &Response<Bytes>, method: &str, path: &str) -> Self {
         let status = answer.status();
         let body: Value = serde_json::from_slice(answer.body()).unwrap_or_default();
-        let refusal = Self::read(&body, status.as_u16());
+        let refusal = Self::from_body(&body, status.as_u16());
         match refusal.message.as_str() {
             "" => Self { message: format!("{method} {path}: {status}"), ..refusal },
             _ => refusal,
         }
     }
 
-    fn read(body: &Value, status: u16) -> Self {
+    /// Parses the body of an error response. Members that the body lacks are empty.
+    fn from_body(body: &Value, status: u16) -> Self {
         let error = &body["error"];
         let text = |name: &str| error[name].as_str().filter(|text| !text.is_empty()).map(str::to_owned);
-        let beside = |name: &str| body[name].as_str().map(str::to_owned);
+        let top_level = |name: &str| body[name].as_str().map(str::to_owned);
         let listed = |name: &str| body[name].as_array().into_iter().flatten();
         Self {
             status,
@@ -111,19 +113,19 @@ impl Refusal {
             field: text("field"),
             reason: text("reason"),
             detail: text("detail"),
-            errors: listed("errors").map(one_error).collect(),
-            conflicts: listed("conflicts").map(Conflict::of).collect(),
-            warning: beside("warning"),
-            overwriting: None,
-            object: beside("object"),
-            written: beside("written"),
+            errors: listed("errors").map(parse_error).collect(),
+            conflicts: listed("conflicts").map(FieldConflict::from_json).collect(),
+            warning: top_level("warning"),
+            overwrite_command: None,
+            object: top_level("object"),
+            written_object: top_level("written"),
             used_by: listed("used_by").filter_map(Value::as_str).map(str::to_owned).collect(),
             findings: listed("findings").filter_map(|one| Finding::deserialize(one).ok()).collect(),
-            refusals: listed("refusals").map(|one| Self::read(one, status)).collect(),
+            refusals: listed("refusals").map(|one| Self::from_body(one, status)).collect(),
         }
     }
 
-    /// With which status it ends the command.
+    /// Returns the exit status for this refusal.
     pub(crate) fn exit(&self) -> Exit {
         match StatusCode::from_u16(self.status) {
             _ if self.kind == "store.outcome_unknown" => Exit::Unknown,
@@ -133,39 +135,39 @@ impl Refusal {
         }
     }
 
-    /// What a person can do about who asks.
+    /// Returns what the person can do about the error, if that is known.
     fn advice(&self) -> Option<&'static str> {
         match self.kind.as_str() {
             "auth.required" if self.message.contains("the token is unknown") => Some(
-                "have another made with `stemma principal token create`, and put it alone into the file that `token_file` of the context names",
+                "create another one with `stemma principal token create`, and write only this token into the file that `token_file` of the context names",
             ),
             "auth.required" if self.message.contains("the certificate has ended") => {
                 Some("ask an admin of this fleet for a new certificate")
             }
-            "auth.required" => Some("give `cert` and `key` in the context: `stemma-controller init` made an admin's"),
+            "auth.required" => Some("set `cert` and `key` in the context: `stemma-controller init` has created an admin's"),
             "auth.forbidden" if self.message.contains("; this needs role operator") => {
                 Some("ask as an operator: --context names another context")
             }
             "auth.forbidden" => Some("ask as an admin: --context names another context"),
             "auth.revoked" | "certificate_expired" => Some("ask an admin of this fleet for a new certificate"),
-            "path.unknown" => {
-                Some("is the controller of an older version? `stemma get --raw /openapi.json` lists its paths")
-            }
-            "request.too_large" => Some("split it: fewer objects an apply, `source:` in place of long texts"),
+            "path.unknown" => Some("is the controller of an older version? `stemma get --raw /openapi.json` lists its paths"),
+            "request.too_large" => Some("split it: fewer objects per apply, and `source:` instead of long texts"),
             _ => None,
         }
     }
 }
 
-fn one_error(one: &Value) -> (Option<String>, String) {
+/// Parses an error of a release that does not compile: its field, if it has one, and its message.
+fn parse_error(one: &Value) -> (Option<String>, String) {
     (one["field"].as_str().map(str::to_owned), one["message"].as_str().unwrap_or_default().to_owned())
 }
 
-impl Conflict {
-    fn of(value: &Value) -> Self {
+impl FieldConflict {
+    /// Parses a conflict. The text of its value depends on the map, because some conflicts have no value.
+    fn from_json(value: &Value) -> Self {
         let text = |name: &str| value[name].as_str().unwrap_or_default().to_owned();
         let present = match (&value["value"], value["map"].as_str()) {
-            // It stands at its default, or what it holds is nobody's to see.
+            // The field has its default value, or its value is secret.
             (Value::Null, Some("fields")) => "set here".to_owned(),
             // A trait has no value.
             (Value::Null, Some("traits")) => "set".to_owned(),
@@ -174,24 +176,24 @@ impl Conflict {
         Self { map: text("map"), key: text("key"), owner: text("manager"), value: present }
     }
 
-    /// The path of the field in a manifest.
-    pub(crate) fn field(&self) -> String {
+    /// Returns the path of the field in a manifest.
+    pub(crate) fn manifest_field(&self) -> String {
         if self.map == "fields" { self.key.clone() } else { format!("{}.{}", self.map, self.key) }
     }
 }
 
-impl fmt::Display for Conflict {
+impl fmt::Display for FieldConflict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is {}, owned by {}", self.field(), self.value, self.owner)
+        write!(f, "{} is {}, owned by {}", self.manifest_field(), self.value, self.owner)
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for ApiRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let field = self.field.as_deref().filter(|field| !self.message.contains(field));
         let mut text = match field {
-            // The controller's sentence says them too, and the way out in the words of its API.
-            _ if !self.conflicts.is_empty() => "others own what this would change".to_owned(),
+            // The controller's message contains the conflicts too, with a solution in terms of its API.
+            _ if !self.conflicts.is_empty() => "other managers own what this would change".to_owned(),
             None => self.message.clone(),
             Some(field) => format!("{field}: {}", self.message),
         };
@@ -200,24 +202,24 @@ impl fmt::Display for Refusal {
         self.conflicts.iter().for_each(|conflict| text.push_str(&format!("\n  {conflict}")));
         self.warning.iter().for_each(|warning| text.push_str(&format!("\n  {warning}")));
         self.findings.iter().for_each(|finding| text.push_str(&format!("\n  {finding}")));
-        self.overwriting.iter().for_each(|command| text.push_str(&format!("\n  to take it over: {command}")));
+        self.overwrite_command.iter().for_each(|command| text.push_str(&format!("\n  to take it over: {command}")));
         f.write_str(&crate::output::printable_lines(&text))
     }
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for ApiRefusal {}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn refusal(status: StatusCode, body: &[u8]) -> Refusal {
+    fn refusal(status: StatusCode, body: &[u8]) -> ApiRefusal {
         let answer = Response::builder().status(status).body(Bytes::copy_from_slice(body)).unwrap();
-        Refusal::of(&answer, "GET", "/v1/nodes")
+        ApiRefusal::from_response(&answer, "GET", "/v1/nodes")
     }
 
     #[test]
-    fn an_error_is_the_controllers_own_sentence() {
+    fn refusal_shows_message_of_controller() {
         let conflict = refusal(
             StatusCode::CONFLICT,
             br#"{"error": {"code": 409, "type": "label.conflict", "title": "x", "message": "tier is owned by git", "field": "labels.tier",
@@ -225,33 +227,29 @@ mod tests {
         );
         assert_eq!(
             conflict.to_string(),
-            "others own what this would change\n  labels.tier is \"gold\", owned by git:apply"
+            "other managers own what this would change\n  labels.tier is \"gold\", owned by git:apply"
         );
         assert_eq!(conflict.exit(), Exit::Conflict);
         let other = refusal(StatusCode::BAD_GATEWAY, b"<html>");
         assert_eq!((other.to_string(), other.exit()), ("GET /v1/nodes: 502 Bad Gateway".to_owned(), Exit::Error));
-        let lost = refusal(
-            StatusCode::SERVICE_UNAVAILABLE,
-            br#"{"error": {"type": "store.outcome_unknown", "message": "x"}}"#,
-        );
+        let lost = refusal(StatusCode::SERVICE_UNAVAILABLE, br#"{"error": {"type": "store.outcome_unknown", "message": "x"}}"#);
         assert_eq!(lost.exit(), Exit::Unknown);
     }
 
-    /// `docs/errors.md`: 3 is for what a command is about, and not for what it only refers to.
+    /// `docs/errors.md`: status 3 means that the object of the command does not exist, not one that it only refers to.
     #[test]
-    fn y09_what_is_only_referred_to_and_not_there_is_an_error() {
+    fn y09_refusal_ends_with_error_when_reference_is_missing() {
         for (status, kind, exit) in [
             (StatusCode::NOT_FOUND, "object.not_found", Exit::NotFound),
             (StatusCode::BAD_REQUEST, "reference.dangling", Exit::Error),
         ] {
-            let body =
-                serde_json::json!({"error": {"type": kind, "message": "there is no node 'nosuch'", "field": "node"}});
+            let body = serde_json::json!({"error": {"type": kind, "message": "there is no node 'nosuch'", "field": "node"}});
             assert_eq!(refusal(status, body.to_string().as_bytes()).exit(), exit, "{kind}");
         }
     }
 
     #[test]
-    fn y09_who_is_denied_is_told_as_whom_to_ask() {
+    fn y09_refusal_names_principal_to_ask_when_denied() {
         for (needs, whom) in
             [("; this needs role operator", "an operator"), ("; this needs role admin", "an admin"), ("", "an admin")]
         {
@@ -264,16 +262,16 @@ mod tests {
     }
 
     #[test]
-    fn y09_what_mends_a_401_fits_what_was_shown() {
+    fn y09_advice_for_401_depends_on_credential() {
         for (message, advice) in [
             (
-                "the token is unknown, has ended or was revoked",
-                "have another made with `stemma principal token create`, and put it alone into the file that `token_file` of the context names",
+                "the token is unknown, has expired or was revoked",
+                "create another one with `stemma principal token create`, and write only this token into the file that `token_file` of the context names",
             ),
             ("the certificate has ended; another is needed", "ask an admin of this fleet for a new certificate"),
             (
                 "Authentication required: show a certificate or a token.",
-                "give `cert` and `key` in the context: `stemma-controller init` made an admin's",
+                "set `cert` and `key` in the context: `stemma-controller init` has created an admin's",
             ),
         ] {
             let body = serde_json::json!({"error": {"type": "auth.required", "message": message}});
@@ -283,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn y09_a_strict_write_says_what_it_is_refused_for() {
+    fn y09_refusal_lists_findings_when_write_is_strict() {
         let strict = refusal(
             StatusCode::BAD_REQUEST,
             br#"{"error": {"code": 400, "type": "finding.strict", "title": "x", "message": "a strict write, and 1 warning among the findings; nothing was changed"},

@@ -1,4 +1,4 @@
-//! Whom the command trusts and as whom it asks: the files that a context names.
+//! Loads the files that a context names: the trusted certificates and the client's own credentials.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,57 +7,58 @@ use anyhow::{Context as _, Result, anyhow};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use stemma_wire::clock::SystemClock;
-use stemma_wire::config::{self, Holds};
+use stemma_wire::config::{self, FileSensitivity};
 use stemma_wire::tls::{ClientIdentity, Pin, client_config};
 
-use crate::args::Global;
+use crate::args::GlobalArgs;
 use crate::context::Context;
 
-/// What an agent pins with `--ca-hash`: SHA-256 of the public key of the context's fleet root, in hex.
+/// Returns the value that an agent pins with `--ca-hash`: the SHA-256 of the public key of the context's fleet root, in
+/// hex.
 ///
 /// # Errors
-/// When the context names no `ca`, or it holds no certificate.
-pub(crate) fn ca_hash(global: &Global) -> Result<String> {
+/// Fails if the context names no `ca`, or the file contains no certificate.
+pub(crate) fn ca_hash(global: &GlobalArgs) -> Result<String> {
     let context = Context::load(global)?;
     let is_socket = context.is_socket();
-    let context = context.beside_socket()?;
+    let context = context.with_socket_context()?;
     let ca = context.ca.as_ref().context("the context names no `ca`")?;
     let certificates = if is_socket {
-        read_certificates(&std::fs::read_to_string(ca).with_context(|| ca.display().to_string())?, ca)?
+        parse_certificates(&std::fs::read_to_string(ca).with_context(|| ca.display().to_string())?, ca)?
     } else {
-        certificates(ca)?
+        load_certificates(ca)?
     };
     let root = certificates.first().with_context(|| format!("{} holds no certificate", ca.display()))?;
     let hash = stemma_wire::tls::spki_sha256(root).with_context(|| format!("{} is no certificate", ca.display()))?;
     Ok(stemma_core::digest::Hex(&hash).to_string())
 }
 
-/// The TLS side of a context.
+/// Returns the TLS configuration of a context.
 ///
 /// # Errors
-/// When a file that it names can't be read, or is not what it should be.
-pub(super) fn tls(context: &Context) -> Result<rustls::ClientConfig> {
+/// Fails if a file of the context can't be read or has the wrong content.
+pub(super) fn tls_config(context: &Context) -> Result<rustls::ClientConfig> {
     let ca = context.ca.as_ref().context("the context names no `ca`, which https needs")?;
-    let roots = certificates(ca)?;
+    let roots = load_certificates(ca)?;
     let own = match (&context.cert, &context.key) {
-        (Some(cert), Some(key)) => Some(ClientIdentity { chain: certificates(cert)?, key: secret_key(key)? }),
+        (Some(cert), Some(key)) => Some(ClientIdentity { chain: load_certificates(cert)?, key: read_secret_key(key)? }),
         (None, None) => None,
-        _ => return Err(anyhow!("the context names one of `cert` and `key`: it takes both or neither")),
+        _ => return Err(anyhow!("the context names only one of `cert` and `key`: set both or neither")),
     };
     Ok(client_config(&Pin::Roots(roots), None, own, Arc::new(SystemClock))?)
 }
 
-/// The client's own key, unless others may have read or replaced it (S71).
-fn secret_key(file: &Path) -> Result<PrivateKeyDer<'static>> {
-    let text = config::read(file, Holds::Secret)?;
+/// Reads the client's own key. Fails if others can read or replace it (S71).
+fn read_secret_key(file: &Path) -> Result<PrivateKeyDer<'static>> {
+    let text = config::read(file, FileSensitivity::Secret)?;
     PrivateKeyDer::from_pem_slice(text.as_bytes()).with_context(|| format!("{} is no key", file.display()))
 }
 
-fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
-    read_certificates(&config::read(file, Holds::Settings)?, file)
+fn load_certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
+    parse_certificates(&config::read(file, FileSensitivity::Settings)?, file)
 }
 
-fn read_certificates(text: &str, file: &Path) -> Result<Vec<CertificateDer<'static>>> {
+fn parse_certificates(text: &str, file: &Path) -> Result<Vec<CertificateDer<'static>>> {
     let read = CertificateDer::pem_slice_iter(text.as_bytes()).collect::<std::result::Result<Vec<_>, _>>();
     read.with_context(|| format!("{} holds no certificate", file.display()))
 }
@@ -69,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn s71_a_key_that_others_may_touch_is_refused_with_the_fixing_command() {
+    fn s71_key_is_refused_with_fix_when_others_can_access() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("stemma.key");
         std::fs::write(&file, "").unwrap();
@@ -80,9 +81,9 @@ mod tests {
             (0o666, format!("{shown}: others may write it (mode 0666), so it is not trusted; run: chmod go-w {shown}")),
         ] {
             std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
-            assert_eq!(secret_key(&file).unwrap_err().to_string(), sentence);
+            assert_eq!(read_secret_key(&file).unwrap_err().to_string(), sentence);
         }
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o666)).unwrap();
-        assert!(certificates(&file).unwrap_err().to_string().contains("others may write it"));
+        assert!(load_certificates(&file).unwrap_err().to_string().contains("others may write it"));
     }
 }

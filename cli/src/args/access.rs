@@ -1,86 +1,86 @@
-//! Who may ask: principals, their certificates and tokens.
+//! Arguments of the commands for principals and their certificates and tokens.
 
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 
-use super::node::seconds;
+use super::node::parse_duration;
 
-/// What a principal may do at most.
+/// The role of a principal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum PrincipalRole {
-    /// Reads.
+pub(crate) enum PrincipalRoleArg {
+    /// Can read.
     Viewer,
-    /// Runs clusters.
+    /// Can run clusters.
     Operator,
-    /// Does everything.
+    /// Can do everything.
     Admin,
 }
 
-/// For how long something is good.
+/// The lifetime of a certificate or token.
 #[derive(Clone, Debug, ClapArgs)]
-pub(crate) struct Lifetime {
-    /// For how long it is good, as `30d`; at most a year.
-    #[arg(long, default_value = "90d", value_name = "TIME", value_parser = seconds)]
+pub(crate) struct LifetimeArgs {
+    /// Lifetime, such as `30d`; at most a year.
+    #[arg(long, default_value = "90d", value_name = "TIME", value_parser = parse_duration)]
     pub(crate) ttl: u64,
 }
 
-/// Where a context of its own is written.
+/// The options for the context that is written for a principal.
 #[derive(Clone, Debug, ClapArgs)]
-pub(crate) struct Handover {
-    /// A new directory, for a context file and what it names: all that the principal needs, secrets included.
+pub(crate) struct NewContextArgs {
+    /// New directory for a context file and the files that it names: everything that the principal needs, including secrets.
     #[arg(long, value_name = "DIR")]
     pub(crate) to: Option<PathBuf>,
-    /// The controller's URL in that context; that of your own unless said.
+    /// URL of the controller in that context. Default: the URL in your own context.
     #[arg(long, value_name = "URL", requires = "to")]
     pub(crate) url: Option<String>,
 }
 
 /// `principal`.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Principal {
-    /// Make a principal; with --to also a certificate and a context of its own.
-    Create(NewPrincipal),
-    /// Who there is, with what each is known by and until when.
+pub(crate) enum PrincipalCommand {
+    /// Create a principal. With --to, also create a certificate and a context for it.
+    Create(CreatePrincipalArgs),
+    /// List principals with their credentials and when these expire.
     List,
     /// Change a principal.
-    Update(PrincipalChange),
-    /// Delete a principal: its certificates and tokens are worth nothing from then on.
+    Update(UpdatePrincipalArgs),
+    /// Delete a principal. Its certificates and tokens are no longer accepted.
     Delete { name: String },
-    /// Bearer tokens, for clients that show no certificate.
+    /// Manage bearer tokens, for clients without a certificate.
     #[command(subcommand)]
-    Token(PrincipalToken),
+    Token(PrincipalTokenCommand),
 }
 
 /// `principal create`.
 #[derive(Debug, ClapArgs)]
-pub(crate) struct NewPrincipal {
+pub(crate) struct CreatePrincipalArgs {
     pub(crate) name: String,
-    /// What it may do at most.
+    /// The principal's role.
     #[arg(long, value_enum)]
-    pub(crate) role: PrincipalRole,
-    /// The one cluster in which it may; the whole fleet unless said.
+    pub(crate) role: PrincipalRoleArg,
+    /// Cluster in which the principal has its role. Default: the whole fleet.
     #[arg(long)]
     pub(crate) cluster: Option<String>,
-    /// Who that is.
+    /// Description of the principal, such as the person or program that uses it.
     #[arg(long, value_name = "TEXT")]
     pub(crate) description: Option<String>,
     #[command(flatten)]
-    pub(crate) handover: Handover,
+    pub(crate) handover: NewContextArgs,
     #[command(flatten)]
-    pub(crate) lifetime: Lifetime,
+    pub(crate) lifetime: LifetimeArgs,
 }
 
 /// `principal update`.
 #[derive(Debug, ClapArgs)]
-pub(crate) struct PrincipalChange {
+pub(crate) struct UpdatePrincipalArgs {
     pub(crate) name: String,
     #[arg(long, value_enum)]
-    pub(crate) role: Option<PrincipalRole>,
-    /// The one cluster in which it may.
+    pub(crate) role: Option<PrincipalRoleArg>,
+    /// Cluster in which the principal has its role.
     #[arg(long, conflicts_with = "fleet")]
     pub(crate) cluster: Option<String>,
-    /// It may in the whole fleet.
+    /// Give the principal its role in the whole fleet.
     #[arg(long)]
     pub(crate) fleet: bool,
     #[arg(long, value_name = "TEXT")]
@@ -89,63 +89,63 @@ pub(crate) struct PrincipalChange {
 
 /// `principal token`.
 #[derive(Debug, Subcommand)]
-pub(crate) enum PrincipalToken {
-    /// Make a token; it is printed once and kept nowhere, or written with --to into a context of its own.
+pub(crate) enum PrincipalTokenCommand {
+    /// Create a token. It is printed once and not stored, or written into a new context with --to.
     Create {
-        /// The principal.
+        /// Name of the principal.
         name: String,
         #[command(flatten)]
-        handover: Handover,
+        handover: NewContextArgs,
         #[command(flatten)]
-        lifetime: Lifetime,
+        lifetime: LifetimeArgs,
     },
-    /// Take a token back.
+    /// Revoke a token.
     Revoke {
-        /// The principal.
+        /// Name of the principal.
         name: String,
-        /// What stands before the token's dot.
+        /// Part of the token before its dot.
         id: String,
     },
 }
 
 /// `cert`.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Cert {
-    /// Make a key and a certificate for a principal, in a context of its own.
+pub(crate) enum CertCommand {
+    /// Create a key and a certificate for a principal, in a new context.
     Create {
-        /// The principal.
+        /// Name of the principal.
         name: String,
-        /// A new directory, for a context file and what it names.
+        /// New directory for a context file and the files that it names.
         #[arg(long, value_name = "DIR")]
         to: PathBuf,
-        /// The controller's URL in that context; that of your own unless said.
+        /// URL of the controller in that context. Default: the URL in your own context.
         #[arg(long, value_name = "URL")]
         url: Option<String>,
         #[command(flatten)]
-        lifetime: Lifetime,
+        lifetime: LifetimeArgs,
     },
-    /// The certificates that have not ended.
+    /// List the certificates that have not expired.
     List,
-    /// Put a new certificate for the same key in the place of your context's; the old one ends an hour later.
+    /// Replace your context's certificate with a new one for the same key. The old one expires an hour later.
     Renew {
-        /// For how long it is good, as `30d`: 90 days unless said, and who is no admin no longer than the one before.
-        #[arg(long, value_name = "TIME", value_parser = seconds)]
+        /// Lifetime, such as `30d`. Default: 90 days. Without the admin role, at most the lifetime of the old certificate.
+        #[arg(long, value_name = "TIME", value_parser = parse_duration)]
         ttl: Option<u64>,
     },
-    /// Take a certificate back, by its serial number.
+    /// Revoke a certificate by its serial number.
     Revoke { serial: String },
 }
 
-impl Principal {
-    /// Whether it changes something.
-    pub(crate) fn writes(&self) -> bool {
+impl PrincipalCommand {
+    /// Returns whether the command changes anything.
+    pub(crate) fn is_write(&self) -> bool {
         !matches!(self, Self::List)
     }
 }
 
-impl Cert {
-    /// Whether it changes something.
-    pub(crate) fn writes(&self) -> bool {
+impl CertCommand {
+    /// Returns whether the command changes anything.
+    pub(crate) fn is_write(&self) -> bool {
         !matches!(self, Self::List)
     }
 }

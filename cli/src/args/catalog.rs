@@ -1,73 +1,74 @@
-//! The catalogue on the command line.
+//! Arguments of the catalogue commands.
 
 use std::path::PathBuf;
 
 use clap::builder::PossibleValue;
 use clap::{Subcommand, ValueEnum};
-use stemma_core::catalog::Bound;
+use stemma_core::catalog::KeyKind;
 
-use super::Kind;
+use super::KindArg;
 
-/// The catalogue.
+/// The commands for the catalogue.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Catalog {
-    /// Store namespaces from Glance's files. Those that are stored already are left as they are, unless one of the flags says otherwise.
+pub(crate) enum CatalogCommand {
+    /// Import namespaces from files with Glance's metadata definitions. Namespaces that are stored already are left
+    /// unchanged, unless one of the flags is given.
     Import {
-        /// A file of one namespace, or a directory of them (`*.json`).
+        /// A file with one namespace, or a directory of such files (`*.json`).
         #[arg(required_unless_present = "builtin", value_name = "PATH")]
         paths: Vec<PathBuf>,
-        /// The namespaces that come with this program.
+        /// Import the namespaces that are part of this program.
         #[arg(long)]
         builtin: bool,
-        /// Write nothing, and list what `--overwrite` would change; status 6 where it would.
+        /// Write nothing, and list what `--overwrite` would change. Ends with status 6 if it would change anything.
         #[arg(long, conflicts_with_all = ["merge", "overwrite"])]
         diff: bool,
-        /// Add to stored namespaces what they have not, and change nothing that they have.
+        /// Add to stored namespaces what they lack, and change nothing else.
         #[arg(long, conflicts_with = "overwrite")]
         merge: bool,
-        /// Put what is imported in the place of what is stored, whoever wrote it.
+        /// Replace stored namespaces, whoever wrote them.
         #[arg(long)]
         overwrite: bool,
     },
 }
 
-/// What an import does with a namespace that is stored already.
+/// The treatment of a namespace that is stored already, in an import.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
-    /// Nothing.
+pub(crate) enum ImportMode {
+    /// Leaves the stored namespace unchanged.
     Keep,
-    /// Lists what would be replaced.
+    /// Changes nothing, and lists what [`ImportMode::Overwrite`] would change.
     Diff,
-    /// Adds what it has not.
+    /// Adds what the stored namespace lacks.
     Merge,
-    /// Replaces it.
+    /// Replaces the stored namespace.
     Overwrite,
 }
 
-/// What `explain` is asked of.
+/// The subject of `explain`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Explained {
+pub(crate) enum ExplainTarget {
     /// An object.
-    Object(Kind),
+    Object(KindArg),
     /// A key of the catalogue.
-    Key(Bound),
+    Key(KeyKind),
 }
 
-impl ValueEnum for Explained {
+impl ValueEnum for ExplainTarget {
     fn value_variants<'a>() -> &'a [Self] {
         &[
-            Self::Object(Kind::Node),
-            Self::Key(Bound::Label),
-            Self::Key(Bound::Parameter),
-            Self::Key(Bound::Property),
-            Self::Key(Bound::Fact),
+            Self::Object(KindArg::Node),
+            Self::Key(KeyKind::Label),
+            Self::Key(KeyKind::Parameter),
+            Self::Key(KeyKind::Property),
+            Self::Key(KeyKind::Fact),
         ]
     }
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
         match self {
             Self::Object(kind) => kind.to_possible_value(),
-            Self::Key(bound) => Some(PossibleValue::new(bound.word())),
+            Self::Key(kind) => Some(PossibleValue::new(kind.description())),
         }
     }
 }

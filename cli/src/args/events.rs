@@ -1,4 +1,4 @@
-//! What `events` and `wait` take.
+//! Arguments of `events` and `wait`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,43 +7,43 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args as ClapArgs, ValueEnum};
 use stemma_core::object;
 
-use super::node::seconds;
-use super::{Kind, Selection, Subject, whole};
+use super::node::parse_duration;
+use super::{KindArg, ObjectRef, SelectionArgs, parse_whole};
 
-/// Which events.
+/// The filter for events.
 #[derive(Clone, Debug, ClapArgs)]
-pub(crate) struct EventsAsked {
-    /// Of objects of these kinds.
-    #[arg(long, value_delimiter = ',', value_parser = told_kind())]
+pub(crate) struct EventArgs {
+    /// Only events of objects of these kinds.
+    #[arg(long, value_delimiter = ',', value_parser = event_kind_parser())]
     pub(crate) kind: Vec<object::Kind>,
-    /// Changes of objects, where nodes stand, or both.
+    /// Changes of objects, changes of the states of nodes, or both.
     #[arg(long, value_enum, default_value = "object")]
     pub(crate) class: EventClass,
-    /// Of objects with these labels.
+    /// Only events of objects with these labels.
     #[arg(long, short = 'l', value_name = "SELECTOR")]
     pub(crate) selector: Option<String>,
-    /// From this revision on; otherwise from now on.
-    #[arg(long, value_name = "REVISION", value_parser = whole::<u64>)]
+    /// Start at this revision. Default: only new events.
+    #[arg(long, value_name = "REVISION", value_parser = parse_whole::<u64>)]
     pub(crate) from: Option<u64>,
 }
 
-/// The kinds of objects that events tell of, as the controller takes them.
-fn told_kinds() -> impl Iterator<Item = object::Kind> {
+/// Returns the kinds of objects that have events. The controller accepts these.
+fn event_kinds() -> impl Iterator<Item = object::Kind> {
     object::Kind::ALL.iter().copied().filter(|kind| kind.is_stored())
 }
 
-/// One of them, also by the other names that it has as an argument.
-fn told_kind() -> impl TypedValueParser<Value = object::Kind> {
-    PossibleValuesParser::new(told_kinds().map(offered)).map(|word: String| {
-        let mut kinds = told_kinds();
-        kinds.find(|kind| offered(*kind).matches(&word, false)).expect("no other word is taken")
+/// Returns a parser for a kind of object that has events. It also accepts the aliases of the kind.
+fn event_kind_parser() -> impl TypedValueParser<Value = object::Kind> {
+    PossibleValuesParser::new(event_kinds().map(possible_kind)).map(|word: String| {
+        let mut kinds = event_kinds();
+        kinds.find(|kind| possible_kind(*kind).matches(&word, false)).expect("no other word is taken")
     })
 }
 
-/// A kind with its names.
-fn offered(kind: object::Kind) -> PossibleValue {
-    let named = Kind::from_str(kind.word(), false).ok().and_then(|kind| kind.to_possible_value());
-    named.unwrap_or_else(|| PossibleValue::new(kind.word()))
+/// Returns the name of a kind with its aliases.
+fn possible_kind(kind: object::Kind) -> PossibleValue {
+    let value = KindArg::from_str(kind.word(), false).ok().and_then(|kind| kind.to_possible_value());
+    value.unwrap_or_else(|| PossibleValue::new(kind.word()))
 }
 
 /// A class of events.
@@ -54,47 +54,45 @@ pub(crate) enum EventClass {
     All,
 }
 
-/// What is waited for.
+/// The objects and the condition to wait for.
 #[derive(Clone, Debug, ClapArgs)]
-pub(crate) struct Waited {
-    /// Which objects.
+pub(crate) struct WaitArgs {
+    /// The kind, or one object of it.
     #[arg(value_name = "KIND[/NAME]")]
-    pub(crate) subject: Subject,
+    pub(crate) subject: ObjectRef,
     pub(crate) names: Vec<String>,
     #[command(flatten)]
-    pub(crate) selection: Selection,
-    /// Until it is gone, or a field has this value or lists it: deleted, or FIELD=VALUE, as state=converged, labels.tier=gold or notes=held.
+    pub(crate) selection: SelectionArgs,
+    /// The condition: deleted, or FIELD=VALUE, such as state=converged, labels.tier=gold or notes=held. A list meets it if it contains the value.
     #[arg(long = "for", value_name = "deleted|FIELD=VALUE")]
-    pub(crate) wanted: Condition,
-    /// At most so long, as 30s, 10m or 2h.
-    #[arg(long, default_value = "10m", value_parser = seconds, value_name = "DURATION")]
+    pub(crate) wanted: WaitCondition,
+    /// Maximum time to wait, such as 30s, 10m or 2h.
+    #[arg(long, default_value = "10m", value_parser = parse_duration, value_name = "DURATION")]
     pub(crate) timeout: u64,
 }
 
-/// How an object should be.
+/// The condition that `wait` waits for, of each object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Condition {
-    /// Not there.
+pub(crate) enum WaitCondition {
+    /// The object does not exist.
     Deleted,
-    /// With this value in a field, or behind a dot in a member of one; where that is a list, in it.
+    /// A field has this value, or is a list that contains it. A dot in the path selects a member.
     Field { path: String, value: String },
 }
 
-impl FromStr for Condition {
+impl FromStr for WaitCondition {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text.split_once('=') {
-            Some((path, value)) if !path.is_empty() => {
-                Ok(Self::Field { path: path.to_owned(), value: value.to_owned() })
-            }
+            Some((path, value)) if !path.is_empty() => Ok(Self::Field { path: path.to_owned(), value: value.to_owned() }),
             _ if text == "deleted" => Ok(Self::Deleted),
-            _ => Err("it is `deleted`, or FIELD=VALUE, as state=converged".to_owned()),
+            _ => Err("use `deleted` or FIELD=VALUE, such as state=converged".to_owned()),
         }
     }
 }
 
-impl fmt::Display for Condition {
+impl fmt::Display for WaitCondition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Deleted => f.write_str("deleted"),
@@ -109,13 +107,14 @@ mod tests {
 
     use super::*;
 
-    /// Docs: whatever an event is told of can be asked for; a join token is no object of the model, and no event tells of one.
+    /// As documented, every kind that has events can be requested. A join token is not an object of the model and has
+    /// no events.
     #[test]
-    fn y09_the_kinds_that_are_offered_are_those_that_events_tell_of() {
+    fn y09_event_kind_parser_offers_kinds_of_events() {
         let asked = |words: &str| -> Result<Vec<object::Kind>, clap::Error> {
-            let matches = EventsAsked::augment_args(Command::new("events"));
+            let matches = EventArgs::augment_args(Command::new("events"));
             let matches = matches.try_get_matches_from(["events", "--kind", words])?;
-            EventsAsked::from_arg_matches(&matches).map(|asked| asked.kind)
+            EventArgs::from_arg_matches(&matches).map(|asked| asked.kind)
         };
         for (words, expected) in [
             ("node,principal", vec![object::Kind::Node, object::Kind::Principal]),
@@ -132,12 +131,12 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_is_deleted_or_a_field_with_a_value() {
+    fn wait_condition_parses_deletion_or_field_value() {
         for text in ["deleted", "state=converged", "labels.example.org/tier=a=b"] {
-            assert!(text.parse::<Condition>().is_ok(), "{text:?}");
+            assert!(text.parse::<WaitCondition>().is_ok(), "{text:?}");
         }
         for text in ["", "gone", "=x"] {
-            assert!(text.parse::<Condition>().is_err(), "{text:?}");
+            assert!(text.parse::<WaitCondition>().is_err(), "{text:?}");
         }
     }
 }

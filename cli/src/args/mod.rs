@@ -1,4 +1,4 @@
-//! The command line, in the habits of kubectl.
+//! The command line, with the conventions of kubectl.
 
 mod access;
 mod catalog;
@@ -12,60 +12,67 @@ use std::str::FromStr;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
-pub(crate) use access::{Cert, Handover, NewPrincipal, Principal, PrincipalChange, PrincipalRole, PrincipalToken};
-pub(crate) use catalog::{Catalog, Explained, Mode};
-pub(crate) use events::{Condition, EventClass, EventsAsked, Waited};
-pub(crate) use node::{
-    NodeVerb, Nodes, NodesAndNames, NodesAndOwned, Primary, Release, Role, Tag, TagFields, TagOwner, Token, Trait,
+pub(crate) use access::{
+    CertCommand, CreatePrincipalArgs, NewContextArgs, PrincipalCommand, PrincipalRoleArg, PrincipalTokenCommand,
+    UpdatePrincipalArgs,
 };
-pub(crate) use object::{Asked, Create, Filter, Kind, Named, NewLabels, Pausing, Selection, Subject, Wanted};
+pub(crate) use catalog::{CatalogCommand, ExplainTarget, ImportMode};
+pub(crate) use events::{EventArgs, EventClass, WaitArgs, WaitCondition};
+pub(crate) use node::{
+    NodeCommand, NodeFieldArgs, NodeListArgs, OwnedNodeListArgs, PrimaryCommand, ReleaseCommand, RoleCommand, TagCommand,
+    TagFieldArgs, TagOwnerArgs, TokenCommand, TraitCommand,
+};
+pub(crate) use object::{
+    AllocationArgs, CreateCommand, FilterArgs, GetTarget, KindArg, NewLabelArgs, ObjectArgs, ObjectRef, PauseArgs, SelectionArgs,
+};
 
 /// Labels, traits, tags and tasks of every host, and where each came from.
 #[derive(Debug, Parser)]
 #[command(name = "stemma", version, max_term_width = 100)]
 pub(crate) struct Args {
     #[command(flatten)]
-    pub(crate) global: Global,
+    pub(crate) global: GlobalArgs,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
-/// What every command takes.
+/// The options of every command.
 #[derive(Clone, Debug, ClapArgs)]
 #[command(next_help_heading = "For every command")]
-pub(crate) struct Global {
-    /// Which controller and as whom: a context file (with a slash: ./FILE), or the name of one below ~/.config/stemma.
+pub(crate) struct GlobalArgs {
+    /// Context to use: a file (with a slash: ./FILE), or the name of a context in ~/.config/stemma.
     #[arg(long, global = true, env = "STEMMA_CONTEXT", value_name = "FILE|NAME")]
     pub(crate) context: Option<String>,
-    /// The controller's URL, in place of the context's.
+    /// URL of the controller, instead of the context's.
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) server: Option<String>,
-    /// Under which manager's name this writes; unless said, the one that `stemma.toml` beside the manifests of `apply` names,
-    /// that of an import (`catalog-import`, `fuel-import`), or the principal's. `get -o manifest` prints what this manager applies alone.
+    /// Manager in whose name this command writes. Default: the one in `stemma.toml` next to the manifests of `apply`,
+    /// that of an import (`catalog-import`, `fuel-import`), or the principal's. `get -o manifest` prints only what this
+    /// manager applies.
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) manager: Option<String>,
-    /// How to print.
+    /// Output format.
     #[arg(long, short, global = true, value_enum, default_value = "table")]
     pub(crate) output: Output,
-    /// Why, for the audit.
+    /// Reason, recorded in the audit.
     #[arg(long, global = true, value_name = "TEXT")]
     pub(crate) reason: Option<String>,
-    /// Have the controller decide a write and say what it would do, how many hosts it would reach and of how many the task sets change; nothing is
-    /// written.
+    /// Let the controller check a write and report its effect without making it: how many hosts it would reach, and on
+    /// how many of them the task set would change.
     #[arg(long, global = true)]
     pub(crate) dry_run: bool,
-    /// Refuse a write that brings a finding of warning or error to any node; an apply also for what was so before.
+    /// Refuse a write that causes a warning or an error for any node. An apply is also refused for findings that existed before.
     #[arg(long, global = true)]
     pub(crate) strict: bool,
-    /// Refuse a write that reaches more hosts than this. Unless said, one that reaches more than ten is asked about.
-    #[arg(long, global = true, value_name = "N", value_parser = whole::<usize>)]
+    /// Refuse a write that reaches more hosts than this. By default, a write that reaches more than ten hosts asks for confirmation.
+    #[arg(long, global = true, value_name = "N", value_parser = parse_whole::<usize>)]
     pub(crate) max_nodes: Option<usize>,
-    /// Do not ask, however many hosts a write reaches.
+    /// Do not ask for confirmation, however many hosts a write reaches.
     #[arg(long, short, global = true)]
     pub(crate) yes: bool,
 }
 
-/// A form of output.
+/// An output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Output {
     Table,
@@ -76,169 +83,170 @@ pub(crate) enum Output {
     Manifest,
 }
 
-/// What to do.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Resolve manifests without a controller and print what each node gets. What the types of tasks take is judged by validate and render.
-    Resolve(Files),
-    /// Render the templates of a node's tasks without a controller. What hosts would refuse of these tasks is an error.
+    /// Resolve manifests without a controller and print the result for each node. Parameters of task types are not
+    /// checked; use validate or render for that.
+    Resolve(ManifestArgs),
+    /// Render the templates of a node's tasks without a controller. Fails for tasks that hosts would refuse.
     Render {
         #[command(flatten)]
-        files: Files,
-        /// The node's name.
+        files: ManifestArgs,
+        /// Name of the node.
         node: String,
-        /// One task's id; all of them unless said.
+        /// Id of one task. Default: all tasks.
         task: Option<String>,
     },
-    /// Check manifests without a controller and print the findings, which end with status 0 unless --strict is said.
+    /// Check manifests without a controller and print the findings. Findings end with status 0 unless --strict is given.
     Validate {
         #[command(flatten)]
-        files: Files,
-        /// End with status 1 where one of the findings is an error or a warning. Without it they end with 0, errors among them too; manifests that
-        /// cannot be read or put together end with 1 either way.
+        files: ManifestArgs,
+        /// End with status 1 if a finding is an error or a warning. Without it, findings end with status 0, even
+        /// errors. Manifests that cannot be read or combined end with status 1 in both cases.
         #[arg(long)]
         strict: bool,
     },
-    /// Which fields manifests have: of all kinds, of one, or of a field, as `nodegroup.strategy`. -o json: as JSON Schema.
+    /// Describe the fields of manifests: of all kinds, of one kind, or of one field, such as `nodegroup.strategy`. With
+    /// -o json, print the JSON Schema.
     Fields {
-        /// A kind, and the way to a field; after `release.tasks.parameters` a type of task.
+        /// A kind, and the path of a field. After `release.tasks.parameters`, a task type.
         #[arg(value_name = "KIND[.FIELD…]")]
         path: Option<String>,
     },
-    /// Print a shell's completion script.
+    /// Print the completion script of a shell.
     Completion { shell: clap_complete::Shell },
     /// Apply manifests: all of their objects, or none.
     Apply {
         #[command(flatten)]
-        files: Files,
+        files: ManifestArgs,
         /// Take over keys that another manager owns with another value.
         #[arg(long)]
         force: bool,
-        /// Take over what this manager owns of the keys applied; written as a conflict names it (`admin:update`), what it owns by that alone.
+        /// Take over the applied keys that this manager owns. As a conflict names it (`admin:update`), only those that it owns by this kind of write.
         #[arg(long, value_name = "MANAGER[:apply|:update]")]
         adopt: Option<String>,
     },
     /// List objects, or show some by name.
     Get {
-        /// The kind, as `nodes` (`stemma fields` lists those of manifests), or one object of it; `tasks` are those that nodes have, with how
-        /// many of these stand where.
+        /// The kind, such as `nodes` (`stemma fields` lists the kinds of manifests), or one object of it. `tasks` lists
+        /// the tasks of nodes, with the number of nodes by result.
         #[arg(required_unless_present = "raw", value_name = "KIND[/NAME]")]
-        subject: Option<Asked>,
-        /// Which of them; all that the options below leave unless said.
+        subject: Option<GetTarget>,
+        /// Names of the objects. Default: all that match the options below.
         names: Vec<String>,
-        /// A path of the API as it is, as `/metrics`.
+        /// Print the response to a path of the API unchanged, such as `/metrics`.
         #[arg(long, value_name = "PATH", conflicts_with = "subject")]
         raw: Option<String>,
         #[command(flatten)]
-        filter: Filter,
-        /// Go on and print what changes, until Ctrl-C.
+        filter: FilterArgs,
+        /// Keep running and print changes, until Ctrl-C.
         #[arg(long, short, conflicts_with = "raw")]
         watch: bool,
     },
-    /// Everything about one object, for people.
+    /// Show all details of one object, for people.
     Describe {
-        /// The kind, as `node`, or the object; of a `task`, where it failed and what it would change on which nodes.
+        /// The kind, such as `node`, or the object. For a `task`: on which nodes it failed, and what it would change on which nodes.
         #[arg(value_name = "KIND[/NAME]")]
-        subject: Asked,
-        /// The object, where it does not stand behind the kind.
+        subject: GetTarget,
+        /// Name of the object, if only the kind is given before.
         name: Option<String>,
     },
-    /// Why a node has a label's value, a tag, a task or a trait; or what a label's, parameter's, property's or fact's key may be.
+    /// Explain why a node has a label's value, a tag, a task or a trait; or which values the key of a label, parameter, property or fact may have.
     Explain {
-        kind: Explained,
-        /// The node's name, or the key.
+        kind: ExplainTarget,
+        /// Name of the node, or the key.
         name: String,
-        /// Of a node: what is asked about.
+        /// What to explain of a node.
         #[arg(requires = "about")]
-        question: Option<Question>,
-        /// The label's key, the tag's or trait's name, or the task's id.
+        question: Option<ExplainTopic>,
+        /// Key of the label, name of the tag or trait, or id of the task.
         about: Option<String>,
     },
-    /// Who did what and what was refused, the last first.
-    Audit(Audit),
-    /// What changes, as it happens, until Ctrl-C.
-    Events(EventsAsked),
-    /// Wait until objects are as they should be.
-    Wait(Waited),
-    /// Make an object.
+    /// Show who did what and what was refused, newest first.
+    Audit(AuditArgs),
+    /// Print changes as they happen, until Ctrl-C.
+    Events(EventArgs),
+    /// Wait until objects meet a condition.
+    Wait(WaitArgs),
+    /// Create an object.
     #[command(subcommand)]
-    Create(Create),
+    Create(CreateCommand),
     /// Delete objects.
-    Delete(Named),
-    /// Set (`k=v`), take away (`k-`) or stop (`--not-inherited k`) labels of objects.
+    Delete(ObjectArgs),
+    /// Set (`k=v`), remove (`k-`) or stop inheriting (`--not-inherited k`) labels of objects.
     Label {
-        /// The kind, `node`, `nodegroup`, `cluster`, `clustertemplate` or `release`, or one object of it.
+        /// The kind (`node`, `nodegroup`, `cluster`, `clustertemplate` or `release`), or one object of it.
         #[arg(value_name = "KIND[/NAME]")]
-        subject: Subject,
-        /// The objects, then the changes: `KEY=VALUE` sets, `KEY-` takes away what is provided here.
+        subject: ObjectRef,
+        /// Names of the objects, then the changes: `KEY=VALUE` sets a label, `KEY-` removes one that is provided here.
         #[arg(value_name = "NAME… CHANGE…")]
         words: Vec<String>,
         #[command(flatten)]
-        selection: Selection,
-        /// Also keys that another manager owns.
+        selection: SelectionArgs,
+        /// Also change keys that another manager owns.
         #[arg(long)]
         overwrite: bool,
-        /// This key is not inherited here.
+        /// Do not inherit this key here.
         #[arg(long, value_name = "KEY")]
         not_inherited: Vec<String>,
-        /// What is provided here is added to what is inherited.
+        /// Add the labels that are provided here to the inherited ones.
         #[arg(long, conflicts_with = "replace")]
         merge: bool,
-        /// What is provided here is all there is.
+        /// Use only the labels that are provided here.
         #[arg(long)]
         replace: bool,
     },
-    /// Nodes: set aside, hold, move, rename.
+    /// Park, hold, move and rename nodes.
     #[command(subcommand)]
-    Node(NodeVerb),
-    /// Give no new task set to the hosts of clusters or node groups: they go on with the one that they have, and labels flow. It ends with
-    /// `resume`.
-    Pause(Pausing),
-    /// Give their hosts new task sets again after `pause`.
-    Resume(Pausing),
-    /// A node's traits.
+    Node(NodeCommand),
+    /// Give no new task set to the hosts of clusters or node groups. They go on with the one that they have, and label
+    /// changes still reach them. Ends with `resume`.
+    Pause(PauseArgs),
+    /// Give new task sets to their hosts again after `pause`.
+    Resume(PauseArgs),
+    /// Manage the traits of nodes.
     #[command(subcommand)]
-    Trait(Trait),
-    /// A node's roles.
+    Trait(TraitCommand),
+    /// Manage the roles of nodes.
     #[command(subcommand)]
-    Role(Role),
-    /// Tags: user-defined ones, and a node's.
+    Role(RoleCommand),
+    /// Manage user-defined tags, and the tags of nodes.
     #[command(subcommand)]
-    Tag(Tag),
-    /// Who holds the tags of a cluster as primary.
+    Tag(TagCommand),
+    /// Show or set the nodes that hold the tags of a cluster as primary.
     #[command(subcommand)]
-    Primary(Primary),
-    /// The task library.
+    Primary(PrimaryCommand),
+    /// Manage the task library.
     #[command(subcommand)]
-    Release(Release),
-    /// Join tokens.
+    Release(ReleaseCommand),
+    /// Manage join tokens.
     #[command(subcommand)]
-    Token(Token),
-    /// Who may ask: viewers, operators and admins, of the fleet or of one cluster.
+    Token(TokenCommand),
+    /// Manage principals: viewers, operators and admins, of the fleet or of one cluster.
     #[command(subcommand)]
-    Principal(Principal),
-    /// Certificates of principals.
+    Principal(PrincipalCommand),
+    /// Manage certificates of principals.
     #[command(subcommand)]
-    Cert(Cert),
-    /// The catalogue: which keys there are, what their values may be, and which operators they take.
+    Cert(CertCommand),
+    /// Manage the catalogue: which keys exist, which values they may have, and which operators they support.
     #[command(subcommand)]
-    Catalog(Catalog),
+    Catalog(CatalogCommand),
 }
 
 impl Command {
-    /// The manifests that it reads.
-    pub(crate) fn files(&self) -> Option<&Files> {
+    /// Returns the manifests that the command reads.
+    pub(crate) fn manifests(&self) -> Option<&ManifestArgs> {
         match self {
-            Self::Resolve(files)
-            | Self::Render { files, .. }
-            | Self::Validate { files, .. }
-            | Self::Apply { files, .. } => Some(files),
+            Self::Resolve(files) | Self::Render { files, .. } | Self::Validate { files, .. } | Self::Apply { files, .. } => {
+                Some(files)
+            }
             _ => None,
         }
     }
 
-    /// Whether it changes something at the controller, so that an error must say that it did not.
-    pub(crate) fn writes(&self) -> bool {
+    /// Returns whether the command writes to the controller. Its errors must then say that nothing was changed.
+    pub(crate) fn is_write(&self) -> bool {
         match self {
             Self::Apply { .. }
             | Self::Create(_)
@@ -248,14 +256,14 @@ impl Command {
             | Self::Pause(_)
             | Self::Resume(_)
             | Self::Role(_)
-            | Self::Release(Release::Import { .. })
-            | Self::Catalog(Catalog::Import { .. }) => true,
-            Self::Trait(what) => !matches!(what, Trait::List { .. }),
-            Self::Tag(what) => !matches!(what, Tag::List { .. }),
-            Self::Primary(what) => !matches!(what, Primary::Show { .. }),
-            Self::Token(what) => !matches!(what, Token::List | Token::CaHash),
-            Self::Principal(what) => what.writes(),
-            Self::Cert(what) => what.writes(),
+            | Self::Release(ReleaseCommand::Import { .. })
+            | Self::Catalog(CatalogCommand::Import { .. }) => true,
+            Self::Trait(what) => !matches!(what, TraitCommand::List { .. }),
+            Self::Tag(what) => !matches!(what, TagCommand::List { .. }),
+            Self::Primary(what) => !matches!(what, PrimaryCommand::Show { .. }),
+            Self::Token(what) => !matches!(what, TokenCommand::List | TokenCommand::CaHash),
+            Self::Principal(what) => what.is_write(),
+            Self::Cert(what) => what.is_write(),
             Self::Resolve(_)
             | Self::Render { .. }
             | Self::Validate { .. }
@@ -271,82 +279,82 @@ impl Command {
     }
 }
 
-/// Which entries of the audit.
+/// The filter for audit entries.
 #[derive(Clone, Debug, ClapArgs)]
-pub(crate) struct Audit {
-    /// What was done to this object, as node/web-1, nodegroup/prod/web or primary/prod/db, also when it is gone, and under its other names.
+pub(crate) struct AuditArgs {
+    /// Only entries about this object, such as node/web-1, nodegroup/prod/web or primary/prod/db. Also finds deleted objects, and earlier names.
     #[arg(value_name = "KIND/NAME|UUID")]
     pub(crate) object: Option<String>,
-    /// Of this principal.
+    /// Only entries of this principal.
     #[arg(long, value_name = "NAME")]
     pub(crate) principal: Option<String>,
-    /// Since then, as 2026-11-24T18:00:00Z, or for so long, as 2h or 3d.
-    #[arg(long, value_name = "TIME|DURATION", value_parser = past)]
+    /// Only entries since this time, such as 2026-11-24T18:00:00Z, or within this duration, such as 2h or 3d.
+    #[arg(long, value_name = "TIME|DURATION", value_parser = parse_past_time)]
     pub(crate) since: Option<String>,
-    /// Before then, likewise.
-    #[arg(long, value_name = "TIME|DURATION", value_parser = past)]
+    /// Only entries before this time, in the same forms.
+    #[arg(long, value_name = "TIME|DURATION", value_parser = parse_past_time)]
     pub(crate) until: Option<String>,
-    /// What was refused alone.
+    /// Only refused requests.
     #[arg(long)]
     pub(crate) refused: bool,
-    /// The last so many.
-    #[arg(long, value_name = "N", default_value_t = 50, value_parser = rows)]
+    /// Maximum number of entries, newest first.
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = parse_row_limit)]
     pub(crate) limit: usize,
 }
 
-/// A whole number, in the grammar of those of fields.
-fn whole<N: FromStr + Display>(text: &str) -> Result<N, String> {
-    let is_written = text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
-    let why = if is_written && !text.is_empty() {
-        "the number is too great"
+/// Parses a whole number, with the grammar of numbers in fields.
+fn parse_whole<N: FromStr + Display>(text: &str) -> Result<N, String> {
+    let is_well_formed = text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
+    let why = if is_well_formed && !text.is_empty() {
+        "the number is too large"
     } else {
-        "write a whole number as 50: no sign, blank or zero stands before it"
+        "write a whole number such as 50, without a sign, blank or zero before it"
     };
-    stemma_core::field::whole(text).ok_or_else(|| why.to_owned())
+    stemma_core::field::parse_integer(text).ok_or_else(|| why.to_owned())
 }
 
-/// How many rows are asked for. A list of none would say nothing, and a controller refuses it too.
-fn rows(text: &str) -> Result<usize, String> {
-    match whole(text)? {
-        0 => Err("no row would be shown: write a whole number from 1".to_owned()),
+/// Parses a number of rows. An empty list would be useless, and a controller refuses 0 too.
+fn parse_row_limit(text: &str) -> Result<usize, String> {
+    match parse_whole(text)? {
+        0 => Err("no row would be shown: use a whole number of at least 1".to_owned()),
         rows => Ok(rows),
     }
 }
 
-/// A time, as it was written, or that of so long ago.
-fn past(text: &str) -> Result<String, String> {
-    let Err(no_time) = stemma_core::time::read(text) else { return Ok(text.to_owned()) };
-    // Of two refusals, the one that speaks of what was meant.
+/// Parses a time, or a duration before now. Returns the time as text.
+fn parse_past_time(text: &str) -> Result<String, String> {
+    let Err(time_error) = stemma_core::time::parse(text) else { return Ok(text.to_owned()) };
+    // Report the error for the form that the user probably intended.
     if text.contains('-') {
-        return Err(no_time.to_string());
+        return Err(time_error.to_string());
     }
-    let refused = |error: &dyn Display| format!("neither a time, as 2026-11-24T18:00:00Z, nor a duration: {error}");
-    let seconds = node::seconds(text).map_err(|error| refused(&error))?;
+    let refused = |error: &dyn Display| format!("neither a time, such as 2026-11-24T18:00:00Z, nor a duration: {error}");
+    let seconds = node::parse_duration(text).map_err(|error| refused(&error))?;
     let ago = jiff::SignedDuration::from_secs(i64::try_from(seconds).map_err(|error| refused(&error))?);
     jiff::Timestamp::now().checked_sub(ago).map(|at| at.to_string()).map_err(|error| refused(&error))
 }
 
-/// A question of `explain` about a node.
+/// What `explain` explains of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Question {
-    /// Where this label's value came from.
+pub(crate) enum ExplainTopic {
+    /// Where the value of this label comes from.
     Label,
-    /// Why the node has this tag, or has it not.
+    /// Why the node has this tag or not.
     Tag,
-    /// Why this task runs on the node, or does not.
+    /// Why this task runs on the node or not.
     Task,
-    /// Which source gave the node this trait.
+    /// Which sources gave the node this trait.
     Trait,
 }
 
-/// Manifests to read.
+/// The manifests to read.
 #[derive(Clone, Debug, ClapArgs)]
-pub(crate) struct Files {
-    /// A manifest, or a directory of them (`NAME.yaml`, `.yml` or `.json`, with a NAME of letters, digits, - and _); `-` is standard input. A file
-    /// `stemma.toml` beside them names their manager: `manager = "team-a"`.
+pub(crate) struct ManifestArgs {
+    /// A manifest, or a directory of manifests (`NAME.yaml`, `.yml` or `.json`, with a NAME of letters, digits, - and
+    /// _). `-` is standard input. A file `stemma.toml` next to them sets their manager: `manager = "team-a"`.
     #[arg(long = "filename", short = 'f', required = true, value_name = "PATH")]
     pub(crate) paths: Vec<PathBuf>,
-    /// Also the directories below a directory, but for links, hidden ones and those that were put away (sub.bak).
+    /// Also read the directories below a directory, except links, hidden directories and backups (sub.bak).
     #[arg(long, short = 'R')]
     pub(crate) recursive: bool,
 }

@@ -1,91 +1,93 @@
-//! What is done to nodes, given to them and made for them: their place, traits, roles, tags, releases, join tokens.
+//! Arguments of the commands for nodes: their group, traits, roles, tags, releases and join tokens.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Subcommand};
 
-use super::{Selection, whole};
+use super::{SelectionArgs, parse_whole};
 
-/// What is done to nodes as they are.
+/// The commands for existing nodes.
 #[derive(Debug, Subcommand)]
-pub(crate) enum NodeVerb {
-    /// Stop running tasks there. Other hosts stop waiting for them; what they hold as primary stays with them, unless --release-primary gives
-    /// it away. It ends with `unpark`; until then a `--reason` is kept with the node, as its `maintenance_reason`.
+pub(crate) enum NodeCommand {
+    /// Stop running tasks on nodes. Other hosts stop waiting for them. What they hold as primary stays with them,
+    /// unless --release-primary is given. Ends with `unpark`. Until then, a `--reason` is stored with the node as its
+    /// `maintenance_reason`.
     Park {
         #[command(flatten)]
-        nodes: Nodes,
+        nodes: NodeFieldArgs,
         /// Give what they hold as primary to the next node by name.
         #[arg(long)]
         release_primary: bool,
     },
-    /// Run tasks there again after `park`, and have others wait for them again.
-    Unpark(Nodes),
-    /// Give them no new task set: they go on with the one that they have, and labels flow. Say why with `--reason`, or give it an end. It
-    /// ends with `unhold`, or at its own end.
+    /// Run tasks on nodes again after `park`. Other hosts wait for them again.
+    Unpark(NodeFieldArgs),
+    /// Give no new task set to nodes. They go on with the one that they have, and label changes still reach them.
+    /// Requires a `--reason` or an end. Ends with `unhold`, or at its end.
     Hold {
         #[command(flatten)]
-        nodes: Nodes,
-        /// Until then, as 2026-11-24T18:00:00Z; until it is taken back unless said.
+        nodes: NodeFieldArgs,
+        /// End of the hold, such as 2026-11-24T18:00:00Z. Without it, the hold lasts until `unhold`.
         #[arg(long, value_name = "TIME", conflicts_with = "duration")]
         until: Option<String>,
-        /// For so long, as 90m, 2h or 3d.
-        #[arg(long = "for", value_name = "DURATION", value_parser = seconds)]
+        /// Duration of the hold, such as 90m, 2h or 3d.
+        #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration)]
         duration: Option<u64>,
     },
-    /// Give them new task sets again after `hold`.
-    Unhold(Nodes),
-    /// Move them into another group, or out of theirs with `--out`.
+    /// Give new task sets to nodes again after `hold`.
+    Unhold(NodeFieldArgs),
+    /// Move nodes into another group, or out of their groups with `--out`.
     Move {
-        /// The nodes, and last the group (`CLUSTER/GROUP`).
+        /// Names of the nodes, then the group (`CLUSTER/GROUP`).
         #[arg(value_name = "NODE… GROUP")]
         words: Vec<String>,
-        /// Out of their groups: they have no release and no tasks then.
+        /// Remove the nodes from their groups. They then have no release and no tasks.
         #[arg(long)]
         out: bool,
         #[command(flatten)]
-        selection: Selection,
-        /// Also where another manager placed them.
+        selection: SelectionArgs,
+        /// Also move nodes that another manager placed.
         #[arg(long)]
         overwrite: bool,
     },
-    /// Give a node another name.
+    /// Rename a node.
     Rename { node: String, name: String },
 }
 
-/// Nodes by name or a selection of them, of which a field is set.
+/// Nodes, by name or by selection, of which a field is set.
 #[derive(Clone, Debug, ClapArgs)]
-pub(crate) struct Nodes {
+pub(crate) struct NodeFieldArgs {
     pub(crate) names: Vec<String>,
     #[command(flatten)]
-    pub(crate) selection: Selection,
-    /// Also where another manager owns the field.
+    pub(crate) selection: SelectionArgs,
+    /// Also change the field if another manager owns it.
     #[arg(long)]
     pub(crate) overwrite: bool,
 }
 
-/// Nodes, and what is given to them or taken from them.
+/// Nodes, and the names that are added to them or removed from them.
 #[derive(Clone, Debug, ClapArgs)]
-pub(crate) struct NodesAndNames {
-    /// The node (several with commas), then what it is about. `node/NAME`, as `-o name` prints it, is a node wherever it stands.
+pub(crate) struct NodeListArgs {
+    /// Nodes (several with commas), then the other names. `node/NAME`, as `-o name` prints it, is a node in any position.
     #[arg(value_name = "NODE[,NODE…] NAME…")]
     words: Vec<String>,
     #[command(flatten)]
-    pub(crate) selection: Selection,
+    pub(crate) selection: SelectionArgs,
 }
 
-/// The same, where another manager may own what is given or taken.
+/// Nodes and names, if another manager may own what the command changes.
 #[derive(Clone, Debug, ClapArgs)]
-pub(crate) struct NodesAndOwned {
+pub(crate) struct OwnedNodeListArgs {
     #[command(flatten)]
-    pub(crate) what: NodesAndNames,
-    /// Also where another manager owns what it changes.
+    pub(crate) targets: NodeListArgs,
+    /// Also change what another manager owns.
     #[arg(long)]
     pub(crate) overwrite: bool,
 }
 
-impl NodesAndNames {
-    /// The nodes that are named, and what it is about, each once.
+impl NodeListArgs {
+    /// Splits the words into nodes and other names, each other name once. If no word names a node as `node/NAME` and
+    /// nothing is selected, the first word is the node.
     pub(crate) fn split(&self) -> (Vec<String>, Vec<String>) {
         let is_node = |word: &&String| word.starts_with("node/");
         let (mut nodes, mut rest): (Vec<&String>, Vec<&String>) = self.words.iter().partition(is_node);
@@ -98,139 +100,139 @@ impl NodesAndNames {
     }
 }
 
-/// A node's traits.
+/// The commands for a node's traits.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Trait {
-    /// Its traits, each with its source.
+pub(crate) enum TraitCommand {
+    /// List the traits of a node with their sources.
     List { node: String },
-    /// Give them traits.
-    Add(NodesAndNames),
-    /// Take traits from them.
+    /// Add traits to nodes.
+    Add(NodeListArgs),
+    /// Remove traits from nodes.
     Remove {
         #[command(flatten)]
-        what: NodesAndOwned,
-        /// All that operators gave.
+        what: OwnedNodeListArgs,
+        /// Remove all traits that operators added.
         #[arg(long)]
         all: bool,
     },
-    /// Leave out traits that were detected or ruled.
-    Suppress(NodesAndOwned),
-    /// No longer leave them out.
-    Unsuppress(NodesAndOwned),
+    /// Suppress traits that were detected or set by rules.
+    Suppress(OwnedNodeListArgs),
+    /// Stop suppressing traits.
+    Unsuppress(OwnedNodeListArgs),
 }
 
-/// A node's roles.
+/// The commands for a node's roles.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Role {
-    /// Give them roles.
-    Add(NodesAndOwned),
-    /// Take roles from them.
-    Remove(NodesAndOwned),
-    /// Have extensions decide again which tags roles give them.
-    Refresh(NodesAndNames),
+pub(crate) enum RoleCommand {
+    /// Add roles to nodes.
+    Add(OwnedNodeListArgs),
+    /// Remove roles from nodes.
+    Remove(OwnedNodeListArgs),
+    /// Let extensions decide again which tags nodes get from their roles.
+    Refresh(NodeListArgs),
 }
 
-/// Where a user-defined tag stands.
+/// The object that a user-defined tag belongs to.
 #[derive(Clone, Debug, ClapArgs)]
 #[group(required = true, multiple = false)]
-pub(crate) struct TagOwner {
-    /// Visible in this cluster alone.
+pub(crate) struct TagOwnerArgs {
+    /// Cluster of the tag. The tag is visible only there.
     #[arg(long)]
     pub(crate) cluster: Option<String>,
-    /// Visible in all clusters of this release, in all of its versions.
+    /// Release of the tag. The tag is visible in all clusters of this release, for all of its versions.
     #[arg(long)]
     pub(crate) release: Option<String>,
 }
 
-/// What a user-defined tag says.
+/// The fields of a user-defined tag.
 #[derive(Clone, Debug, ClapArgs)]
-pub(crate) struct TagFields {
-    /// A role that produces it.
+pub(crate) struct TagFieldArgs {
+    /// Role that produces the tag.
     #[arg(long)]
     pub(crate) role: Option<String>,
-    /// One node holds it as primary.
+    /// Whether one node holds the tag as primary.
     #[arg(long)]
     pub(crate) has_primary: Option<bool>,
-    /// For people.
+    /// Title for people.
     #[arg(long)]
     pub(crate) title: Option<String>,
 }
 
-/// Tags.
+/// The commands for tags.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Tag {
-    /// The tags that are visible there.
+pub(crate) enum TagCommand {
+    /// List the tags that are visible in a cluster or release.
     List {
         #[command(flatten)]
-        owner: TagOwner,
+        owner: TagOwnerArgs,
     },
-    /// Make a user-defined tag.
+    /// Create a user-defined tag.
     Create {
         name: String,
         #[command(flatten)]
-        owner: TagOwner,
+        owner: TagOwnerArgs,
         #[command(flatten)]
-        fields: TagFields,
-        /// Also where another manager owns the cluster's tags.
+        fields: TagFieldArgs,
+        /// Also change the cluster's tags if another manager owns them.
         #[arg(long, conflicts_with = "release")]
         overwrite: bool,
     },
-    /// Change a user-defined tag; what is not said stays as it is.
+    /// Update a user-defined tag. Fields that are not given stay unchanged.
     Update {
         name: String,
         #[command(flatten)]
-        owner: TagOwner,
+        owner: TagOwnerArgs,
         #[command(flatten)]
-        fields: TagFields,
-        /// Also where another manager owns the cluster's tags.
+        fields: TagFieldArgs,
+        /// Also change the cluster's tags if another manager owns them.
         #[arg(long, conflicts_with = "release")]
         overwrite: bool,
     },
-    /// Delete user-defined tags that no node is assigned.
+    /// Delete user-defined tags that are assigned to no node.
     Delete {
         #[arg(required = true)]
         names: Vec<String>,
         #[command(flatten)]
-        owner: TagOwner,
-        /// Also where another manager owns the cluster's tags.
+        owner: TagOwnerArgs,
+        /// Also change the cluster's tags if another manager owns them.
         #[arg(long, conflicts_with = "release")]
         overwrite: bool,
     },
-    /// Assign tags to nodes: of each node all or none.
-    Assign(NodesAndOwned),
-    /// Unassign tags of nodes: of each node all or none.
-    Unassign(NodesAndOwned),
+    /// Assign tags to nodes. Each node gets all of them or none.
+    Assign(OwnedNodeListArgs),
+    /// Unassign tags from nodes. Each node loses all of them or none.
+    Unassign(OwnedNodeListArgs),
 }
 
-/// Primaries.
+/// The commands for primaries.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Primary {
-    /// Who holds each tag of a cluster that has a primary, and why.
+pub(crate) enum PrimaryCommand {
+    /// Show which node holds each tag of a cluster as primary, and why.
     Show {
         cluster: String,
-        /// This tag alone.
+        /// Show only this tag.
         tag: Option<String>,
     },
-    /// Give a tag of a cluster to a node as primary.
+    /// Make a node the primary for a tag of a cluster.
     Set { cluster: String, tag: String, node: String },
 }
 
-/// The task library.
+/// The commands for releases.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Release {
-    /// Import another system's library as a release.
+pub(crate) enum ReleaseCommand {
+    /// Import the task library of another system as a release.
     Import {
-        /// A directory of Fuel's `tasks.yaml` files, or one JSON file with `graphs`, `roles` and `tags`. Files and directories whose names
-        /// `run-parts` would not take are left out and said.
+        /// A directory of Fuel's `tasks.yaml` files, or one JSON file with `graphs`, `roles` and `tags`. Files and
+        /// directories with names that `run-parts` does not accept are skipped and reported.
         #[arg(long, value_name = "PATH")]
         fuel: PathBuf,
-        /// The release's name.
+        /// Name of the release.
         #[arg(long, default_value = "fuel")]
         name: String,
-        /// The release's version.
+        /// Version of the release.
         #[arg(long)]
         version: Option<String>,
-        /// Which graph of a JSON file that holds several.
+        /// Graph to import, if a JSON file contains several.
         #[arg(long, default_value = "default")]
         graph: String,
         /// Take over fields that another manager owns with another value.
@@ -239,37 +241,37 @@ pub(crate) enum Release {
     },
 }
 
-/// Join tokens.
+/// The commands for join tokens.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Token {
-    /// Make a token; it is printed once and kept nowhere.
+pub(crate) enum TokenCommand {
+    /// Create a token. Its secret is printed once and not stored.
     Create {
-        /// Its nodes join this group (`CLUSTER/GROUP`).
+        /// Group that its nodes join (`CLUSTER/GROUP`).
         #[arg(long, conflicts_with = "node")]
         nodegroup: Option<String>,
-        /// Only this node joins with it.
+        /// The only node that can join with it.
         #[arg(long)]
         node: Option<String>,
-        /// How many nodes may use it.
-        #[arg(long, default_value_t = 1, value_parser = whole::<u32>)]
+        /// Number of nodes that can use it.
+        #[arg(long, default_value_t = 1, value_parser = parse_whole::<u32>)]
         uses: u32,
-        /// For how long it is good, as `90s`, `30m`, `1h` or `7d`.
-        #[arg(long, default_value = "30m", value_name = "TIME", value_parser = seconds)]
+        /// Lifetime, such as `90s`, `30m`, `1h` or `7d`.
+        #[arg(long, default_value = "30m", value_name = "TIME", value_parser = parse_duration)]
         ttl: u64,
-        /// The same in seconds.
-        #[arg(long, value_name = "N", conflicts_with = "ttl", hide = true, value_parser = whole::<u64>)]
+        /// Lifetime in seconds.
+        #[arg(long, value_name = "N", conflicts_with = "ttl", hide = true, value_parser = parse_whole::<u64>)]
         ttl_seconds: Option<u64>,
     },
-    /// The tokens that can still be used, without their secrets.
+    /// List the tokens that can still be used, without their secrets.
     List,
-    /// Make a token useless.
+    /// Delete a token, so that no node can use it any more.
     Delete { id: String },
-    /// What an agent pins: the hash of the fleet root's public key.
+    /// Print the value that an agent pins: the hash of the fleet root's public key.
     CaHash,
 }
 
-/// A length of time in seconds.
-pub(super) use stemma_core::time::seconds;
+/// Parses a duration. Returns it in seconds.
+pub(super) use stemma_core::time::parse_duration;
 
 #[cfg(test)]
 mod tests {
@@ -279,7 +281,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn y04_the_whole_number_of_an_option_is_written_as_that_of_a_field() {
+    fn y04_option_number_has_grammar_of_field() {
         for (text, read) in [
             ("0", Some(0)),
             ("5", Some(5)),
@@ -294,9 +296,9 @@ mod tests {
             ("5e0", None),
             ("", None),
         ] {
-            assert_eq!(whole::<u32>(text).ok(), read, "{text:?}");
+            assert_eq!(parse_whole::<u32>(text).ok(), read, "{text:?}");
         }
-        assert_eq!(whole::<u32>("4294967296").unwrap_err(), "the number is too great");
+        assert_eq!(parse_whole::<u32>("4294967296").unwrap_err(), "the number is too large");
         for option in ["--limit", "--max-nodes"] {
             for (number, taken) in [("5", true), ("05", false), ("+5", false)] {
                 let read = Args::try_parse_from(["stemma", "audit", option, number]);
@@ -305,18 +307,18 @@ mod tests {
         }
     }
 
-    /// The API's `limit=0` is a 400.
+    /// The API refuses `limit=0` with status 400.
     #[test]
-    fn y09_a_list_of_no_rows_is_not_asked_for() {
+    fn y09_row_limit_is_refused_when_zero() {
         let said = Args::try_parse_from(["stemma", "audit", "--limit", "0"]).unwrap_err().to_string();
-        assert!(said.contains("no row would be shown: write a whole number from 1"), "{said}");
+        assert!(said.contains("no row would be shown: use a whole number of at least 1"), "{said}");
         for limit in ["1", "1000"] {
             Args::try_parse_from(["stemma", "audit", "--limit", limit]).unwrap();
         }
     }
 
     #[test]
-    fn a_time_is_numbers_with_units() {
+    fn duration_is_numbers_with_units() {
         for (text, read) in [
             ("90s", Some(90)),
             ("30m", Some(1_800)),
@@ -335,7 +337,7 @@ mod tests {
             ("99999999999999999999d", None),
             ("9999999999999999d", None),
         ] {
-            assert_eq!(seconds(text).ok(), read, "{text}");
+            assert_eq!(parse_duration(text).ok(), read, "{text}");
         }
     }
 }

@@ -1,14 +1,14 @@
-//! Objects on the command line: their kinds, which of them a list shows, what a new one is made of.
+//! Arguments that name objects: their kinds, the filter of a list, and the fields of a new object.
 
 use std::str::FromStr;
 
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
-use stemma_core::name::{near, suggest};
+use stemma_core::name::{closest_match, did_you_mean};
 use stemma_core::status::State;
 
-/// A kind of object; one stands before what its objects refer to.
+/// A kind of object. A kind comes before the kinds that its objects refer to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
-pub(crate) enum Kind {
+pub(crate) enum KindArg {
     #[value(alias = "allocations")]
     Allocation,
     #[value(alias = "nodes")]
@@ -29,249 +29,251 @@ pub(crate) enum Kind {
     Token,
 }
 
-/// A kind, or one object of it, as `-o name` prints it.
+/// A kind, or one object of it, in the form that `-o name` prints.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Subject {
+pub(crate) struct ObjectRef {
     /// The kind.
-    pub(crate) kind: Kind,
-    /// The object's name.
+    pub(crate) kind: KindArg,
+    /// The name of the object.
     pub(crate) name: Option<String>,
 }
 
-impl FromStr for Subject {
+impl FromStr for ObjectRef {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        Self::of(text, &[])
+        Self::parse_with_words(text, &[])
     }
 }
 
-/// What is asked for: objects of a kind, or tasks, which are no objects.
+/// What to get: objects of a kind, or tasks, which are not objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum GetTarget {
     /// A kind, or one object of it.
-    Objects(Subject),
-    /// Tasks over the nodes that have them, or the one of this id.
+    Objects(ObjectRef),
+    /// All tasks, or the task with this id, over the nodes that have them.
     Tasks(Option<String>),
 }
 
-impl FromStr for Asked {
+impl FromStr for GetTarget {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (word, name) = parts(text);
+        let (word, name) = split_kind_and_name(text);
         let is_task = ["task", "tasks"].iter().any(|known| known.eq_ignore_ascii_case(word));
-        if is_task { Ok(Self::Tasks(name)) } else { Subject::of(text, &["task"]).map(Self::Objects) }
+        if is_task { Ok(Self::Tasks(name)) } else { ObjectRef::parse_with_words(text, &["task"]).map(Self::Objects) }
     }
 }
 
-/// The word of a kind, and the name behind it.
-fn parts(text: &str) -> (&str, Option<String>) {
+/// Splits an argument into the kind and the name after it.
+fn split_kind_and_name(text: &str) -> (&str, Option<String>) {
     text.split_once('/').map_or((text, None), |(word, name)| (word, Some(name.to_owned())))
 }
 
-impl Subject {
-    /// Reads it. The error of a word that is no kind lists the kinds, and what else may stand there.
-    fn of(text: &str, others: &[&str]) -> Result<Self, String> {
-        let (word, name) = parts(text);
-        let known = |kind: &Kind| kind.to_possible_value().map(|value| value.get_name().to_owned());
-        let kind = Kind::from_str(word, true).map_err(|_| {
-            let mut kinds: Vec<String> = Kind::value_variants().iter().filter_map(known).collect();
+impl ObjectRef {
+    /// Parses an argument. The error for an unknown kind lists the kinds and the `others`.
+    fn parse_with_words(text: &str, others: &[&str]) -> Result<Self, String> {
+        let (word, name) = split_kind_and_name(text);
+        let known = |kind: &KindArg| kind.to_possible_value().map(|value| value.get_name().to_owned());
+        let kind = KindArg::from_str(word, true).map_err(|_| {
+            let mut kinds: Vec<String> = KindArg::value_variants().iter().filter_map(known).collect();
             kinds.extend(others.iter().map(|&other| other.to_owned()));
-            let near = suggest(near(word, kinds.iter().map(String::as_str)));
+            let near = did_you_mean(closest_match(word, kinds.iter().map(String::as_str)));
             format!("unknown kind {word:?}{near}: it is one of {}", kinds.join(", "))
         })?;
         Ok(Self { kind, name })
     }
 
-    /// The kind, with the names that were said of it.
+    /// Returns the kind, and the names of its objects. If the first object is given as `KIND/NAME`, each further one
+    /// must be too.
     ///
     /// # Errors
-    /// For a name of another kind.
-    pub(crate) fn with(&self, names: impl IntoIterator<Item = String>) -> Result<(Kind, Vec<String>), String> {
-        let mut all: Vec<String> = self.name.iter().cloned().collect();
+    /// Fails for a name of another kind.
+    pub(crate) fn with_names(&self, names: impl IntoIterator<Item = String>) -> Result<(KindArg, Vec<String>), String> {
+        let mut objects: Vec<String> = self.name.iter().cloned().collect();
         for name in names {
             match (&self.name, name.parse::<Self>()) {
-                (Some(_), Ok(Self { kind, name: Some(name) })) if kind == self.kind => all.push(name),
+                (Some(_), Ok(Self { kind, name: Some(name) })) if kind == self.kind => objects.push(name),
                 (Some(_), _) => {
-                    return Err(format!("{name:?} is not of the kind of the first: they are shown kind by kind"));
+                    return Err(format!(
+                        "{name:?} is of another kind than the first object: use a separate command for each kind"
+                    ));
                 }
-                (None, _) => all.push(name),
+                (None, _) => objects.push(name),
             }
         }
-        Ok((self.kind, all))
+        Ok((self.kind, objects))
     }
 }
 
-/// Which objects, where they are not named.
+/// The selection of objects that are not named.
 #[derive(Clone, Debug, Default, ClapArgs)]
-pub(crate) struct Selection {
-    /// A Kubernetes label selector.
+pub(crate) struct SelectionArgs {
+    /// Select objects by a Kubernetes label selector.
     #[arg(long, short = 'l')]
     pub(crate) selector: Option<String>,
-    /// Is in this group (`CLUSTER/GROUP`).
+    /// Select nodes in this group (`CLUSTER/GROUP`).
     #[arg(long)]
     pub(crate) nodegroup: Option<String>,
-    /// Of this cluster (nodes and node groups).
+    /// Select nodes and node groups of this cluster.
     #[arg(long)]
     pub(crate) cluster: Option<String>,
-    /// Nodes that stand so, in one of these states.
+    /// Select nodes in one of these states.
     #[arg(long, value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(State::ALL.map(State::name)))]
     pub(crate) state: Vec<String>,
 }
 
-impl Selection {
-    /// Whether nothing is selected.
+impl SelectionArgs {
+    /// Returns whether nothing is selected.
     pub(crate) fn is_empty(&self) -> bool {
         let single = [&self.selector, &self.nodegroup, &self.cluster];
-        single.iter().all(|said| said.is_none()) && self.state.is_empty()
+        single.iter().all(|option| option.is_none()) && self.state.is_empty()
     }
 }
 
-/// Objects by name, or a selection of them.
+/// Objects, by name or by selection.
 #[derive(Clone, Debug, ClapArgs)]
-pub(crate) struct Named {
-    /// The kind, as `node`, or one object of it.
+pub(crate) struct ObjectArgs {
+    /// The kind, such as `node`, or one object of it.
     #[arg(value_name = "KIND[/NAME]")]
-    pub(crate) subject: Subject,
-    /// The objects, or more of them as KIND/NAME.
+    pub(crate) subject: ObjectRef,
+    /// Names of the objects, or more objects as KIND/NAME.
     pub(crate) names: Vec<String>,
     #[command(flatten)]
-    pub(crate) selection: Selection,
+    pub(crate) selection: SelectionArgs,
 }
 
 /// Objects whose field `paused` is set.
 #[derive(Clone, Debug, ClapArgs)]
-pub(crate) struct Pausing {
-    /// The kind, `cluster` or `nodegroup`, or one object of it.
+pub(crate) struct PauseArgs {
+    /// The kind (`cluster` or `nodegroup`), or one object of it.
     #[arg(value_name = "KIND[/NAME]")]
-    pub(crate) subject: Subject,
-    /// The objects, or more of them as KIND/NAME.
+    pub(crate) subject: ObjectRef,
+    /// Names of the objects, or more objects as KIND/NAME.
     pub(crate) names: Vec<String>,
     #[command(flatten)]
-    pub(crate) selection: Selection,
-    /// Also where another manager owns the field.
+    pub(crate) selection: SelectionArgs,
+    /// Also change the field if another manager owns it.
     #[arg(long)]
     pub(crate) overwrite: bool,
 }
 
-/// Which nodes or objects; several names are repeated or joined with commas.
+/// A filter for nodes or objects. Several names are given by repeating an option or with commas.
 #[derive(Clone, Debug, Default, ClapArgs)]
-pub(crate) struct Filter {
+pub(crate) struct FilterArgs {
     #[command(flatten)]
-    pub(crate) selection: Selection,
-    /// Has all of these traits.
+    pub(crate) selection: SelectionArgs,
+    /// Select objects that have all of these traits.
     #[arg(long = "trait", value_name = "TRAIT")]
     pub(crate) traits: Vec<String>,
-    /// Has none of these traits.
+    /// Select objects that have none of these traits.
     #[arg(long, value_name = "TRAIT")]
     pub(crate) not_trait: Vec<String>,
-    /// Has any of these traits.
+    /// Select objects that have any of these traits.
     #[arg(long, value_name = "TRAIT")]
     pub(crate) trait_any: Vec<String>,
-    /// Lacks at least one of these traits.
+    /// Select objects that lack at least one of these traits.
     #[arg(long, value_name = "TRAIT")]
     pub(crate) not_trait_any: Vec<String>,
-    /// Has this tag.
+    /// Select objects with this tag.
     #[arg(long)]
     pub(crate) tag: Vec<String>,
-    /// Has this role.
+    /// Select objects with this role.
     #[arg(long)]
     pub(crate) role: Vec<String>,
-    /// Meets this requirement: `KEY EXPRESSION`.
+    /// Select objects that meet this requirement: `KEY EXPRESSION`.
     #[arg(long)]
     pub(crate) requirement: Vec<String>,
-    /// Only these fields.
+    /// Show only these fields.
     #[arg(long, value_delimiter = ',')]
     pub(crate) fields: Vec<String>,
 }
 
-impl Kind {
+impl KindArg {
     /// The kinds whose hosts can be paused.
-    pub(crate) const PAUSED: &[Self] = &[Self::Nodegroup, Self::Cluster];
-    /// The kinds with labels that `label` sets.
-    pub(crate) const LABELED: &[Self] =
-        &[Self::Node, Self::Nodegroup, Self::Cluster, Self::Clustertemplate, Self::Release];
+    pub(crate) const PAUSABLE: &[Self] = &[Self::Nodegroup, Self::Cluster];
+    /// The kinds whose labels `label` can change.
+    pub(crate) const LABELED: &[Self] = &[Self::Node, Self::Nodegroup, Self::Cluster, Self::Clustertemplate, Self::Release];
 }
 
-impl Pausing {
-    /// Which objects.
-    pub(crate) fn named(&self) -> Named {
+impl PauseArgs {
+    /// Returns the objects to pause or resume, in the form that other commands use.
+    pub(crate) fn object_args(&self) -> ObjectArgs {
         let Self { subject, names, selection, .. } = self;
-        Named { subject: subject.clone(), names: names.clone(), selection: selection.clone() }
+        ObjectArgs { subject: subject.clone(), names: names.clone(), selection: selection.clone() }
     }
 }
 
-impl Filter {
-    /// What is selected, and nothing else.
-    pub(crate) fn of(selection: &Selection) -> Self {
+impl FilterArgs {
+    /// Creates a filter that only contains this selection.
+    pub(crate) fn from_selection(selection: &SelectionArgs) -> Self {
         Self { selection: selection.clone(), ..Self::default() }
     }
 }
 
-/// Labels of a new object.
+/// The labels of a new object.
 #[derive(Clone, Debug, ClapArgs)]
-pub(crate) struct NewLabels {
-    /// `KEY=VALUE`, repeated; where it is given once, several can be joined with commas.
+pub(crate) struct NewLabelArgs {
+    /// `KEY=VALUE`. The option can be repeated. If it is given once, several can be separated by commas.
     #[arg(long, value_name = "K=V,…")]
     pub(crate) labels: Vec<String>,
-    /// Whether they are added to what is inherited: they are, unless this is `false` (`--override-labels` is Magnum's spec's name
-    /// for it).
+    /// Add these labels to the inherited ones. This is the default; with `false` they replace the inherited ones.
+    /// (`--override-labels` is the name in Magnum's spec.)
     #[arg(long, alias = "override-labels", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) merge_labels: Option<bool>,
 }
 
-/// What an allocation asks of a node.
+/// The requirements of an allocation.
 #[derive(Clone, Debug, ClapArgs)]
-pub(crate) struct Wanted {
-    /// The node's class, letter by letter.
+pub(crate) struct AllocationArgs {
+    /// Resource class of the node. Must match exactly.
     #[arg(long)]
     pub(crate) resource_class: String,
-    /// The node has this trait; several are repeated or joined with commas.
+    /// Trait that the node must have. Several are given by repeating the option, or with commas.
     #[arg(long = "trait", value_name = "TRAIT", value_delimiter = ',')]
     pub(crate) traits: Vec<String>,
-    /// The node meets this requirement: `KEY EXPRESSION`.
+    /// Requirement that the node must meet: `KEY EXPRESSION`.
     #[arg(long)]
     pub(crate) requirement: Vec<String>,
-    /// The node is this one, or one of several.
+    /// Node that may be allocated, or several.
     #[arg(long, value_name = "NODE", value_delimiter = ',')]
     pub(crate) candidate_node: Vec<String>,
-    /// The node is in this group (`CLUSTER/GROUP`), and meets what it requires.
+    /// Group of the node (`CLUSTER/GROUP`). The node must meet the group's requirements.
     #[arg(long)]
     pub(crate) nodegroup: Option<String>,
-    /// Who owns the node, or leases it.
+    /// Owner or lessee of the node.
     #[arg(long)]
     pub(crate) owner: Option<String>,
 }
 
-/// What to make.
+/// The kinds of objects to create.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Create {
-    /// A node for what is asked for: the one that fits best.
+pub(crate) enum CreateCommand {
+    /// Allocate the node that fits the requirements best.
     Allocation {
         name: Option<String>,
         #[command(flatten)]
-        wanted: Wanted,
+        wanted: AllocationArgs,
     },
-    /// Defaults for clusters.
+    /// Create a cluster template, with defaults for clusters.
     Clustertemplate {
         name: String,
-        /// `NAME@VERSION`.
+        /// Release, as `NAME@VERSION`.
         #[arg(long)]
         release: Option<String>,
         #[command(flatten)]
-        labels: NewLabels,
+        labels: NewLabelArgs,
     },
-    /// A cluster with its two default groups.
+    /// Create a cluster with its two default groups.
     Cluster {
         name: String,
-        /// The template that it is made from.
+        /// Template of the cluster.
         #[arg(long)]
         cluster_template: Option<String>,
         #[command(flatten)]
-        labels: NewLabels,
+        labels: NewLabelArgs,
     },
-    /// A group of a cluster's nodes.
+    /// Create a node group in a cluster.
     Nodegroup {
         cluster: String,
         name: String,
@@ -279,16 +281,16 @@ pub(crate) enum Create {
         #[arg(long, value_delimiter = ',')]
         roles: Vec<String>,
         #[command(flatten)]
-        labels: NewLabels,
+        labels: NewLabelArgs,
     },
-    /// A node without an agent yet.
+    /// Create a node that has no agent yet.
     Node {
         name: String,
-        /// `CLUSTER/GROUP`.
+        /// Group of the node, as `CLUSTER/GROUP`.
         #[arg(long)]
         nodegroup: Option<String>,
         #[command(flatten)]
-        labels: NewLabels,
+        labels: NewLabelArgs,
     },
 }
 
@@ -296,16 +298,16 @@ pub(crate) enum Create {
 mod tests {
     use super::*;
 
-    /// `get` and `describe` take tasks, and their error listed the kinds of objects alone.
+    /// `get` and `describe` accept tasks, but their error listed only the kinds of objects.
     #[test]
-    fn y09_the_error_of_a_word_that_is_no_kind_lists_all_that_may_stand_there() {
-        let asked = |word: &str| word.parse::<Asked>().unwrap_err();
+    fn y09_parse_error_lists_accepted_words_when_kind_is_unknown() {
+        let asked = |word: &str| word.parse::<GetTarget>().unwrap_err();
         assert!(asked("tags").starts_with("unknown kind \"tags\"") && asked("tags").ends_with(", token, task"));
         assert!(asked("taks").contains("(did you mean \"task\"?)"), "{}", asked("taks"));
-        let deleted = "tags".parse::<Subject>().unwrap_err();
+        let deleted = "tags".parse::<ObjectRef>().unwrap_err();
         assert!(deleted.ends_with(", token"), "a task is no object: {deleted}");
         for word in ["task", "tasks"] {
-            assert_eq!(word.parse::<Asked>(), Ok(Asked::Tasks(None)));
+            assert_eq!(word.parse::<GetTarget>(), Ok(GetTarget::Tasks(None)));
         }
     }
 }

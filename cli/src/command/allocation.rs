@@ -1,60 +1,60 @@
-//! An allocation in words: which node it has and why that one, or why it has none and what to do.
+//! Describes an allocation: which node it has and why, or why it has none and what to do.
 
 use anyhow::Result;
 use serde_json::Value;
 
-use crate::api::Api;
-use crate::args::Kind;
-use crate::command::question;
-use crate::command::written::is_said;
-use crate::output::{cell, shell_word};
+use crate::api::ApiClient;
+use crate::args::KindArg;
+use crate::command::manifest::is_set;
+use crate::command::read;
+use crate::output::{cell_text, shell_quoted};
 
-/// What the node of an allocation is called; `None`: it has none.
+/// Returns the name of an allocation's node, or `None` if it has no node.
 ///
 /// # Errors
-/// When the node can't be read.
-pub(crate) async fn node(api: &mut Api, allocation: &Value) -> Result<Option<String>> {
+/// If the node can't be read.
+pub(crate) async fn node_name(api: &mut ApiClient, allocation: &Value) -> Result<Option<String>> {
     let Some(uuid) = allocation.get("node_uuid").and_then(Value::as_str) else { return Ok(None) };
-    let node = api.find(&Kind::Node.path(uuid)?).await?;
-    Ok(Some(node.map_or_else(|| uuid.to_owned(), |node| question::name(Kind::Node, &node))))
+    let node = api.find(&KindArg::Node.path(uuid)?).await?;
+    Ok(Some(node.map_or_else(|| uuid.to_owned(), |node| read::object_name(KindArg::Node, &node))))
 }
 
-/// Why its node was chosen.
-pub(crate) fn why(allocation: &Value) -> Option<String> {
-    let because = allocation.get("explanation").filter(|because| because.is_object())?;
-    let mut text = match because.get("candidates").and_then(Value::as_u64) {
+/// Returns why the controller chose the node, in one line, or `None` if the allocation has no explanation.
+pub(crate) fn reason(allocation: &Value) -> Option<String> {
+    let explanation = allocation.get("explanation").filter(|because| because.is_object())?;
+    let mut text = match explanation.get("candidates").and_then(Value::as_u64) {
         Some(1) => "the only one that fits".to_owned(),
         Some(fit) => format!("the best of the {fit} that fit"),
-        // Who is bound to a cluster is not told how many others there were.
+        // A caller that is bound to a cluster does not see the number of candidates.
         None => "the best of those that fit".to_owned(),
     };
-    for (field, says) in [("surplus_traits", "traits that were not asked for"), ("to_spare", "to spare")] {
-        if let Some(said) = because.get(field).filter(|said| is_said(said)) {
-            text.push_str(&format!("; {says}: {}", cell(Some(said))));
+    for (field, label) in [("surplus_traits", "traits that were not asked for"), ("to_spare", "to spare")] {
+        if let Some(value) = explanation.get(field).filter(|entry| is_set(entry)) {
+            text.push_str(&format!("; {label}: {}", cell_text(Some(value))));
         }
     }
     Some(text)
 }
 
-/// What to do where no node was there.
-pub(crate) fn next(name: &str, allocation: &Value) -> String {
-    let mut look = "stemma get nodes".to_owned();
+/// Returns what to do when no node was available, with the command that lists the nodes that would fit.
+pub(crate) fn next_step(name: &str, allocation: &Value) -> String {
+    let mut command = "stemma get nodes".to_owned();
     for (option, field) in [("nodegroup", "nodegroup"), ("trait", "traits")] {
-        if let Some(said) = allocation.get(field).filter(|said| is_said(said)) {
-            look.push_str(&format!(" --{option} {}", shell_word(&cell(Some(said)))));
+        if let Some(value) = allocation.get(field).filter(|entry| is_set(entry)) {
+            command.push_str(&format!(" --{option} {}", shell_quoted(&cell_text(Some(value)))));
         }
     }
     let requirements = allocation.get("requirements");
     let maps = requirements
         .and_then(Value::as_array)
-        .map_or_else(|| requirements.into_iter().collect(), |all| all.iter().collect::<Vec<_>>());
+        .map_or_else(|| requirements.into_iter().collect(), |list| list.iter().collect::<Vec<_>>());
     for (key, expression) in maps.into_iter().filter_map(Value::as_object).flatten() {
-        look.push_str(&format!(" --requirement {}", shell_word(&format!("{key} {}", cell(Some(expression))))));
+        command.push_str(&format!(" --requirement {}", shell_quoted(&format!("{key} {}", cell_text(Some(expression))))));
     }
     format!(
-        "{look} lists the nodes with these traits and requirements; once one of class {} is free: stemma delete allocation {}, and create it again",
-        cell(allocation.get("resource_class")),
-        shell_word(name)
+        "{command} lists the nodes with these traits and requirements; once one of class {} is free: stemma delete allocation {}, and create it again",
+        cell_text(allocation.get("resource_class")),
+        shell_quoted(name)
     )
 }
 
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_choice_is_explained_and_a_failure_says_what_to_do() {
+    fn allocation_shows_reason_or_next_step() {
         for (because, expected) in [
             (json!(null), None),
             (json!({"candidates": 1, "surplus_traits": [], "to_spare": {}}), Some("the only one that fits")),
@@ -77,7 +77,7 @@ mod tests {
             ),
             (json!({"surplus_traits": [], "to_spare": {}}), Some("the best of those that fit")),
         ] {
-            assert_eq!(why(&json!({"explanation": because})).as_deref(), expected);
+            assert_eq!(reason(&json!({"explanation": because})).as_deref(), expected);
         }
         let then = "lists the nodes with these traits and requirements; once one of class rc is free: stemma delete allocation a, and create it again";
         for (asked, look) in [
@@ -96,7 +96,7 @@ mod tests {
         ] {
             let mut allocation = asked;
             allocation["resource_class"] = "rc".into();
-            assert_eq!(next("a", &allocation), format!("{look} {then}"));
+            assert_eq!(next_step("a", &allocation), format!("{look} {then}"));
         }
     }
 }

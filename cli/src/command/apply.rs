@@ -1,4 +1,4 @@
-//! `apply`: every object in one request, all or none, with the files that they name.
+//! `apply`: sends every object, and the files that they name, in one request. All of them are applied or none.
 
 use std::collections::BTreeMap;
 
@@ -8,198 +8,202 @@ use serde_json::Value;
 use stemma_core::finding::{Finding, Severity};
 use stemma_wire::endpoint::{Endpoint, escape};
 
-use crate::api::{Api, Refusal, Write};
-use crate::args::{Files, Kind, Output};
-use crate::command::done::{change_lines, note_dry_run};
-use crate::command::{question, written};
+use crate::api::{ApiClient, ApiRefusal, WriteRequest};
+use crate::args::{KindArg, ManifestArgs, Output};
+use crate::command::report::{change_lines, print_dry_run};
+use crate::command::{manifest as stored, read};
 use crate::exit::Exit;
 use crate::manifest::{self, Manifest, Manifests};
-use crate::output::{cell, printable, table};
-use crate::place::Places;
+use crate::output::{cell_text, printable, table};
 use crate::problem::Problems;
+use crate::source_map::SourceMap;
 use crate::tree;
 
-/// On which terms an apply is made.
-pub(crate) struct Terms<'a> {
-    /// Take over what another manager owns with another value.
+/// The options of an apply.
+pub(crate) struct ApplyOptions<'a> {
+    /// True to take over fields that another manager owns with another value.
     pub(crate) force: bool,
-    /// Take over what this manager owns of what is applied.
+    /// The manager whose fields are taken over, if they are in the applied objects.
     pub(crate) adopt: Option<&'a str>,
 }
 
-/// Applies what the files hold.
+/// Applies the objects in the files.
 ///
 /// # Errors
-/// What is wrong with the files, and the controller's refusal with the place in the files that it means.
-pub(crate) async fn apply(api: &mut Api, files: &Files, terms: Terms<'_>, output: Output) -> Result<()> {
-    let manifests = manifest::read(&tree::paths(files)?)?;
+/// For errors in the files, and for a refusal of the controller, with its place in the files.
+pub(crate) async fn apply(api: &mut ApiClient, files: &ManifestArgs, options: ApplyOptions<'_>, output: Output) -> Result<()> {
+    let manifests = manifest::read(&tree::expanded_paths(files)?)?;
     let objects: Vec<&str> = manifests.objects.iter().map(|object| object.json.as_str()).collect();
     let body = format!("{{\"objects\":[{}]}}", objects.join(","));
-    let mut path = format!("{}?force={}", Endpoint::Apply.path(&[]), terms.force);
-    if let Some(from) = terms.adopt {
+    let mut path = format!("{}?force={}", Endpoint::Apply.path(&[]), options.force);
+    if let Some(from) = options.adopt {
         path.push_str(&format!("&adopt={}", escape(from)));
     }
-    let write = Write::at(Endpoint::Apply, path).bytes(body).with_files(manifests.blobs.clone());
-    let mut applied = api.send(write).await.map_err(|error| placed(error, &manifests))?;
-    let places = Places::of(&manifests.objects);
+    let write = WriteRequest::new(Endpoint::Apply, path).with_bytes(body).with_files(manifests.blobs.clone());
+    let mut applied = api.send(write).await.map_err(|error| locate_refusal(error, &manifests))?;
+    let places = SourceMap::new(&manifests.objects);
     if let Some(findings) = applied.get_mut("findings") {
-        places.put_into(findings);
+        places.add_places(findings);
     }
     print_applied(api, &applied, &places, output).await?;
-    note_dry_run(api);
+    print_dry_run(api);
     Ok(())
 }
 
-/// How many infos of a rule are printed for people.
-const FEW_INFOS: usize = 3;
+/// Maximum number of infos of one rule that are printed for people.
+const MAX_INFOS_PER_RULE: usize = 3;
 
-pub(crate) async fn print_applied(api: &mut Api, applied: &Value, places: &Places<'_>, output: Output) -> Result<()> {
+/// Prints the result of an apply in the requested format. With `-o manifest`, the objects are read again.
+pub(crate) async fn print_applied(api: &mut ApiClient, applied: &Value, places: &SourceMap<'_>, output: Output) -> Result<()> {
     let objects = || applied.get("objects").and_then(Value::as_array).into_iter().flatten();
-    let named = |object: &Value| {
-        let kind = Kind::of_manifest(object.get("kind").and_then(Value::as_str).unwrap_or_default());
+    let kind_and_name = |object: &Value| {
+        let kind = KindArg::from_manifest_kind(object.get("kind").and_then(Value::as_str).unwrap_or_default());
         Some((kind?, object.get("name").and_then(Value::as_str)?.to_owned()))
     };
     match output {
-        Output::Json | Output::Yaml => question::print(applied, output)?,
-        Output::Name => objects().filter_map(named).for_each(|(kind, name)| say!("{}/{name}", kind.name())),
+        Output::Json | Output::Yaml => read::print_value(applied, output)?,
+        Output::Name => objects().filter_map(kind_and_name).for_each(|(kind, name)| outln!("{}/{name}", kind.name())),
         Output::Manifest if !api.is_dry() => {
             let mut texts = Vec::new();
-            for (kind, name) in objects().filter_map(named) {
-                texts.push(written::by_name(api, kind, &name).await?);
+            for (kind, name) in objects().filter_map(kind_and_name) {
+                texts.push(stored::manifest_by_name(api, kind, &name).await?);
             }
-            say_part!("{}", texts.join("---\n"));
+            out!("{}", texts.join("---\n"));
         }
         Output::Manifest | Output::Table | Output::Wide => print_actions(api.is_dry(), applied, places),
     }
     Ok(())
 }
 
-/// A refusal, each thing in it with the place in the files that it means.
-fn placed(error: anyhow::Error, manifests: &Manifests) -> anyhow::Error {
-    let Some(refusal) = error.downcast_ref::<Refusal>() else { return error };
-    if refusal.is_of_query() && refusal.field.as_deref() == Some("adopt") {
-        return Exit::Usage.because(refusal.to_string());
+/// Adds the place in the files to each error of a refusal.
+fn locate_refusal(error: anyhow::Error, manifests: &Manifests) -> anyhow::Error {
+    let Some(refusal) = error.downcast_ref::<ApiRefusal>() else { return error };
+    if refusal.is_query_refusal() && refusal.field.as_deref() == Some("adopt") {
+        return Exit::Usage.with_message(refusal.to_string());
     }
-    let places = Places::of(&manifests.objects);
+    let places = SourceMap::new(&manifests.objects);
     if !refusal.findings.is_empty() {
-        let lines = refusal.findings.iter().map(|finding| format!("\n  {}", places.line(finding)));
-        return refusal.exit().because(refusal.message.clone() + &lines.collect::<String>());
+        let lines = refusal.findings.iter().map(|finding| format!("\n  {}", places.finding_line(finding)));
+        return refusal.exit().with_message(refusal.message.clone() + &lines.collect::<String>());
     }
-    let (mut problems, mut taken) = (Problems::default(), Problems::default());
-    for one in refusal.each() {
-        let Some((manifest, field)) = one.field.as_deref().and_then(|field| meant(field, manifests)) else {
-            return match places.of_refusal(refusal) {
-                Some(place) => refusal.exit().because(format!("{place}: {refusal}")),
+    let (mut problems, mut conflicts) = (Problems::default(), Problems::default());
+    for part in refusal.refusals() {
+        let Some((manifest, field)) = part.field.as_deref().and_then(|field| find_object_field(field, manifests)) else {
+            return match places.locate_refusal(refusal) {
+                Some(place) => refusal.exit().with_message(format!("{place}: {refusal}")),
                 None => error,
             };
         };
-        for conflict in &one.conflicts {
-            taken.add(manifest.place(&conflict.field()), conflict);
+        for conflict in &part.conflicts {
+            conflicts.add(manifest.locate(&conflict.manifest_field()), conflict);
         }
-        if one.conflicts.is_empty() {
-            add_refused(one, manifest, &field, &mut problems);
+        if part.conflicts.is_empty() {
+            add_refusal(part, manifest, &field, &mut problems);
         }
     }
     let warning = refusal.warning.iter().map(|warning| format!("\n  {}", printable(warning)));
-    refusal.exit().because(said(&problems, &taken) + &warning.collect::<String>())
+    refusal.exit().with_message(refusal_message(&problems, &conflicts) + &warning.collect::<String>())
 }
 
-/// What is wrong with an object, each thing at its place.
-fn add_refused(refusal: &Refusal, manifest: &Manifest, field: &str, problems: &mut Problems) {
+/// Adds the errors of a refused object, each with its place in the files.
+fn add_refusal(refusal: &ApiRefusal, manifest: &Manifest, field: &str, problems: &mut Problems) {
     for (field, message) in &refusal.errors {
-        let (place, message) = manifest.told(field.as_deref().unwrap_or_default(), message);
+        let (place, message) = manifest.locate_error(field.as_deref().unwrap_or_default(), message);
         problems.add(place, message);
     }
     if refusal.errors.is_empty() {
         let detail = refusal.detail.iter().map(|detail| format!("\n  {}", detail.replace('\n', "\n  ")));
         let reason = refusal.reason.as_deref().unwrap_or(&refusal.message);
-        let sentence = in_field(reason, field) + &detail.collect::<String>();
-        let (place, sentence) = manifest.told(field, &sentence);
+        let sentence = reason_in_field(reason, field) + &detail.collect::<String>();
+        let (place, sentence) = manifest.locate_error(field, &sentence);
         problems.add(place, sentence);
     }
 }
 
-/// What is wrong, what others own, and for that what to do.
-fn said(problems: &Problems, taken: &Problems) -> String {
-    if taken.is_empty() {
+/// Returns the message of a refused apply: the errors, the conflicts with other owners, and how to resolve the
+/// conflicts.
+fn refusal_message(problems: &Problems, conflicts: &Problems) -> String {
+    if conflicts.is_empty() {
         return problems.to_string();
     }
-    let advice =
-        "agree with the owners or leave these out; or take them over: --force, or --adopt MANAGER for one manager's";
+    let advice = "agree with the owners or leave these out; or take them over: --force, or --adopt MANAGER for one manager's";
     let first = if problems.is_empty() { String::new() } else { format!("{problems}\n") };
-    format!("{first}others own what this would change{}\n  {advice}", taken.lines())
+    format!("{first}other managers own what this would change{}\n  {advice}", conflicts.lines())
 }
 
-/// Which object an error means, and which field of it.
-fn meant<'a>(field: &str, manifests: &'a Manifests) -> Option<(&'a Manifest, String)> {
+/// Finds the object that an error is about, and the field in it.
+fn find_object_field<'a>(field: &str, manifests: &'a Manifests) -> Option<(&'a Manifest, String)> {
     let (index, field) = field.strip_prefix("objects[")?.split_once(']')?;
     let index: usize = index.parse().ok()?;
     Some((manifests.objects.get(index)?, field.trim_start_matches('.').to_owned()))
 }
 
-/// What is wrong, as `validate` says it: the object stands before it already.
-fn in_field(reason: &str, field: &str) -> String {
+/// Returns the reason of a refusal with its field, as `validate` prints it. The place before the message already names
+/// the object.
+fn reason_in_field(reason: &str, field: &str) -> String {
     if field.is_empty() || reason.starts_with(field) { reason.to_owned() } else { format!("{field}: {reason}") }
 }
 
-fn print_actions(is_dry: bool, applied: &Value, places: &Places<'_>) {
+/// Prints a table of the objects with what happened to each, then the changed fields and the findings.
+fn print_actions(is_dry: bool, applied: &Value, places: &SourceMap<'_>) {
     let objects = || applied.get("objects").and_then(Value::as_array).into_iter().flatten();
-    let rows =
-        objects().map(|object| vec![cell(object.get("kind")), cell(object.get("name")), cell(object.get("action"))]);
-    say!("{}", table(&["kind", "name", if is_dry { "would be" } else { "action" }], rows));
+    let rows = objects()
+        .map(|object| vec![cell_text(object.get("kind")), cell_text(object.get("name")), cell_text(object.get("action"))]);
+    outln!("{}", table(&["kind", "name", if is_dry { "would be" } else { "action" }], rows));
     for object in objects() {
-        let what = format!("{} {}", kind_word(object), cell(object.get("name")));
+        let label = format!("{} {}", kind_word(object), cell_text(object.get("name")));
         for line in change_lines(object) {
-            say!("{what}: {line}");
+            outln!("{label}: {line}");
         }
     }
     print_findings(applied, places);
 }
 
-/// Prints what was found. The same infos are found at each apply of a cluster, so of each rule there are a few alone.
-fn print_findings(applied: &Value, places: &Places<'_>) {
-    let mut few = FewInfos::default();
+/// Prints the findings. Each apply of a cluster repeats the same infos, so only a few of each rule are printed.
+fn print_findings(applied: &Value, places: &SourceMap<'_>) {
+    let mut counter = InfoCounter::default();
     for finding in applied.get("findings").and_then(Value::as_array).into_iter().flatten() {
-        // One of a newer controller may be of another form.
+        // A newer controller may send a finding in another form.
         let Ok(finding) = Finding::deserialize(finding) else {
-            say!("{}", printable(&finding.to_string()));
+            outln!("{}", printable(&finding.to_string()));
             continue;
         };
-        if few.takes(&finding) {
-            say!("{}", places.line(&finding));
+        if counter.should_print(&finding) {
+            outln!("{}", places.finding_line(&finding));
         }
     }
-    for (code, more) in few.left_off() {
-        say!("info {code}: {more} more; -o json lists them");
+    for (code, more) in counter.omitted() {
+        outln!("info {code}: {more} more; -o json lists them");
     }
 }
 
-/// How many infos of each rule there were. What is graver is always said.
+/// Counts the infos of each rule. Graver findings are always printed.
 #[derive(Default)]
-struct FewInfos(BTreeMap<String, usize>);
+struct InfoCounter(BTreeMap<String, usize>);
 
-impl FewInfos {
-    /// Whether a finding is said.
-    fn takes(&mut self, finding: &Finding) -> bool {
+impl InfoCounter {
+    /// Returns whether a finding is printed.
+    fn should_print(&mut self, finding: &Finding) -> bool {
         if finding.severity != Severity::Info {
             return true;
         }
         let infos = self.0.entry(finding.code.clone()).or_default();
         *infos += 1;
-        *infos <= FEW_INFOS
+        *infos <= MAX_INFOS_PER_RULE
     }
 
-    /// The rules of which some were not said, each with how many.
-    fn left_off(self) -> impl Iterator<Item = (String, usize)> {
+    /// Returns the manager in whose name writes are made, or `None` if that is the manager of the principal.
+    fn omitted(self) -> impl Iterator<Item = (String, usize)> {
         self.0
             .into_iter()
-            .filter_map(|(code, infos)| Some((code, infos.checked_sub(FEW_INFOS).filter(|more| *more > 0)?)))
+            .filter_map(|(code, infos)| Some((code, infos.checked_sub(MAX_INFOS_PER_RULE).filter(|more| *more > 0)?)))
     }
 }
 
+/// Returns the word for the kind of an applied object. A kind that only a newer controller knows stays as it is.
 fn kind_word(object: &Value) -> &str {
     let kind = object.get("kind").and_then(Value::as_str).unwrap_or_default();
-    match Kind::of_manifest(kind) {
+    match KindArg::from_manifest_kind(kind) {
         Some(kind) => kind.name(),
         None => kind,
     }
@@ -210,26 +214,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn w11_a_warning_is_said_after_however_many_infos_of_its_rule() {
+    fn w11_info_counter_prints_warning_after_many_infos() {
         let found = |severity, n: usize| Finding {
             severity,
-            ..Finding::of(stemma_core::finding::rule::REFERENCE_UNSET, format!("release/r task t{n}"), "m")
+            ..Finding::new(stemma_core::finding::rule::REFERENCE_UNSET, format!("release/r task t{n}"), "m")
         };
-        let mut few = FewInfos::default();
-        let said: Vec<bool> = (0..5).map(|n| few.takes(&found(Severity::Info, n))).collect();
+        let mut few = InfoCounter::default();
+        let said: Vec<bool> = (0..5).map(|n| few.should_print(&found(Severity::Info, n))).collect();
         assert_eq!(said, [true, true, true, false, false]);
-        assert!((5..9).all(|n| few.takes(&found(Severity::Warning, n))));
-        assert_eq!(few.left_off().collect::<Vec<_>>(), [("reference.unset".to_owned(), 2)]);
+        assert!((5..9).all(|n| few.should_print(&found(Severity::Warning, n))));
+        assert_eq!(few.omitted().collect::<Vec<_>>(), [("reference.unset".to_owned(), 2)]);
     }
 
     #[test]
-    fn a_refusal_is_said_as_validate_says_it() {
+    fn refusal_reads_like_validate_error() {
         for (reason, field, expected) in [
             ("is no field of this kind", "lables", "lables: is no field of this kind"),
             ("kind \"Clutser\" is none", "kind", "kind \"Clutser\" is none"),
             ("cluster/c is in this apply twice", "", "cluster/c is in this apply twice"),
         ] {
-            assert_eq!(in_field(reason, field), expected);
+            assert_eq!(reason_in_field(reason, field), expected);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `audit`: who did what, and what was refused.
+//! `audit`: the changes that principals made, and the refused requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,213 +6,211 @@ use anyhow::Result;
 use serde_json::Value;
 use stemma_wire::endpoint::{Endpoint, escape};
 
-use crate::api::Api;
-use crate::args::{Audit, Output};
-use crate::command::question;
-use crate::output::{cell, since, table};
+use crate::api::ApiClient;
+use crate::args::{AuditArgs, Output};
+use crate::command::read;
+use crate::output::{cell_text, table, time_with_age};
 
-/// How many changed fields are printed below a row.
-const MOST_LINES: usize = 20;
-/// How much of a value is printed there, in characters.
-const LONGEST_VALUE: usize = 80;
+/// Maximum number of changed fields printed below a row.
+const MAX_CHANGE_LINES: usize = 20;
+/// Maximum length of a printed value, in characters.
+const MAX_VALUE_CHARS: usize = 80;
 
-/// Prints the newest entries, the last one first.
-pub(crate) async fn audit(api: &mut Api, asked: &Audit, output: Output) -> Result<()> {
-    let (entries, are_all) = entries(api, asked).await?;
-    if entries.is_empty() && are_all {
-        // The answer stands, whatever becomes of the advice.
-        drop(warn_of_names(api, asked).await);
+/// Runs `audit`: prints the newest entries that match, latest first.
+pub(crate) async fn audit(api: &mut ApiClient, query: &AuditArgs, output: Output) -> Result<()> {
+    let (entries, is_complete) = read_entries(api, query).await?;
+    if entries.is_empty() && is_complete {
+        // The list is correct without the warning, so an error of its requests is ignored.
+        drop(warn_of_unknown_names(api, query).await);
     }
     let list = Value::Array(entries);
     let rows = list.as_array().into_iter().flatten();
-    let revisions = rows.clone().map(|entry| cell(entry.get("revision"))).collect::<Vec<_>>();
+    let revisions = rows.clone().map(|entry| cell_text(entry.get("revision"))).collect::<Vec<_>>();
     let head = ["revision", "at", "principal", "what", "reason", "address"];
-    let alike = alike(rows.clone());
-    let shown = || table(&head, rows.flat_map(|entry| lines(entry, &alike)));
-    question::print_list(&list, ("revision", revisions.iter().map(String::as_str)), shown, output)?;
-    if !are_all {
-        tell!("{}, and there are older ones: --limit N", counted(revisions.len()));
+    let reused = reused_name_uuids(rows.clone());
+    let as_table = || table(&head, rows.flat_map(|entry| table_rows(entry, &reused)));
+    read::print_list(&list, ("revision", revisions.iter().map(String::as_str)), as_table, output)?;
+    if !is_complete {
+        errln!("{}, and there are older ones: --limit N", row_count(revisions.len()));
     }
     Ok(())
 }
 
-fn counted(rows: usize) -> String {
+fn row_count(rows: usize) -> String {
     if rows == 1 { "1 row is shown".to_owned() } else { format!("{rows} rows are shown") }
 }
 
-/// Warns of an object and of a principal of whom the audit has nothing at all, at any time: its name may be misspelled.
-async fn warn_of_names(api: &mut Api, asked: &Audit) -> Result<()> {
-    let alone = Audit { object: None, principal: None, since: None, until: None, refused: false, limit: 1 };
-    let object =
-        asked.object.as_ref().map(|name| ("object", name, Audit { object: Some(name.clone()), ..alone.clone() }));
-    let principal = asked
-        .principal
-        .as_ref()
-        .map(|name| ("principal", name, Audit { principal: Some(name.clone()), ..alone.clone() }));
-    for (what, name, alone) in object.into_iter().chain(principal) {
-        if entries(api, &alone).await?.0.is_empty() {
-            tell!("warning: the audit has nothing of {what} {name:?}");
+/// Warns if the audit has no entry at all of the given object or principal: the name may be misspelled.
+async fn warn_of_unknown_names(api: &mut ApiClient, query: &AuditArgs) -> Result<()> {
+    let empty = AuditArgs { object: None, principal: None, since: None, until: None, refused: false, limit: 1 };
+    let object = query.object.as_ref().map(|name| ("object", name, AuditArgs { object: Some(name.clone()), ..empty.clone() }));
+    let principal =
+        query.principal.as_ref().map(|name| ("principal", name, AuditArgs { principal: Some(name.clone()), ..empty.clone() }));
+    for (noun, name, single) in object.into_iter().chain(principal) {
+        if read_entries(api, &single).await?.0.is_empty() {
+            errln!("warning: no audit entry is about {noun} {name:?}");
         }
     }
     Ok(())
 }
 
-/// As many entries as were asked for, and whether these are all: a page may hold fewer, where few entries meet the filter. One more is
-/// asked for, since only that tells whether there are older ones.
-async fn entries(api: &mut Api, asked: &Audit) -> Result<(Vec<Value>, bool)> {
+/// Reads the requested number of entries. Returns the entries, and whether there are no older ones. Several pages are
+/// read, because a page has few entries if few match the filter. One entry more is requested, to learn whether older
+/// entries exist.
+async fn read_entries(api: &mut ApiClient, query: &AuditArgs) -> Result<(Vec<Value>, bool)> {
     let mut entries: Vec<Value> = Vec::new();
-    let mut next = Some(path(asked));
-    while let Some(path) = next.filter(|_| entries.len() <= asked.limit) {
+    let mut next = Some(audit_path(query));
+    while let Some(path) = next.filter(|_| entries.len() <= query.limit) {
         let page = api.get(&path).await?;
-        entries.extend(question::items(&page).cloned());
-        next = question::next(&page);
+        entries.extend(read::items(&page).cloned());
+        next = read::next_page_path(&page);
     }
-    let are_all = entries.len() <= asked.limit;
-    entries.truncate(asked.limit);
-    Ok((entries, are_all))
+    let is_complete = entries.len() <= query.limit;
+    entries.truncate(query.limit);
+    Ok((entries, is_complete))
 }
 
-fn path(asked: &Audit) -> String {
-    let mut path =
-        format!("{}?sort_dir=desc&limit={}", Endpoint::ListAudit.path(&[]), asked.limit.saturating_add(1).min(1_000));
-    let texts = [("object", asked.object.clone()), ("principal", asked.principal.clone())];
-    let times = [("since", asked.since.clone()), ("until", asked.until.clone())];
+/// Returns the path of the first page of entries that match the query.
+fn audit_path(query: &AuditArgs) -> String {
+    let mut path = format!("{}?sort_dir=desc&limit={}", Endpoint::ListAudit.path(&[]), query.limit.saturating_add(1).min(1_000));
+    let texts = [("object", query.object.clone()), ("principal", query.principal.clone())];
+    let times = [("since", query.since.clone()), ("until", query.until.clone())];
     for (name, value) in texts.into_iter().chain(times) {
         if let Some(value) = value {
             path.push_str(&format!("&{name}={}", escape(&value)));
         }
     }
-    if asked.refused {
+    if query.refused {
         path.push_str("&refused=true");
     }
     path
 }
 
-/// The row of an entry, and below it what changed.
-fn lines(entry: &Value, alike: &BTreeSet<&str>) -> Vec<Vec<String>> {
-    let text = |field: &str| cell(entry.get(field));
+/// Returns the row of an entry, followed by the rows of its changes.
+fn table_rows(entry: &Value, reused: &BTreeSet<&str>) -> Vec<Vec<String>> {
+    let text = |field: &str| cell_text(entry.get(field));
     let row = vec![
         text("revision"),
-        since(entry.get("at")),
+        time_with_age(entry.get("at")),
         text("principal"),
-        what(entry, alike),
+        action_text(entry, reused),
         text("reason"),
-        from(entry),
+        source_address(entry),
     ];
     let empty = String::new;
-    let below = |line: String| vec![empty(), empty(), empty(), format!("  {line}"), empty(), empty()];
-    std::iter::once(row).chain(changed(entry, alike).into_iter().map(below)).collect()
+    let change_row = |line: String| vec![empty(), empty(), empty(), format!("  {line}"), empty(), empty()];
+    std::iter::once(row).chain(change_lines(entry, reused).into_iter().map(change_row)).collect()
 }
 
-/// The uuids of objects that bore a name that others bore too.
-fn alike<'v>(entries: impl Iterator<Item = &'v Value>) -> BTreeSet<&'v str> {
-    let mut of_name: BTreeMap<(&str, &str), BTreeSet<&str>> = BTreeMap::new();
+/// Returns the uuids of the objects whose kind and name belong to several objects in the entries.
+fn reused_name_uuids<'v>(entries: impl Iterator<Item = &'v Value>) -> BTreeSet<&'v str> {
+    let mut by_name: BTreeMap<(&str, &str), BTreeSet<&str>> = BTreeMap::new();
     for object in entries.flat_map(objects) {
         let text = |field: &str| object.get(field).and_then(Value::as_str);
         if let (Some(kind), Some(name), Some(uuid)) = (text("kind"), text("name"), text("uuid")) {
-            of_name.entry((kind, name)).or_default().insert(uuid);
+            by_name.entry((kind, name)).or_default().insert(uuid);
         }
     }
-    of_name.into_values().filter(|uuids| uuids.len() > 1).flatten().collect()
+    by_name.into_values().filter(|uuids| uuids.len() > 1).flatten().collect()
 }
 
 fn objects(entry: &Value) -> impl Iterator<Item = &Value> {
     entry.get("objects").and_then(Value::as_array).into_iter().flatten()
 }
 
-/// An object as it is told; where others bore its name, with its uuid.
-fn named(object: &Value, alike: &BTreeSet<&str>) -> String {
-    let text = |field: &str| cell(object.get(field));
-    let uuid = object.get("uuid").and_then(Value::as_str).filter(|uuid| alike.contains(uuid));
+/// Returns `KIND/NAME`, with the uuid if other objects had the same name.
+fn object_label(object: &Value, reused: &BTreeSet<&str>) -> String {
+    let text = |field: &str| cell_text(object.get(field));
+    let uuid = object.get("uuid").and_then(Value::as_str).filter(|uuid| reused.contains(uuid));
     let uuid = uuid.map(|uuid| format!(" {uuid}")).unwrap_or_default();
     format!("{}/{}{uuid}", text("kind"), text("name"))
 }
 
-/// The fields that changed of objects that were there before and after, a line each; of those that were made or deleted `-o json` has them.
-fn changed(entry: &Value, alike: &BTreeSet<&str>) -> Vec<String> {
+/// Returns one line for each changed field of updated objects. The fields of created and deleted objects are only in
+/// `-o json`.
+fn change_lines(entry: &Value, reused: &BTreeSet<&str>) -> Vec<String> {
     let is_alone = objects(entry).count() == 1;
     let mut lines: Vec<String> = Vec::new();
-    for object in objects(entry).filter(|object| cell(object.get("action")) == "updated") {
-        let of = if is_alone { String::new() } else { format!("{}: ", named(object, alike)) };
+    for object in objects(entry).filter(|object| cell_text(object.get("action")) == "updated") {
+        let prefix = if is_alone { String::new() } else { format!("{}: ", object_label(object, reused)) };
         let changes = object.get("changes").and_then(Value::as_array).into_iter().flatten();
-        lines.extend(changes.map(|change| format!("{of}{}", change_line(change))));
-        if why(object) == Some("not_kept") {
-            lines.push(format!("{of}what it was is no longer kept"));
+        lines.extend(changes.map(|change| format!("{prefix}{}", change_line(change))));
+        if hidden_reason(object) == Some("not_kept") {
+            lines.push(format!("{prefix}the old values are no longer stored"));
         }
     }
-    let more = lines.len().saturating_sub(MOST_LINES);
+    let more = lines.len().saturating_sub(MAX_CHANGE_LINES);
     if more > 0 {
-        lines.truncate(MOST_LINES);
+        lines.truncate(MAX_CHANGE_LINES);
         lines.push(format!("and {more} more: -o json shows them"));
     }
-    let is_untold = |object: &&Value| why(object) == Some("no_room");
-    let untold = objects(entry).filter(is_untold).count();
-    if untold > 0 {
-        lines.push(format!("{untold} of the objects are told only where they are asked for: stemma audit KIND/NAME"));
+    let is_omitted = |object: &&Value| hidden_reason(object) == Some("no_room");
+    let omitted = objects(entry).filter(is_omitted).count();
+    if omitted > 0 {
+        lines.push(format!("the changes of {omitted} objects are left out; to see them: stemma audit KIND/NAME"));
     }
     lines
 }
 
-/// Why the changes of an object are not told.
-fn why(object: &Value) -> Option<&str> {
+/// Returns why the changes of an object are left out.
+fn hidden_reason(object: &Value) -> Option<&str> {
     object.get("changes_left_out").and_then(Value::as_str)
 }
 
-/// One field: what it was, and what it is.
+/// Returns the text of a change: the field with its old and new value.
 fn change_line(change: &Value) -> String {
     if let Some(more) = change.get("left_out") {
-        return format!("and {more} fields more");
+        return format!("and {more} more fields");
     }
-    let field = cell(change.get("field"));
+    let field = cell_text(change.get("field"));
     if change.get("sensitive").and_then(Value::as_bool) == Some(true) {
-        return format!("{field}: changed, and its values are shown to nobody");
+        return format!("{field}: changed; its values are hidden");
     }
-    let value = |name: &str| change.get(name).map_or_else(|| "(unset)".to_owned(), short);
+    let value = |name: &str| change.get(name).map_or_else(|| "(unset)".to_owned(), shortened);
     format!("{field}: {} -> {}", value("before"), value("after"))
 }
 
-/// A value as JSON; of a long one the beginning.
-fn short(value: &Value) -> String {
+/// Returns a value as JSON, shortened if it is long.
+fn shortened(value: &Value) -> String {
     let text = value.to_string();
-    match text.char_indices().nth(LONGEST_VALUE) {
+    match text.char_indices().nth(MAX_VALUE_CHARS) {
         Some((end, _)) => format!("{}… (-o json shows more)", &text[..end]),
         None => text,
     }
 }
 
-/// From where; both addresses, where two hosts have one identity.
-fn from(entry: &Value) -> String {
+/// Returns the source address, or both addresses if two hosts share an identity.
+fn source_address(entry: &Value) -> String {
     let addresses = ["address", "other_address"].map(|field| entry.get(field).filter(|at| !at.is_null()));
-    let known: Vec<String> = addresses.into_iter().flatten().map(|at| cell(Some(at))).collect();
-    if known.is_empty() { cell(None) } else { known.join(", ") }
+    let present: Vec<String> = addresses.into_iter().flatten().map(|at| cell_text(Some(at))).collect();
+    if present.is_empty() { cell_text(None) } else { present.join(", ") }
 }
 
-/// What was done, or why not; of many objects the first ones.
-fn what(entry: &Value, alike: &BTreeSet<&str>) -> String {
-    const FEW: usize = 3;
+/// Returns what the principal did, or why the request was refused. Of many objects, only the first three are listed.
+fn action_text(entry: &Value, reused: &BTreeSet<&str>) -> String {
+    const MAX_OBJECTS: usize = 3;
     if let Some(reason) = entry.get("refused").and_then(Value::as_str) {
         let more = entry.get("unsaid").and_then(Value::as_u64).filter(|more| *more > 0);
         return format!("refused: {reason}{}", more.map(|more| format!(" (and {more} more)")).unwrap_or_default());
     }
     let objects: Vec<&Value> = objects(entry).collect();
     let part = |object: &Value| {
-        // An earlier controller does not say what became of it.
-        let said: Vec<&str> =
-            ["part_action", "part"].into_iter().filter_map(|field| object.get(field)?.as_str()).collect();
-        if said.is_empty() { String::new() } else { format!(" ({})", said.join(" ")) }
+        // A part is, for example, a token of a principal. An older controller does not report the action on it.
+        let words: Vec<&str> = ["part_action", "part"].into_iter().filter_map(|field| object.get(field)?.as_str()).collect();
+        if words.is_empty() { String::new() } else { format!(" ({})", words.join(" ")) }
     };
-    let one = |object: &&Value| format!("{} {}{}", cell(object.get("action")), named(object, alike), part(object));
-    let mut said: Vec<String> = objects.iter().take(FEW).map(one).collect();
-    if objects.len() > FEW {
-        said.push(format!("and {} more", objects.len() - FEW));
+    let text = |object: &&Value| format!("{} {}{}", cell_text(object.get("action")), object_label(object, reused), part(object));
+    let mut texts: Vec<String> = objects.iter().take(MAX_OBJECTS).map(text).collect();
+    if objects.len() > MAX_OBJECTS {
+        texts.push(format!("and {} more", objects.len() - MAX_OBJECTS));
     }
-    said.extend(entry.get("action").filter(|action| action.is_object()).map(done_to_fleet));
-    if said.is_empty() { "-".to_owned() } else { said.join(", ") }
+    texts.extend(entry.get("action").filter(|action| action.is_object()).map(fleet_action));
+    if texts.is_empty() { "-".to_owned() } else { texts.join(", ") }
 }
 
-/// What was done to the fleet as a whole. A kind that a newer controller knows is said as it calls it.
-fn done_to_fleet(action: &Value) -> String {
-    let text = |field: &str| cell(action.get(field));
+/// Returns an action on the whole fleet. A kind that only a newer controller defines is printed unchanged.
+fn fleet_action(action: &Value) -> String {
+    let text = |field: &str| cell_text(action.get(field));
     match action.get("kind").and_then(Value::as_str) {
         Some("fleet.resumed") => {
             format!("resumed the fleet: from epoch {} to {}", text("epoch_before"), text("epoch_after"))
@@ -231,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_says_what_was_done_or_why_not() {
+    fn action_text_shows_action_or_refusal() {
         let object = |name: &str| json!({"action": "updated", "kind": "node", "name": name});
         for (entry, expected) in [
             (json!({"refused": null, "objects": [object("a")]}), "updated node/a"),
@@ -261,19 +259,16 @@ mod tests {
             (json!({"refused": "auth.forbidden", "unsaid": 0, "objects": []}), "refused: auth.forbidden"),
             (json!({"refused": "auth.forbidden", "unsaid": 2, "objects": []}), "refused: auth.forbidden (and 2 more)"),
         ] {
-            assert_eq!(what(&entry, &BTreeSet::new()), expected);
+            assert_eq!(action_text(&entry, &BTreeSet::new()), expected);
         }
     }
 
     #[test]
-    fn y09_what_changed_stands_below_the_row() {
-        let object =
-            |name: &str, changes: Value| json!({"action": "updated", "kind": "node", "name": name, "changes": changes});
+    fn y09_change_lines_show_values_before_and_after() {
+        let object = |name: &str, changes: Value| json!({"action": "updated", "kind": "node", "name": name, "changes": changes});
         let rack = json!({"field": "labels.rack", "before": "a", "after": "b"});
-        let made =
-            json!({"action": "created", "kind": "node", "name": "n", "changes": [{"field": "labels.a", "after": "b"}]});
-        let not_kept =
-            json!({"action": "updated", "kind": "node", "name": "n", "changes": null, "changes_left_out": "not_kept"});
+        let created = json!({"action": "created", "kind": "node", "name": "n", "changes": [{"field": "labels.a", "after": "b"}]});
+        let not_kept = json!({"action": "updated", "kind": "node", "name": "n", "changes": null, "changes_left_out": "not_kept"});
         for (objects, expected) in [
             (json!([object("n", json!([rack]))]), &["labels.rack: \"a\" -> \"b\""][..]),
             (
@@ -283,32 +278,32 @@ mod tests {
             (json!([object("n", json!([{"field": "labels.a", "after": null}]))]), &["labels.a: (unset) -> null"]),
             (
                 json!([object("n", json!([{"field": "actions", "sensitive": true}, {"field": "…", "left_out": 7}]))]),
-                &["actions: changed, and its values are shown to nobody", "and 7 fields more"],
+                &["actions: changed; its values are hidden", "and 7 more fields"],
             ),
             (
                 json!([object("n", json!([{"field": "description", "before": "x".repeat(90), "after": ""}]))]),
                 &[&format!("description: \"{}… (-o json shows more) -> \"\"", "x".repeat(79))],
             ),
-            (json!([made]), &[]),
-            (json!([not_kept]), &["what it was is no longer kept"]),
+            (json!([created]), &[]),
+            (json!([not_kept]), &["the old values are no longer stored"]),
         ] {
-            assert_eq!(changed(&json!({"objects": objects}), &BTreeSet::new()), expected);
+            assert_eq!(change_lines(&json!({"objects": objects}), &BTreeSet::new()), expected);
         }
         let many = json!({"objects": [object("n", (0..27).map(|_| rack.clone()).collect())]});
-        let lines = changed(&many, &BTreeSet::new());
+        let lines = change_lines(&many, &BTreeSet::new());
         assert_eq!((lines.len(), &*lines[20]), (21, "and 7 more: -o json shows them"));
-        let no_room =
-            json!({"action": "updated", "kind": "node", "name": "m", "changes": null, "changes_left_out": "no_room"});
-        let lines = changed(&json!({"objects": [no_room]}), &BTreeSet::new());
-        assert_eq!(lines, ["1 of the objects are told only where they are asked for: stemma audit KIND/NAME"]);
+        let no_room = json!({"action": "updated", "kind": "node", "name": "m", "changes": null, "changes_left_out": "no_room"});
+        let lines = change_lines(&json!({"objects": [no_room]}), &BTreeSet::new());
+        assert_eq!(lines, ["the changes of 1 objects are left out; to see them: stemma audit KIND/NAME"]);
     }
 
     #[test]
-    fn y09_objects_that_bore_one_name_are_told_apart_by_uuid() {
-        let entry = |name: &str, uuid: &str| json!({"objects": [{"action": "updated", "kind": "node", "name": name, "uuid": uuid}]});
+    fn y09_object_label_has_uuid_when_name_was_reused() {
+        let entry =
+            |name: &str, uuid: &str| json!({"objects": [{"action": "updated", "kind": "node", "name": name, "uuid": uuid}]});
         let entries = [entry("x", "1"), entry("y", "1"), entry("x", "2"), entry("z", "3")];
-        let alike = alike(entries.iter());
-        let told: Vec<String> = entries.iter().map(|entry| what(entry, &alike)).collect();
-        assert_eq!(told, ["updated node/x 1", "updated node/y 1", "updated node/x 2", "updated node/z"]);
+        let reused = reused_name_uuids(entries.iter());
+        let texts: Vec<String> = entries.iter().map(|entry| action_text(entry, &reused)).collect();
+        assert_eq!(texts, ["updated node/x 1", "updated node/y 1", "updated node/x 2", "updated node/z"]);
     }
 }

@@ -1,4 +1,4 @@
-//! `events`: what changes, as it happens; `wait`: until something is so.
+//! `events` prints changes as they happen. `wait` waits for a condition.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -6,33 +6,33 @@ use std::time::Duration;
 use anyhow::Result;
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use stemma_core::name::{near, suggest};
+use stemma_core::name::{closest_match, did_you_mean};
 use stemma_core::status::State;
 use stemma_wire::endpoint::{Endpoint, escape};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use crate::api::{Api, Event, Refusal, Told};
-use crate::args::{Condition, EventClass, EventsAsked, Filter, Kind, Output, Selection, Waited};
-use crate::command::each::selected;
-use crate::command::question::{self, objects};
+use crate::api::{ApiClient, ApiRefusal, ServerEvent, StreamItem};
+use crate::args::{EventArgs, EventClass, FilterArgs, KindArg, Output, SelectionArgs, WaitArgs, WaitCondition};
+use crate::command::batch::select_names;
+use crate::command::read::{self, read_objects};
 use crate::exit::Exit;
-use crate::output::{cell, printable};
+use crate::output::{cell_text, printable};
 
-/// How long to wait for more of what changes together.
-const TOGETHER: Duration = Duration::from_millis(200);
-/// It is looked again after so long at the latest.
-const AT_LEAST: Duration = Duration::from_secs(5);
+/// Time to wait after an event, so that one poll covers the events that follow it closely.
+const SETTLE_DELAY: Duration = Duration::from_millis(200);
+/// Maximum time between two polls.
+const MAX_POLL_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Prints events until Ctrl-C, which ends it well.
+/// Prints events until Ctrl-C, which ends the command with status 0.
 ///
 /// # Errors
-/// Why there are none.
-pub(crate) async fn events(api: &mut Api, asked: &EventsAsked, output: Output) -> Result<()> {
-    let mut events = api.events(path(asked), asked.from);
-    let following = events.follow(|told| match told {
-        Told::Begins => Ok(()),
-        Told::Event(event) => say(&event, output),
+/// If the events can't be read.
+pub(crate) async fn events(api: &mut ApiClient, args: &EventArgs, output: Output) -> Result<()> {
+    let mut events = api.events(events_path(args), args.from);
+    let following = events.follow(|item| match item {
+        StreamItem::Connected => Ok(()),
+        StreamItem::Event(event) => print_event(&event, output),
     });
     tokio::select! {
         interrupted = tokio::signal::ctrl_c() => Ok(interrupted?),
@@ -40,222 +40,226 @@ pub(crate) async fn events(api: &mut Api, asked: &EventsAsked, output: Output) -
     }
 }
 
-fn path(asked: &EventsAsked) -> String {
-    let class = match asked.class {
+/// Returns the path of the event stream for the filter.
+fn events_path(args: &EventArgs) -> String {
+    let class = match args.class {
         EventClass::Object => Some("object"),
         EventClass::Status => Some("status"),
         EventClass::All => None,
     };
-    let kinds = asked.kind.iter().map(|kind| kind.word()).collect::<Vec<_>>().join(",");
-    let given = [
+    let kinds = args.kind.iter().map(|kind| kind.word()).collect::<Vec<_>>().join(",");
+    let parameters = [
         ("class", class.map(str::to_owned)),
         ("kind", Some(kinds).filter(|kinds| !kinds.is_empty())),
-        ("selector", asked.selector.clone()),
+        ("selector", args.selector.clone()),
     ];
     let terms: Vec<String> =
-        given.into_iter().filter_map(|(name, value)| Some(format!("{name}={}", escape(&value?)))).collect();
+        parameters.into_iter().filter_map(|(name, value)| Some(format!("{name}={}", escape(&value?)))).collect();
     format!("{}?{}", Endpoint::WatchEvents.path(&[]), terms.join("&"))
 }
 
-fn say(event: &Event, output: Output) -> Result<()> {
-    let told = || {
-        let mut told = json!({"event": event.class});
-        if let (Some(told), Some(data)) = (told.as_object_mut(), event.data.as_object()) {
-            told.extend(data.clone());
+/// Prints an event in the requested format.
+fn print_event(event: &ServerEvent, output: Output) -> Result<()> {
+    let as_json = || {
+        let mut value = json!({"event": event.class});
+        if let (Some(map), Some(data)) = (value.as_object_mut(), event.data.as_object()) {
+            map.extend(data.clone());
         }
-        told
+        value
     };
     match output {
-        Output::Json => say!("{}", told()),
+        Output::Json => outln!("{}", as_json()),
         Output::Yaml | Output::Manifest => {
-            say!("---");
-            question::print(&told(), Output::Yaml)?;
+            outln!("---");
+            read::print_value(&as_json(), Output::Yaml)?;
         }
-        Output::Name => say!("{}", subject(&event.data)),
-        Output::Table | Output::Wide => match time(event, Timestamp::now()) {
-            Some(time) => say!("{time} {}", line(event)),
-            None => say!("{}", line(event)),
+        Output::Name => outln!("{}", object_text(&event.data)),
+        Output::Table | Output::Wide => match event_time(event, Timestamp::now()) {
+            Some(time) => outln!("{time} {}", event_line(event)),
+            None => outln!("{}", event_line(event)),
         },
     }
     Ok(())
 }
 
-/// When an event was; `None`: it does not say, as where a node stands, which is stored nowhere. The reader's own time would be taken for it.
-fn time(event: &Event, now: Timestamp) -> Option<String> {
+/// Returns the time of an event, or `None` if it has none: status events are not stored. The client's own time is no
+/// substitute, because it would be mistaken for the event's.
+fn event_time(event: &ServerEvent, now: Timestamp) -> Option<String> {
     let at: Timestamp = event.data.get("at")?.as_str()?.parse().ok()?;
     let is_today = at.strftime("%Y-%m-%d").to_string() == now.strftime("%Y-%m-%d").to_string();
     Some(at.strftime(if is_today { "%H:%M:%S" } else { "%Y-%m-%d %H:%M:%S" }).to_string())
 }
 
-fn subject(data: &Value) -> String {
-    let text = |field: &str| cell(data.get(field));
+/// Returns `KIND/NAME` of the object of an event. The name of a node group contains its cluster.
+fn object_text(data: &Value) -> String {
+    let text = |field: &str| cell_text(data.get(field));
     match data.get("cluster").and_then(Value::as_str).filter(|_| text("kind") == "nodegroup") {
         Some(cluster) => format!("{}/{}/{}", text("kind"), printable(cluster), text("name")),
         None => format!("{}/{}", text("kind"), text("name")),
     }
 }
 
-fn line(event: &Event) -> String {
-    let text = |field: &str| cell(event.data.get(field));
-    let what = subject(&event.data);
+/// Returns the line that describes an event for people.
+fn event_line(event: &ServerEvent) -> String {
+    let text = |field: &str| cell_text(event.data.get(field));
+    let object = object_text(&event.data);
     if event.class == "status" {
-        return format!("{what} {} ({}), {}", text("state"), text("state_reason"), text("connection"));
+        return format!("{object} {} ({}), {}", text("state"), text("state_reason"), text("connection"));
     }
-    format!("{what} {} at revision {}", text("action"), text("revision"))
+    format!("{object} {} at revision {}", text("action"), text("revision"))
 }
 
-/// The names of the objects that are waited for: those that were named, or that a selection finds now.
+/// Returns the names of the objects to wait for: the named ones, or those that a selection finds now.
 ///
 /// # Errors
-/// When both are given; with status 3 when the selection finds none.
-pub(crate) async fn awaited(
-    api: &mut Api,
-    kind: Kind,
+/// If names and a selection are both given. With status 3 if the selection finds none.
+pub(crate) async fn selected_names(
+    api: &mut ApiClient,
+    kind: KindArg,
     names: Vec<String>,
-    selection: &Selection,
+    selection: &SelectionArgs,
 ) -> Result<Vec<String>> {
     if selection.is_empty() {
         return Ok(names);
     }
-    let found = selected(api, kind, &names, selection).await?;
-    if found.is_empty() {
-        return Err(Exit::NotFound.because(format!("no {} is selected", kind.name())));
+    let matches = select_names(api, kind, &names, selection).await?;
+    if matches.is_empty() {
+        return Err(Exit::NotFound.with_message(format!("no {} is selected", kind.name())));
     }
-    Ok(found)
+    Ok(matches)
 }
 
-/// Waits until objects are as they should be.
+/// Waits until all objects meet the condition.
 ///
 /// # Errors
-/// With status 1 when the time is over, naming those that are not; with 2 for a field or a state that there is not; with 3 for an object that is not
-/// there.
-pub(crate) async fn wait(api: &mut Api, kind: Kind, names: &[String], waited: &Waited) -> Result<()> {
+/// With status 1 after the timeout, naming the objects that do not meet the condition. With 2 for an unknown field or
+/// state. With 3 if an object does not exist.
+pub(crate) async fn wait(api: &mut ApiClient, kind: KindArg, names: &[String], args: &WaitArgs) -> Result<()> {
     if names.is_empty() {
-        return Err(
-            Exit::Usage.because(format!("which {}? name some, or select them, as with -l KEY=VALUE", kind.name()))
-        );
+        return Err(Exit::Usage.with_message(format!("which {}? name some, or select them, as with -l KEY=VALUE", kind.name())));
     }
-    check_state(kind, &waited.wanted)?;
-    let (notify, mut noticed) = mpsc::unbounded_channel();
-    let mut events = api.events(Endpoint::WatchEvents.path(&[]), None).quietly();
+    check_state_value(kind, &args.wanted)?;
+    let (notify, mut wakeups) = mpsc::unbounded_channel();
+    let mut events = api.events(Endpoint::WatchEvents.path(&[]), None).without_warnings();
     let following = events.follow(move |_| Ok(notify.send(())?));
-    let until = Instant::now() + Duration::from_secs(waited.timeout);
-    let unseen = |name: &String| (name.clone(), "was not looked at yet".to_owned());
-    let mut left: Vec<(String, String)> = names.iter().map(unseen).collect();
-    let looking = async {
+    let deadline = Instant::now() + Duration::from_secs(args.timeout);
+    let unpolled = |name: &String| (name.clone(), "was not checked yet".to_owned());
+    let mut unmet: Vec<(String, String)> = names.iter().map(unpolled).collect();
+    let polling = async {
         let (mut names, mut is_first) = (names.to_vec(), true);
         loop {
-            match look(api, kind, &names, waited, is_first).await {
-                Ok(found) => (left, is_first) = (found, false),
-                // A controller that was there comes back.
-                Err(error) if is_first || error.is::<Refusal>() => return Err(error),
+            match poll(api, kind, &names, args, is_first).await {
+                Ok(remaining) => (unmet, is_first) = (remaining, false),
+                // A controller that responded to the first poll is expected to respond again.
+                Err(error) if is_first || error.is::<ApiRefusal>() => return Err(error),
                 Err(_) => {}
             }
-            if left.is_empty() {
+            if unmet.is_empty() {
                 return Ok(());
             }
-            names = left.iter().map(|(name, _)| name.clone()).collect();
-            // What an object inherits changes without an event of its own.
-            let _something_happened = timeout(AT_LEAST, noticed.recv()).await;
-            sleep(TOGETHER).await;
-            while noticed.try_recv().is_ok() {}
+            names = unmet.iter().map(|(name, _)| name.clone()).collect();
+            // An inherited value changes without an event of the object, so the wait has a limit.
+            let _event = timeout(MAX_POLL_INTERVAL, wakeups.recv()).await;
+            sleep(SETTLE_DELAY).await;
+            while wakeups.try_recv().is_ok() {}
         }
     };
     let waiting = async {
         tokio::select! {
-            done = looking => done,
+            done = polling => done,
             Err(error) = following => Err(error),
         }
     };
-    match Box::pin(timeout_at(until, waiting)).await {
+    match Box::pin(timeout_at(deadline, waiting)).await {
         Ok(done) => done,
         Err(_) => {
-            let still: Vec<String> =
-                left.iter().map(|(name, now)| format!("{}/{} {now}", kind.name(), printable(name))).collect();
-            let sentence = format!("not so after {} s: {}", waited.timeout, still.join(", "));
-            Err(Exit::Error.because(sentence))
+            let reasons: Vec<String> =
+                unmet.iter().map(|(name, reason)| format!("{}/{} {reason}", kind.name(), printable(name))).collect();
+            let sentence = format!("condition not met after {} s: {}", args.timeout, reasons.join(", "));
+            Err(Exit::Error.with_message(sentence))
         }
     }
 }
 
-/// Refuses a state that no node is ever in: to wait for it would be to wait for the end.
-fn check_state(kind: Kind, wanted: &Condition) -> Result<()> {
-    let Condition::Field { path, value } = wanted else { return Ok(()) };
+/// Refuses a state that no node can have, because the wait would never succeed.
+fn check_state_value(kind: KindArg, wanted: &WaitCondition) -> Result<()> {
+    let WaitCondition::Field { path, value } = wanted else { return Ok(()) };
     let known = State::ALL.map(State::name);
-    if kind != Kind::Node || path != "state" || known.contains(&value.as_str()) {
+    if kind != KindArg::Node || path != "state" || known.contains(&value.as_str()) {
         return Ok(());
     }
-    let near = suggest(near(value, known));
-    Err(Exit::Usage.because(format!("{value:?} is no state of a node{near}: it is one of {}", known.join(", "))))
+    let hint = did_you_mean(closest_match(value, known));
+    Err(Exit::Usage.with_message(format!("{value:?} is not a node state{hint}: use one of {}", known.join(", "))))
 }
 
-/// Refuses a field that no object of the kind has, and a member of one that is no map, for the same reason. What an object has is a field too: a newer
-/// controller may show more than is known here.
-fn check_field(kind: Kind, wanted: &Condition, objects: &[&Value]) -> Result<()> {
-    let Condition::Field { path, .. } = wanted else { return Ok(()) };
+/// Refuses a field that no object of the kind has, and a member of a field that is not a map. The wait would never
+/// succeed. A field of a received object is accepted too, because a newer controller may have fields that this program
+/// does not know.
+fn check_field_name(kind: KindArg, wanted: &WaitCondition, objects: &[&Value]) -> Result<()> {
+    let WaitCondition::Field { path, .. } = wanted else { return Ok(()) };
     let (field, member) = path.split_once('.').map_or((path.as_str(), None), |(field, member)| (field, Some(member)));
-    let own = objects.iter().filter_map(|object| object.as_object()).flat_map(|object| object.keys().cloned());
-    let known: BTreeSet<String> = kind.fields().into_iter().chain(own).collect();
-    let one = kind.with_article();
+    let received = objects.iter().filter_map(|object| object.as_object()).flat_map(|object| object.keys().cloned());
+    let known: BTreeSet<String> = kind.known_fields().into_iter().chain(received).collect();
+    let noun = kind.name_with_article();
     if !known.contains(field) {
         let known: Vec<&str> = known.iter().map(String::as_str).collect();
-        let meant = match near(field, known.iter().copied()) {
-            Some(near) => format!("{}; `-o json` shows all of them", suggest(Some(near))),
+        let hint = match closest_match(field, known.iter().copied()) {
+            Some(near) => format!("{}; `-o json` shows all of them", did_you_mean(Some(near))),
             None => format!(": it has {}", known.join(", ")),
         };
-        return Err(Exit::Usage.because(format!("--for: {one} has no field {field:?}{meant}")));
+        return Err(Exit::Usage.with_message(format!("--for: {noun} has no field {field:?}{hint}")));
     }
-    // One that is not there yet may be a map.
-    let mut shown = objects.iter().filter_map(|object| object.get(field)).filter(|value| !value.is_null()).peekable();
-    let is_no_map = shown.peek().is_some() && shown.all(|value| !value.is_object());
+    // A field that is still unset may become a map.
+    let mut values = objects.iter().filter_map(|object| object.get(field)).filter(|value| !value.is_null()).peekable();
+    let is_no_map = values.peek().is_some() && values.all(|value| !value.is_object());
     match member.filter(|_| is_no_map) {
         Some(member) => {
-            let sentence = format!("--for: {field} of {one} is no map, so it has no {member:?}: say {field}=VALUE");
-            Err(Exit::Usage.because(sentence))
+            let sentence = format!("--for: {field} of {noun} is not a map, so it has no {member:?}: use {field}=VALUE");
+            Err(Exit::Usage.with_message(sentence))
         }
         None => Ok(()),
     }
 }
 
-/// Those that are not yet as they should be, each with what it is; those that are so now are said. Where they are looked at for the first time, the
-/// field that is waited for is checked.
-async fn look(
-    api: &mut Api,
-    kind: Kind,
+/// Polls the objects. Returns those that do not meet the condition, each with the reason, and prints the others. The
+/// first poll also checks the field name.
+async fn poll(
+    api: &mut ApiClient,
+    kind: KindArg,
     names: &[String],
-    waited: &Waited,
+    args: &WaitArgs,
     is_first: bool,
 ) -> Result<Vec<(String, String)>> {
-    let mut shown = Vec::new();
+    let mut received = Vec::new();
     for name in names {
-        shown.push(match objects(api, kind, std::slice::from_ref(name), &Filter::default()).await {
-            Ok(mut found) => found.pop(),
-            Err(error) if Exit::of(&error) == Exit::NotFound && waited.wanted == Condition::Deleted => None,
+        received.push(match read_objects(api, kind, std::slice::from_ref(name), &FilterArgs::default()).await {
+            Ok(mut list) => list.pop(),
+            Err(error) if Exit::from_error(&error) == Exit::NotFound && args.wanted == WaitCondition::Deleted => None,
             Err(error) => return Err(error),
         });
     }
     if is_first {
-        check_field(kind, &waited.wanted, &shown.iter().flatten().collect::<Vec<_>>())?;
+        check_field_name(kind, &args.wanted, &received.iter().flatten().collect::<Vec<_>>())?;
     }
-    let mut left = Vec::new();
-    for (name, found) in names.iter().zip(&shown) {
-        match missing(&waited.wanted, found.as_ref()) {
-            Some(now) => left.push((name.clone(), now)),
-            None => say!("{}/{} {}", kind.name(), printable(name), waited.wanted),
+    let mut unmet = Vec::new();
+    for (name, object) in names.iter().zip(&received) {
+        match unmet_reason(&args.wanted, object.as_ref()) {
+            Some(reason) => unmet.push((name.clone(), reason)),
+            None => outln!("{}/{} {}", kind.name(), printable(name), args.wanted),
         }
     }
-    Ok(left)
+    Ok(unmet)
 }
 
-/// What an object is that is not yet as it should be; `None`: it is.
-fn missing(wanted: &Condition, object: Option<&Value>) -> Option<String> {
-    let Condition::Field { path, value } = wanted else { return object.map(|_| "is there".to_owned()) };
-    // A label's key may have dots of its own.
-    let found = object.and_then(|object| path.splitn(2, '.').try_fold(object, |found, part| found.get(part)));
-    let Some(found) = found.filter(|found| !found.is_null()) else { return Some(format!("has no {path}")) };
-    let now = cell(Some(found));
-    let is_listed = || found.as_array().is_some_and(|all| all.iter().any(|one| cell(Some(one)) == *value));
-    (now != *value && !is_listed()).then(|| format!("has {path}={now}"))
+/// Returns why an object does not meet the condition, or `None` if it does.
+fn unmet_reason(wanted: &WaitCondition, object: Option<&Value>) -> Option<String> {
+    let WaitCondition::Field { path, value } = wanted else { return object.map(|_| "is there".to_owned()) };
+    // The key of a label may contain dots.
+    let actual = object.and_then(|object| path.splitn(2, '.').try_fold(object, |found, part| found.get(part)));
+    let Some(actual) = actual.filter(|found| !found.is_null()) else { return Some(format!("has no {path}")) };
+    let shown = cell_text(Some(actual));
+    let is_listed = || actual.as_array().is_some_and(|items| items.iter().any(|item| cell_text(Some(item)) == *value));
+    (shown != *value && !is_listed()).then(|| format!("has {path}={shown}"))
 }
 
 #[cfg(test)]
@@ -263,11 +267,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_condition_is_met_or_it_is_said_what_is_so() {
+    fn unmet_reason_shows_present_value() {
         let node = json!({"state": "failed", "labels": {"example.org/tier": "gold"}, "notes": ["held", "orphaned"]});
         let without = json!({"notes": []});
         for (condition, object, expected) in [
-            // y06: the whole list was compared, so that a note which came beside it kept one from being seen.
+            // y06: the list was compared as a whole, so a second note hid the first.
             ("notes=held", Some(&node), None),
             ("notes=orphaned", Some(&node), None),
             ("notes=held,orphaned", Some(&node), None),
@@ -283,87 +287,79 @@ mod tests {
             ("deleted", None, None),
             ("deleted", Some(&node), Some("is there")),
         ] {
-            let wanted: Condition = condition.parse().unwrap();
-            assert_eq!(missing(&wanted, object).as_deref(), expected, "{condition}");
+            let wanted: WaitCondition = condition.parse().unwrap();
+            assert_eq!(unmet_reason(&wanted, object).as_deref(), expected, "{condition}");
         }
     }
 
-    /// It waited for one until its time was over.
+    /// Regression: a wait for an unknown state ran until its timeout.
     #[test]
-    fn a_state_that_there_is_not_is_not_waited_for() {
-        let check = |kind, condition: &str| check_state(kind, &condition.parse().unwrap());
-        let refused = check(Kind::Node, "state=convergd").unwrap_err();
-        assert_eq!(Exit::of(&refused), Exit::Usage);
-        let said = refused.to_string();
-        assert!(
-            said.starts_with("\"convergd\" is no state of a node (did you mean \"converged\"?): it is one of "),
-            "{said}"
-        );
+    fn check_state_value_rejects_unknown_state() {
+        let check = |kind, condition: &str| check_state_value(kind, &condition.parse().unwrap());
+        let refused = check(KindArg::Node, "state=convergd").unwrap_err();
+        assert_eq!(Exit::from_error(&refused), Exit::Usage);
+        let error = refused.to_string();
+        assert!(error.starts_with("\"convergd\" is not a node state (did you mean \"converged\"?): use one of "), "{error}");
         for (kind, condition) in [
-            (Kind::Node, "state=converged"),
-            (Kind::Allocation, "state=active"),
-            (Kind::Node, "labels.state=x"),
-            (Kind::Node, "deleted"),
+            (KindArg::Node, "state=converged"),
+            (KindArg::Allocation, "state=active"),
+            (KindArg::Node, "labels.state=x"),
+            (KindArg::Node, "deleted"),
         ] {
             assert!(check(kind, condition).is_ok(), "{condition}");
         }
     }
 
-    /// It waited for one until its time was over.
+    /// Regression: a wait for an unknown field ran until its timeout.
     #[test]
-    fn a_field_that_there_is_not_is_not_waited_for() {
+    fn check_field_name_rejects_unknown_field() {
         let node = json!({"state": "failed", "labels": {"a.b/tier": "gold"}, "hold": null, "of_a_newer_one": 1});
-        let check = |kind, condition: &str| check_field(kind, &condition.parse().unwrap(), &[&node]);
+        let check = |kind, condition: &str| check_field_name(kind, &condition.parse().unwrap(), &[&node]);
         for (kind, condition, expected) in [
-            (Kind::Node, "stat=converged", "--for: a node has no field \"stat\" (did you mean \"state\"?); "),
-            (Kind::Node, "note=held", "--for: a node has no field \"note\" (did you mean \"notes\"?); "),
-            (Kind::Node, "label.tier=gold", "--for: a node has no field \"label\" (did you mean \"labels\"?); "),
-            (Kind::Token, "bogus=1", "--for: a join token has no field \"bogus\": it has "),
-            (
-                Kind::Node,
-                "state.name=failed",
-                "--for: state of a node is no map, so it has no \"name\": say state=VALUE",
-            ),
+            (KindArg::Node, "stat=converged", "--for: a node has no field \"stat\" (did you mean \"state\"?); "),
+            (KindArg::Node, "note=held", "--for: a node has no field \"note\" (did you mean \"notes\"?); "),
+            (KindArg::Node, "label.tier=gold", "--for: a node has no field \"label\" (did you mean \"labels\"?); "),
+            (KindArg::Token, "bogus=1", "--for: a join token has no field \"bogus\": it has "),
+            (KindArg::Node, "state.name=failed", "--for: state of a node is not a map, so it has no \"name\": use state=VALUE"),
         ] {
             let refused = check(kind, condition).unwrap_err();
-            assert_eq!(Exit::of(&refused), Exit::Usage, "{condition}");
+            assert_eq!(Exit::from_error(&refused), Exit::Usage, "{condition}");
             assert!(refused.to_string().starts_with(expected), "{refused}");
         }
-        let listed = check(Kind::Token, "bogus=1").unwrap_err().to_string();
+        let listed = check(KindArg::Token, "bogus=1").unwrap_err().to_string();
         assert!(listed.contains("expires_at, ") && listed.contains(", uses_left"), "{listed}");
         for (kind, condition) in [
-            (Kind::Node, "state=converged"),
-            (Kind::Node, "notes=held"),
-            (Kind::Node, "labels.tier=gold"),
-            (Kind::Node, "labels.a.b/tier=gold"),
-            (Kind::Node, "hold.reason=x"),
-            (Kind::Node, "last_error=x"),
-            (Kind::Node, "of_a_newer_one=2"),
-            (Kind::Node, "deleted"),
-            (Kind::Cluster, "node_states.converged=3"),
+            (KindArg::Node, "state=converged"),
+            (KindArg::Node, "notes=held"),
+            (KindArg::Node, "labels.tier=gold"),
+            (KindArg::Node, "labels.a.b/tier=gold"),
+            (KindArg::Node, "hold.reason=x"),
+            (KindArg::Node, "last_error=x"),
+            (KindArg::Node, "of_a_newer_one=2"),
+            (KindArg::Node, "deleted"),
+            (KindArg::Cluster, "node_states.converged=3"),
         ] {
             assert!(check(kind, condition).is_ok(), "{condition}");
         }
     }
 
     #[test]
-    fn an_event_has_the_time_at_which_it_was_and_not_that_at_which_it_is_read() {
+    fn event_time_is_none_when_event_has_none() {
         let now: Timestamp = "2026-11-25T20:04:05Z".parse().unwrap();
         for (at, expected) in [
             (json!("2026-11-25T09:41:00+00:00"), Some("09:41:00")),
             (json!("2026-11-24T23:59:59+00:00"), Some("2026-11-24 23:59:59")),
             (json!(null), None),
         ] {
-            let event = Event { class: "object".to_owned(), data: json!({"at": at}) };
-            assert_eq!(time(&event, now).as_deref(), expected);
+            let event = ServerEvent { class: "object".to_owned(), data: json!({"at": at}) };
+            assert_eq!(event_time(&event, now).as_deref(), expected);
         }
-        let status =
-            Event { class: "status".to_owned(), data: json!({"kind": "node", "name": "n3", "state": "paused"}) };
-        assert_eq!(time(&status, now), None, "the moment at which it is printed stood there");
+        let status = ServerEvent { class: "status".to_owned(), data: json!({"kind": "node", "name": "n3", "state": "paused"}) };
+        assert_eq!(event_time(&status, now), None, "the moment at which it is printed stood there");
     }
 
     #[test]
-    fn an_event_is_one_line() {
+    fn event_line_has_one_line() {
         for (class, data, expected) in [
             (
                 "object",
@@ -376,7 +372,7 @@ mod tests {
                 "node/n1 failed (task a failed), connected",
             ),
         ] {
-            assert_eq!(line(&Event { class: class.to_owned(), data }), expected);
+            assert_eq!(event_line(&ServerEvent { class: class.to_owned(), data }), expected);
         }
     }
 }

@@ -1,166 +1,172 @@
-//! `release import --fuel`: another system's library, read from its own files and stored as a release.
+//! `release import --fuel`: reads a library of Fuel from its own files and stores it as a release.
 //!
-//! The translation is core's and pure; here are the files. Fuel keeps tasks in many `tasks.yaml` below its modules,
-//! and what its roles produce in the fixture `openstack.yaml` or a plugin's `node_roles.yaml`.
+//! The translation is a pure function of core; this module reads the files. Fuel has tasks in many `tasks.yaml` below
+//! its modules, and the tags that its roles produce in the fixture `openstack.yaml` or a plugin's `node_roles.yaml`.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Map, Value, json};
-use stemma_author::Reader;
-use stemma_core::manifest::{BodyError, Objects, assemble, read_document};
+use stemma_author::SyntaxReader;
+use stemma_core::manifest::{BodyError, ManifestObjects, assemble, read_document};
 use stemma_core::name::ReleaseRef;
 use stemma_core::ownership::Manager;
 use stemma_core::release::fuel::{self, FuelImport};
-use stemma_core::release::{CompiledRelease, compile, refused};
+use stemma_core::release::{CompiledRelease, check_changed_tasks, compile};
 use stemma_wire::endpoint::Endpoint;
 
-use crate::api::{Api, Refusal, Write};
-use crate::args::{Global, Output};
-use crate::command::done::{change_lines, note_dry_run};
-use crate::command::question;
+use crate::api::{ApiClient, ApiRefusal, WriteRequest};
+use crate::args::{GlobalArgs, Output};
+use crate::command::read;
+use crate::command::report::{change_lines, print_dry_run};
 use crate::directory::Listing;
-use crate::manifest::{MAX_MANIFEST, text};
-use crate::output::{cell, printable};
+use crate::manifest::{MAX_MANIFEST_BYTES, read_text};
+use crate::output::{cell_text, printable};
 use crate::problem::Problems;
-use crate::tree::Below;
-use crate::yaml::{block, documents};
+use crate::tree::Subdirectories;
+use crate::yaml::{read_documents, to_block};
 
-/// Under whose name an import writes, unless said.
-const MANAGER: &str = "fuel-import";
-/// Files that hold a list of tasks.
-const TASKS: &[&str] = &["tasks.yaml", "tasks.yml", "deployment_tasks.yaml"];
-/// What the files that are read end with.
-const ENDINGS: &[&str] = &["yaml", "yml"];
-/// Files that are a map of roles as they stand, in Fuel's plugins.
-const ROLES: &[&str] = &["node_roles.yaml"];
-/// The deepest directory that is looked into.
+/// Manager of an import when `--manager` is not given.
+const DEFAULT_MANAGER: &str = "fuel-import";
+/// Names of files that contain a list of tasks.
+const TASK_FILES: &[&str] = &["tasks.yaml", "tasks.yml", "deployment_tasks.yaml"];
+/// Extensions of the files that are read.
+const YAML_EXTENSIONS: &[&str] = &["yaml", "yml"];
+/// Names of files in Fuel's plugins that are themselves a map of roles.
+const ROLE_FILES: &[&str] = &["node_roles.yaml"];
+/// Maximum depth of directories that are read.
 const MAX_DEPTH: usize = 16;
 
-/// What to import, and as what.
-pub(crate) struct Import<'a> {
+/// The arguments of an import.
+pub(crate) struct ReleaseImport<'a> {
     pub(crate) path: &'a Path,
     pub(crate) graph: &'a str,
     pub(crate) name: &'a str,
     pub(crate) version: Option<&'a str>,
-    /// Take over what another manager owns.
+    /// True to take over fields that another manager owns.
     pub(crate) force: bool,
 }
 
-/// Translates, and stores the release, which `--dry-run` has the controller decide alone. Under `-o manifest`, `-o yaml` and `-o json` the release is
-/// printed and no controller is asked.
+/// Translates the library and stores the release. With `--dry-run` the controller only checks the write. With `-o
+/// manifest`, `-o yaml` and `-o json` the release is printed and no controller is contacted.
 ///
 /// # Errors
-/// What can't be read or translated, and the controller's refusal; where none is asked, what one would refuse.
-pub(crate) async fn release(global: &Global, what: Import<'_>) -> Result<()> {
-    let shown = what.version.map_or_else(|| what.name.to_owned(), |version| format!("{}@{version}", what.name));
-    let name: ReleaseRef = shown.parse().with_context(|| format!("{shown:?} is no release's name"))?;
-    let found = read(what.path)?;
-    let import = found.translate(what.graph).with_context(|| what.path.display().to_string())?;
-    let compiled = compiled(&name, &import)?;
-    let manifest = manifest(&what, &import)?;
+/// If the library can't be read or translated, or the controller refuses. When no controller is contacted, for what it
+/// would refuse.
+pub(crate) async fn import_release(global: &GlobalArgs, args: ReleaseImport<'_>) -> Result<()> {
+    let full_name = args.version.map_or_else(|| args.name.to_owned(), |version| format!("{}@{version}", args.name));
+    let name: ReleaseRef = full_name.parse().with_context(|| format!("{full_name:?} is not a release name"))?;
+    let imported = read_files(args.path)?;
+    let import = imported.translate(args.graph).with_context(|| args.path.display().to_string())?;
+    let compiled = compile_release(&name, &import)?;
+    let manifest = release_manifest(&args, &import)?;
     let is_printed = matches!(global.output, Output::Json | Output::Yaml | Output::Manifest);
     for finding in import.findings.iter().chain(&compiled.findings) {
         let finding = printable(&finding.to_string());
         if is_printed || global.dry_run || global.output == Output::Name {
-            tell!("{finding}");
+            errln!("{finding}");
         } else {
-            say!("{finding}");
+            outln!("{finding}");
         }
     }
     if is_printed {
-        print(&manifest, &import, global.output)?;
-        return check(&name, &manifest);
+        print_release(&manifest, &import, global.output)?;
+        return check_release(&name, &manifest);
     }
-    let mut api =
-        Api::new(&Global { manager: Some(global.manager.clone().unwrap_or(MANAGER.to_owned())), ..global.clone() })?;
-    let answer = store(&mut api, &manifest, what.force).await?;
+    let mut api = ApiClient::new(&GlobalArgs {
+        manager: Some(global.manager.clone().unwrap_or(DEFAULT_MANAGER.to_owned())),
+        ..global.clone()
+    })?;
+    let answer = store(&mut api, &manifest, args.force).await?;
     if global.dry_run {
-        print(&manifest, &import, global.output)?;
-        tell_decided(&name, &answer);
-        note_dry_run(&api);
+        print_release(&manifest, &import, global.output)?;
+        print_decision(&name, &answer);
+        print_dry_run(&api);
         return Ok(());
     }
     if global.output == Output::Name {
-        say!("release/{name}");
+        outln!("release/{name}");
         return Ok(());
     }
-    say!(
+    outln!(
         "release {name} stored: {} roles, {} tags, {} tasks",
         import.spec.roles.len(),
         import.spec.tags.len(),
         import.spec.tasks.len()
     );
-    say!("{}", summary(&import));
+    outln!("{}", summary(&import));
     Ok(())
 }
 
-/// Has the controller store the release, or decide that alone; its answer.
-async fn store(api: &mut Api, manifest: &Value, force: bool) -> Result<Value> {
+/// Stores the release, or has the controller check the write in a dry run. Returns the response.
+async fn store(api: &mut ApiClient, manifest: &Value, force: bool) -> Result<Value> {
     let path = format!("{}?force={force}", Endpoint::Apply.path(&[]));
-    let sent = api.send(Write::at(Endpoint::Apply, path).json(&json!({"objects": [manifest]}))).await;
-    sent.map_err(|error| match error.downcast_ref::<Refusal>() {
+    let result = api.send(WriteRequest::new(Endpoint::Apply, path).with_json(&json!({"objects": [manifest]}))).await;
+    result.map_err(|error| match error.downcast_ref::<ApiRefusal>() {
         Some(refusal) if !refusal.conflicts.is_empty() => refusal
             .exit()
-            .because(format!("{refusal}\n  --force takes them over; --manager NAME imports under the owner's name")),
+            .with_message(format!("{refusal}\n  --force takes them over; --manager NAME imports under the owner's name")),
         _ => error,
     })
 }
 
-/// Says what would become of the release, as the controller decided it.
-fn tell_decided(name: &ReleaseRef, answer: &Value) {
+/// Prints what a dry run would do to the release.
+fn print_decision(name: &ReleaseRef, answer: &Value) {
     let Some(object) = answer.pointer("/objects/0") else { return };
-    tell!("release {name} would be {}", printable(&cell(object.get("action"))));
+    errln!("release {name} would be {}", printable(&cell_text(object.get("action"))));
     for line in change_lines(object) {
-        tell!("  {line}");
+        errln!("  {line}");
     }
 }
 
-/// What a controller would refuse of the release: of the fields of its manifest, and of its tasks what every host would.
-fn check(name: &ReleaseRef, manifest: &Value) -> Result<()> {
+/// Fails for what a controller would refuse: invalid fields of the manifest, and tasks that every host would refuse.
+fn check_release(name: &ReleaseRef, manifest: &Value) -> Result<()> {
     let mut problems = Problems::default();
-    match objects(manifest) {
+    match parse_objects(manifest) {
         Ok(objects) => {
-            let errors = objects.releases.iter().flat_map(|release| refused(&release.spec, None, &Reader));
+            let errors = objects.releases.iter().flat_map(|release| check_changed_tasks(&release.spec, None, &SyntaxReader));
             errors.for_each(|error| problems.add(name, error));
         }
         Err(errors) => errors.into_iter().for_each(|error| problems.add(name, error)),
     }
-    problems.check()
+    problems.into_result()
 }
 
-/// What a manifest says, read as a controller reads it.
-fn objects(manifest: &Value) -> Result<Objects, Vec<BodyError>> {
-    let manager = Manager::new(MANAGER).expect("the name is a manager's");
+/// Parses the manifest as a controller does.
+fn parse_objects(manifest: &Value) -> Result<ManifestObjects, Vec<BodyError>> {
+    let manager = Manager::new(DEFAULT_MANAGER).expect("the name is a manager's");
     let document = read_document(&manifest.to_string()).map_err(|error| vec![error])?;
     assemble(&[document], &manager).map_err(|errors| errors.into_iter().map(|(_, error)| error).collect())
 }
 
-fn print(manifest: &Value, import: &FuelImport, output: Output) -> Result<()> {
+/// Prints the release as JSON or YAML, and the summary of the import.
+fn print_release(manifest: &Value, import: &FuelImport, output: Output) -> Result<()> {
     match output {
         Output::Json => {
-            question::print(manifest, output)?;
-            tell!("{}", summary(import));
+            read::print_value(manifest, output)?;
+            errln!("{}", summary(import));
         }
         _ => {
-            say_part!("{}", block(manifest));
-            say!("# {}", summary(import));
+            out!("{}", to_block(manifest));
+            outln!("# {}", summary(import));
         }
     }
     Ok(())
 }
 
-/// The last line: markers stand for a place in the order, and are neither run nor counted.
+/// Returns the last line of the output: how many of the imported tasks can run. Markers are not counted, because they
+/// only mark a place in the order and are not run.
 fn summary(import: &FuelImport) -> String {
     let waiting = import.total - import.runnable;
     format!(
-        "{} of {} tasks can run; {waiting} rest on what is not translated, and are resolved and never started",
+        "{} of {} tasks can run; {waiting} depend on something that is not translated, so they are resolved but never started",
         import.runnable, import.total
     )
 }
 
-fn compiled(name: &ReleaseRef, import: &FuelImport) -> Result<std::sync::Arc<CompiledRelease>> {
-    compile(name, &import.spec, &|_| None, &Reader).map_err(|errors| {
+/// Compiles the release. Fails with all of its errors.
+fn compile_release(name: &ReleaseRef, import: &FuelImport) -> Result<std::sync::Arc<CompiledRelease>> {
+    compile(name, &import.spec, &|_| None, &SyntaxReader).map_err(|errors| {
         let mut problems = Problems::default();
         for error in errors {
             problems.add(name, error);
@@ -169,9 +175,10 @@ fn compiled(name: &ReleaseRef, import: &FuelImport) -> Result<std::sync::Arc<Com
     })
 }
 
-fn manifest(what: &Import<'_>, import: &FuelImport) -> Result<Value> {
-    let mut manifest = Map::from_iter([("kind".to_owned(), "Release".into()), ("name".to_owned(), what.name.into())]);
-    if let Some(version) = what.version {
+/// Returns the manifest of the imported release.
+fn release_manifest(args: &ReleaseImport<'_>, import: &FuelImport) -> Result<Value> {
+    let mut manifest = Map::from_iter([("kind".to_owned(), "Release".into()), ("name".to_owned(), args.name.into())]);
+    if let Some(version) = args.version {
         manifest.insert("version".to_owned(), version.into());
     }
     match serde_json::to_value(&import.spec)? {
@@ -181,17 +188,17 @@ fn manifest(what: &Import<'_>, import: &FuelImport) -> Result<Value> {
     Ok(Value::Object(manifest))
 }
 
-/// What was found in files.
+/// The content of the imported files.
 #[derive(Debug, Default)]
-struct Found {
-    /// One JSON file with several graphs.
+struct ImportedFiles {
+    /// Returns the manager in whose name writes are made, or `None` if that is the manager of the principal.
     file: Option<Value>,
     tasks: Vec<Value>,
     roles: Map<String, Value>,
     tags: Map<String, Value>,
 }
 
-impl Found {
+impl ImportedFiles {
     fn translate(&self, graph: &str) -> Result<FuelImport> {
         Ok(match &self.file {
             Some(file) => fuel::import_file(file, graph)?,
@@ -199,97 +206,101 @@ impl Found {
         })
     }
 
-    /// Takes in the roles and tags of a release, wherever the document keeps them.
-    fn metadata(&mut self, document: &Value) {
-        for (field, to) in [("roles_metadata", &mut self.roles), ("tags_metadata", &mut self.tags)] {
-            if let Some(Value::Object(more)) = document.get(field) {
-                to.extend(more.clone());
+    /// Adds the roles and tags of a release, at any place in the document.
+    fn add_metadata(&mut self, document: &Value) {
+        for (field, target) in [("roles_metadata", &mut self.roles), ("tags_metadata", &mut self.tags)] {
+            if let Some(Value::Object(entries)) = document.get(field) {
+                target.extend(entries.clone());
             }
         }
         for inner in document.as_array().into_iter().flatten().chain(document.get("fields")) {
-            self.metadata(inner);
+            self.add_metadata(inner);
         }
     }
 }
 
-fn read(path: &Path) -> Result<Found> {
-    let mut found = Found::default();
+/// Reads a library: the task and role files below a directory, or a single file with tasks or graphs.
+fn read_files(path: &Path) -> Result<ImportedFiles> {
+    let mut imported = ImportedFiles::default();
     if path.is_dir() {
-        let below = Below::of(path)?;
+        let below = Subdirectories::find(path)?;
         let files = yaml_files(path, &below).with_context(|| path.display().to_string())?;
-        Below::tell_left_out(&below.left_out, path, "one with a name of letters, digits, - and _ is read");
-        Listing::tell_left_out(&files.left_out, path, ENDINGS);
-        files.taken.iter().try_for_each(|file| read_file(&mut found, file, path))?;
-        if found.tasks.is_empty() {
-            bail!("no tasks below {}: Fuel keeps them in files called {}", path.display(), TASKS.join(" or "));
+        Subdirectories::warn_skipped(&below.skipped, path, "one with a name of letters, digits, - and _ is read");
+        Listing::warn_skipped(&files.skipped, path, YAML_EXTENSIONS);
+        files.files.iter().try_for_each(|file| read_file(&mut imported, file, path))?;
+        if imported.tasks.is_empty() {
+            bail!("no tasks below {}: Fuel keeps them in files called {}", path.display(), TASK_FILES.join(" or "));
         }
-        if found.roles.is_empty() {
-            tell!(
+        if imported.roles.is_empty() {
+            errln!(
                 "warning: no roles below {0}: without them no role produces a tag; put Fuel's openstack.yaml into {0}",
                 path.display()
             );
         }
-        return Ok(found);
+        return Ok(imported);
     }
-    let documents = parsed(path)?;
+    let documents = parse_file(path)?;
     match documents.into_iter().next() {
-        Some(Value::Array(tasks)) => found.tasks = tasks,
-        Some(file) => found.file = Some(file),
-        None => bail!("{} holds nothing", path.display()),
+        Some(Value::Array(tasks)) => imported.tasks = tasks,
+        Some(file) => imported.file = Some(file),
+        None => bail!("{} is empty", path.display()),
     }
-    Ok(found)
+    Ok(imported)
 }
 
-/// Every YAML file of a directory and those below it, in the order of their paths; what a link leads to is not read. Below the directory only files
-/// of tasks are said to be left out, since nothing else is read there.
-fn yaml_files(top: &Path, below: &Below) -> Result<Listing> {
+/// Lists the YAML files of a directory and of those below it, sorted by path. Symbolic links are not followed. Below
+/// the top directory, only ignored task files are reported, because nothing else is read there.
+fn yaml_files(top: &Path, below: &Subdirectories) -> Result<Listing> {
     let mut files = Listing::default();
-    for dir in std::iter::once(top).chain(below.read.iter().map(PathBuf::as_path)) {
+    for dir in std::iter::once(top).chain(below.included.iter().map(PathBuf::as_path)) {
         if dir.strip_prefix(top).is_ok_and(|inner| inner.components().count() > MAX_DEPTH) {
             bail!("{} is nested deeper than {MAX_DEPTH} directories", dir.display());
         }
-        let Listing { taken, left_out } = Listing::of(dir, ENDINGS)?;
-        let is_file = |file: &PathBuf| std::fs::symlink_metadata(file).is_ok_and(|found| found.is_file());
-        files.taken.extend(taken.into_iter().filter(is_file));
-        files.left_out.extend(left_out.into_iter().filter(|file| dir == top || was_of_tasks(file)));
+        let Listing { files: taken, skipped } = Listing::read(dir, YAML_EXTENSIONS)?;
+        let is_file = |file: &PathBuf| std::fs::symlink_metadata(file).is_ok_and(|metadata| metadata.is_file());
+        files.files.extend(taken.into_iter().filter(is_file));
+        files.skipped.extend(skipped.into_iter().filter(|file| dir == top || is_discarded_task_file(file)));
     }
-    files.taken.sort();
-    files.left_out.sort();
+    files.files.sort();
+    files.skipped.sort();
     Ok(files)
 }
 
-/// Whether a file that is left out by its name was one of tasks: `tasks.yaml~`, `.tasks.yaml.swp`, `tasks.bak.yaml`.
-fn was_of_tasks(file: &Path) -> bool {
+/// Returns whether a file that is ignored by its name looks like a task file: `tasks.yaml~`, `.tasks.yaml.swp`,
+/// `tasks.bak.yaml`.
+fn is_discarded_task_file(file: &Path) -> bool {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
-    let is_between = |letter: char| !letter.is_ascii_alphanumeric() && letter != '_';
-    let word = name.split(is_between).find(|word| !word.is_empty()).unwrap_or_default();
-    TASKS.iter().any(|tasks| tasks.split_once('.').is_some_and(|(known, _)| known == word))
+    let is_separator = |letter: char| !letter.is_ascii_alphanumeric() && letter != '_';
+    let word = name.split(is_separator).find(|word| !word.is_empty()).unwrap_or_default();
+    TASK_FILES.iter().any(|tasks| tasks.split_once('.').is_some_and(|(known, _)| known == word))
 }
 
-/// Tasks stand at any depth; roles and tags right in the directory, since modules keep other YAML below.
-fn read_file(to: &mut Found, file: &Path, top: &Path) -> Result<()> {
+/// Reads a file. Tasks are read at any depth, roles and tags only in the top directory, because modules have other YAML
+/// below it.
+fn read_file(imported: &mut ImportedFiles, file: &Path, top: &Path) -> Result<()> {
     let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    if TASKS.contains(&name) {
-        for document in parsed(file)? {
+    if TASK_FILES.contains(&name) {
+        for document in parse_file(file)? {
             match document {
-                Value::Array(tasks) => to.tasks.extend(tasks),
-                _ => bail!("{}: a file of tasks is a list of them", file.display()),
+                Value::Array(tasks) => imported.tasks.extend(tasks),
+                _ => bail!("{}: a task file must be a list of tasks", file.display()),
             }
         }
     } else if file.parent() == Some(top) {
-        for document in parsed(file)? {
+        for document in parse_file(file)? {
             match document {
-                Value::Object(roles) if ROLES.contains(&name) => to.roles.extend(roles),
-                document => to.metadata(&document),
+                Value::Object(roles) if ROLE_FILES.contains(&name) => imported.roles.extend(roles),
+                document => imported.add_metadata(&document),
             }
         }
     }
     Ok(())
 }
 
-fn parsed(file: &Path) -> Result<Vec<Value>> {
-    let text = text(file, MAX_MANIFEST).with_context(|| file.display().to_string())?;
-    let documents = documents(&text).with_context(|| file.display().to_string())?;
+/// Reads the YAML documents of a file as JSON values.
+fn parse_file(file: &Path) -> Result<Vec<Value>> {
+    let text = read_text(file, MAX_MANIFEST_BYTES).with_context(|| file.display().to_string())?;
+    let documents = read_documents(&text).with_context(|| file.display().to_string())?;
     documents.iter().map(|document| document.read().with_context(|| file.display().to_string())).collect()
 }
 
@@ -298,23 +309,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn y08_directories_that_were_put_away_or_hidden_are_not_entered() {
+    fn y08_import_skips_hidden_and_discarded_directories() {
         let dir = tempfile::tempdir().unwrap();
         for name in ["lib", "lib/astute", "lib.bak", "lib~", ".git", "lib/d 1"] {
             std::fs::create_dir_all(dir.path().join(name)).unwrap();
             std::fs::write(dir.path().join(name).join("tasks.yaml"), "[]").unwrap();
         }
-        let below = Below::of(dir.path()).unwrap();
+        let below = Subdirectories::find(dir.path()).unwrap();
         let names = |paths: &[PathBuf]| {
             let name = |path: &PathBuf| path.strip_prefix(dir.path()).unwrap().display().to_string();
             paths.iter().map(name).collect::<Vec<_>>()
         };
-        assert_eq!(names(&yaml_files(dir.path(), &below).unwrap().taken), ["lib/astute/tasks.yaml", "lib/tasks.yaml"]);
-        assert_eq!(names(&below.left_out), ["lib/d 1", "lib.bak", "lib~"]);
+        assert_eq!(names(&yaml_files(dir.path(), &below).unwrap().files), ["lib/astute/tasks.yaml", "lib/tasks.yaml"]);
+        assert_eq!(names(&below.skipped), ["lib/d 1", "lib.bak", "lib~"]);
     }
 
     #[test]
-    fn y08_files_of_tasks_that_were_put_away_are_neither_read_nor_passed_over() {
+    fn y08_import_reports_task_file_when_discarded() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(dir.path().join("lib/astute")).unwrap();
         let left_out = [
@@ -328,19 +339,19 @@ mod tests {
             "openstack.yaml.bak",
         ];
         let read = ["lib/astute/hiera.yaml", "lib/tasks.yaml", "openstack.yaml"];
-        // What is never read of modules, whatever its name, is not said.
+        // Files of modules that are never read, whatever their name, are not reported.
         let others = ["lib/astute/hiera.yaml.bak", "lib/.fixtures.yml", "README.md", "lib/tasks.rb"];
         for name in left_out.iter().chain(&read).chain(&others) {
             std::fs::write(dir.path().join(name), "").unwrap();
         }
-        let files = yaml_files(dir.path(), &Below::of(dir.path()).unwrap()).unwrap();
+        let files = yaml_files(dir.path(), &Subdirectories::find(dir.path()).unwrap()).unwrap();
         let paths = |names: &[&str]| names.iter().map(|name| dir.path().join(name)).collect::<Vec<_>>();
-        assert_eq!(files.left_out, paths(&left_out));
-        assert_eq!(files.taken, paths(&read));
+        assert_eq!(files.skipped, paths(&left_out));
+        assert_eq!(files.files, paths(&read));
     }
 
     #[test]
-    fn a_directory_gives_tasks_of_any_depth_and_metadata_of_its_own() {
+    fn import_reads_nested_tasks_and_own_metadata() {
         let dir = tempfile::tempdir().unwrap();
         let put = |path: &str, text: &str| {
             let path = dir.path().join(path);
@@ -360,23 +371,23 @@ mod tests {
             "c/tasks.yaml",
             "- id: web\n  type: puppet\n  groups: [controller]\n  condition: {yaql_exp: 'changed($)'}\n  cross-depends: [{name: db}]\n",
         );
-        let found = read(dir.path()).unwrap();
+        let found = read_files(dir.path()).unwrap();
         assert_eq!(found.roles.keys().collect::<Vec<_>>(), ["controller"]);
         let import = found.translate("default").unwrap();
         let ids: Vec<&str> = import.spec.tasks.iter().map(|task| task.id.as_str()).collect();
         assert_eq!(ids, ["deploy_start", "db", "web"]);
         assert_eq!(
             summary(&import),
-            "1 of 2 tasks can run; 1 rest on what is not translated, and are resolved and never started"
+            "1 of 2 tasks can run; 1 depend on something that is not translated, so they are resolved but never started"
         );
         let name = "fuel@1".parse().unwrap();
-        assert!(compiled(&name, &import).is_ok());
+        assert!(compile_release(&name, &import).is_ok());
     }
 
     #[test]
-    fn a_directory_without_tasks_says_where_fuel_keeps_them() {
+    fn import_names_fuel_directory_when_tasks_are_missing() {
         let dir = tempfile::tempdir().unwrap();
-        let error = read(dir.path()).unwrap_err().to_string();
+        let error = read_files(dir.path()).unwrap_err().to_string();
         assert!(error.contains("tasks.yaml or tasks.yml"), "{error}");
     }
 }

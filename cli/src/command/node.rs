@@ -1,5 +1,5 @@
-//! Writes about nodes: what is given to them (traits, roles, tags by hand), how they are set aside, where they stand and how they are
-//! called. Each takes several nodes, by name or by a selection.
+//! Writes to nodes: traits, roles and manually assigned tags, park and hold, group and name. Except `rename`, each
+//! takes several nodes, by name or by a selection.
 
 use std::ops::ControlFlow;
 
@@ -9,90 +9,93 @@ use serde_json::{Value, json};
 use stemma_core::name::NodeName;
 use stemma_wire::endpoint::Endpoint;
 
-use crate::api::{Api, Write};
-use crate::args::{Kind, NodeVerb, Nodes, NodesAndNames, NodesAndOwned, Output, Role, Trait};
-use crate::command::done::Done;
-use crate::command::each::{Object, Objects, Step, each};
-use crate::command::question;
-use crate::command::written::is_said;
+use crate::api::{ApiClient, WriteRequest};
+use crate::args::{KindArg, NodeCommand, NodeFieldArgs, NodeListArgs, Output, OwnedNodeListArgs, RoleCommand, TraitCommand};
+use crate::command::batch::{TargetObject, Targets, WritePlan, run_batch};
+use crate::command::manifest::is_set;
+use crate::command::read;
+use crate::command::report::WriteReport;
 use crate::exit::Exit;
-use crate::output::{cell, table};
+use crate::output::{cell_text, table};
 
-/// `trait`.
-pub(crate) async fn traits(api: &mut Api, what: Trait, output: Output) -> Result<()> {
-    match what {
-        Trait::List { node } => list_traits(api, &node, output).await,
-        Trait::Add(what) => {
-            // To give what another gave already takes nothing from them.
-            let what = NodesAndOwned { what, overwrite: true };
-            one_by_one(api, Endpoint::AddNodeTrait, &what, ("has", None), output).await
+/// Runs `trait`.
+pub(crate) async fn traits(api: &mut ApiClient, command: TraitCommand, output: Output) -> Result<()> {
+    match command {
+        TraitCommand::List { node } => list_traits(api, &node, output).await,
+        TraitCommand::Add(nodes) => {
+            // Adding a trait that another manager also added takes nothing from it.
+            let args = OwnedNodeListArgs { targets: nodes, overwrite: true };
+            write_one_by_one(api, Endpoint::AddNodeTrait, &args, ("has", None), output).await
         }
-        Trait::Remove { what, all: false } => {
-            let says = ("no longer has", Some(PassedOver::Absent("trait", &["trait_sources"])));
-            one_by_one(api, Endpoint::DeleteNodeTrait, &what, says, output).await
+        TraitCommand::Remove { what, all: false } => {
+            let texts = ("no longer has", Some(SkipRule::Absent("trait", &["trait_sources"])));
+            write_one_by_one(api, Endpoint::DeleteNodeTrait, &what, texts, output).await
         }
-        Trait::Remove { what, all: true } => remove_all(api, &what, output).await,
-        Trait::Suppress(what) => suppress(api, &what, true, output).await,
-        Trait::Unsuppress(what) => suppress(api, &what, false, output).await,
+        TraitCommand::Remove { what, all: true } => remove_all_traits(api, &what, output).await,
+        TraitCommand::Suppress(what) => set_suppressed(api, &what, true, output).await,
+        TraitCommand::Unsuppress(what) => set_suppressed(api, &what, false, output).await,
     }
 }
 
-/// `trait remove --all`.
-async fn remove_all(api: &mut Api, asked: &NodesAndOwned, output: Output) -> Result<()> {
-    let (nodes, rest) = asked.what.split();
-    if !rest.is_empty() {
-        return Err(Exit::Usage.because("--all takes every trait: name none"));
+/// Runs `trait remove --all`.
+async fn remove_all_traits(api: &mut ApiClient, args: &OwnedNodeListArgs, output: Output) -> Result<()> {
+    let (nodes, names) = args.targets.split();
+    if !names.is_empty() {
+        return Err(Exit::Usage.with_message("--all removes every trait: do not name any"));
     }
-    let nodes = Objects::of_kind(api, Kind::Node, &nodes, &asked.what.selection).await?;
-    let plan = async |_: &mut Api, node: &Object| {
-        let write = Kind::Node.write(Endpoint::DeleteNodeTraits, &node.name, &[])?;
-        let sentence = format!("{node}: all traits that operators gave are gone");
-        Ok(Step::of(write.overwriting(asked.overwrite), sentence))
+    let nodes = Targets::for_kind(api, KindArg::Node, &nodes, &args.targets.selection).await?;
+    let plan = async |_: &mut ApiClient, node: &TargetObject| {
+        let write = KindArg::Node.write_request(Endpoint::DeleteNodeTraits, &node.name, &[])?;
+        let sentence = format!("{node}: all traits that operators added are removed");
+        Ok(WritePlan::from_write(write.without_force(args.overwrite), sentence))
     };
-    each(api, &nodes, output, plan).await
+    run_batch(api, &nodes, output, plan).await
 }
 
-/// `role`.
-pub(crate) async fn role(api: &mut Api, what: Role, output: Output) -> Result<()> {
-    let (row, what, has, passes) = match what {
-        Role::Add(what) => (Endpoint::GiveNodeRoles, what, "has role", None),
-        Role::Remove(what) => {
-            (Endpoint::TakeNodeRoles, what, "no longer has role", Some(PassedOver::Absent("role", &["roles"])))
+/// Runs `role`.
+pub(crate) async fn role(api: &mut ApiClient, command: RoleCommand, output: Output) -> Result<()> {
+    let (row, args, text, skip) = match command {
+        RoleCommand::Add(what) => (Endpoint::GiveNodeRoles, what, "has role", None),
+        RoleCommand::Remove(what) => {
+            (Endpoint::TakeNodeRoles, what, "no longer has role", Some(SkipRule::Absent("role", &["roles"])))
         }
-        Role::Refresh(what) => {
-            // What an extension decides is no manager's.
-            let what = NodesAndOwned { what, overwrite: true };
-            (Endpoint::RefreshNodeRoles, what, "was decided again for role", None)
+        RoleCommand::Refresh(nodes) => {
+            // No manager owns what an extension decides.
+            let args = OwnedNodeListArgs { targets: nodes, overwrite: true };
+            (Endpoint::RefreshNodeRoles, args, "was evaluated again for role", None)
         }
     };
-    together(api, row, &what, ("roles", has, passes), output).await
+    write_in_one_request(api, row, &args, ("roles", text, skip), output).await
 }
 
 /// Assigns or unassigns tags by hand.
-pub(crate) async fn tags(api: &mut Api, what: &NodesAndOwned, assigns: bool, output: Output) -> Result<()> {
-    let (row, became, passes) = if assigns {
-        (Endpoint::AssignNodeTags, "assigned", Some(PassedOver::Present("tag", "assigned_tags")))
+pub(crate) async fn assign_tags(api: &mut ApiClient, args: &OwnedNodeListArgs, assigns: bool, output: Output) -> Result<()> {
+    let (row, text, skip) = if assigns {
+        (Endpoint::AssignNodeTags, "assigned", Some(SkipRule::Present("tag", "assigned_tags")))
     } else {
-        (Endpoint::UnassignNodeTags, "unassigned", Some(PassedOver::Absent("tag", &["tags", "assigned_tags"])))
+        (Endpoint::UnassignNodeTags, "unassigned", Some(SkipRule::Absent("tag", &["tags", "assigned_tags"])))
     };
-    together(api, row, what, ("tags", became, passes), output).await
+    write_in_one_request(api, row, args, ("tags", text, skip), output).await
 }
 
-/// What a verb passes over of the nodes that a selection found. Of a node that was named the same is a refusal: whoever named it meant it.
+/// Which names a command skips on nodes that a selection found. On a node that was named by the user, the same case is
+/// an error.
 #[derive(Clone, Copy, Debug)]
-enum PassedOver {
-    /// What the verb takes, called so, where none of these fields of a node lists it.
+enum SkipRule {
+    /// Skip a name that the command would remove, if none of these fields of the node lists it. The first value is the
+    /// noun to print.
     Absent(&'static str, &'static [&'static str]),
-    /// What the verb gives, called so, where this field lists it already.
+    /// Skip a name that the command would add, if this field of the node lists it already. The first value is the noun
+    /// to print.
     Present(&'static str, &'static str),
 }
 
-impl PassedOver {
-    /// Whether this is passed over of a node.
-    fn is(self, node: &Value, name: &str) -> bool {
+impl SkipRule {
+    /// Returns whether a name is skipped on a node.
+    fn should_skip(self, node: &Value, name: &str) -> bool {
         let lists = |field: &str| match node.get(field) {
-            Some(Value::Array(all)) => all.iter().any(|one| one.as_str() == Some(name)),
-            Some(Value::Object(all)) => all.contains_key(name),
+            Some(Value::Array(items)) => items.iter().any(|item| item.as_str() == Some(name)),
+            Some(Value::Object(map)) => map.contains_key(name),
             _ => false,
         };
         match self {
@@ -101,51 +104,51 @@ impl PassedOver {
         }
     }
 
-    /// What is said of a node of which these are passed over.
-    fn said(self, node: &Object, names: &[String]) -> String {
+    /// Returns the sentence about the skipped names of a node.
+    fn message(self, node: &TargetObject, names: &[String]) -> String {
         let names = names.join(", ");
         match self {
-            Self::Absent(what, _) => format!("{node} has no {what} {names}: nothing to take away"),
-            Self::Present(what, _) => format!("{node} has {what} {names} already"),
+            Self::Absent(noun, _) => format!("{node} has no {noun} {names}: nothing to remove"),
+            Self::Present(noun, _) => format!("{node} has {noun} {names} already"),
         }
     }
 }
 
-/// What is to be written of a node, of these names: none, with the sentence, where all are passed over.
-async fn left(
-    api: &mut Api,
-    (nodes, node): (&Objects, &Object),
+/// Returns the names to write to a node. If all of them are skipped, returns a plan without writes instead.
+async fn remaining_names(
+    api: &mut ApiClient,
+    (nodes, node): (&Targets, &TargetObject),
     names: &[String],
-    passes: Option<PassedOver>,
-) -> Result<ControlFlow<Step, Vec<String>>> {
-    let Some(passes) = passes.filter(|_| nodes.is_selected) else { return Ok(ControlFlow::Continue(names.to_vec())) };
-    let present = question::one(api, Kind::Node, &node.name).await?;
-    let (over, left): (Vec<String>, Vec<String>) = names.iter().cloned().partition(|name| passes.is(&present, name));
-    if left.is_empty() {
-        return Ok(ControlFlow::Break(Step::nothing(passes.said(node, &over), present)));
+    rule: Option<SkipRule>,
+) -> Result<ControlFlow<WritePlan, Vec<String>>> {
+    let Some(rule) = rule.filter(|_| nodes.is_selected) else { return Ok(ControlFlow::Continue(names.to_vec())) };
+    let present = read::read_one(api, KindArg::Node, &node.name).await?;
+    let (skipped, rest): (Vec<String>, Vec<String>) = names.iter().cloned().partition(|name| rule.should_skip(&present, name));
+    if rest.is_empty() {
+        return Ok(ControlFlow::Break(WritePlan::no_change(rule.message(node, &skipped), present)));
     }
-    if !over.is_empty() {
-        tell!("info: {}", passes.said(node, &over));
+    if !skipped.is_empty() {
+        errln!("info: {}", rule.message(node, &skipped));
     }
-    Ok(ControlFlow::Continue(left))
+    Ok(ControlFlow::Continue(rest))
 }
 
-/// What a command gives or takes, and from whom.
-async fn nodes_and_names(api: &mut Api, what: &NodesAndNames, word: &str) -> Result<(Objects, Vec<String>)> {
-    let (nodes, rest) = what.split();
-    let Some(first) = rest.first() else {
-        return Err(Exit::Usage.because(format!("which {word}? name the node, then the {word}")));
+/// Returns the nodes of a command, and the names to add or remove.
+async fn split_targets(api: &mut ApiClient, args: &NodeListArgs, word: &str) -> Result<(Targets, Vec<String>)> {
+    let (nodes, names) = args.split();
+    let Some(first) = names.first() else {
+        return Err(Exit::Usage.with_message(format!("which {word}? name the node, then the {word}")));
     };
-    // Beside a selection a node would be taken for one of the names.
-    if !what.selection.is_empty() && rest.len() > 1 && are_nodes(api, first).await? {
-        let sentence = format!("{first} is named, and others are selected: do one of them");
-        return Err(Exit::Usage.because(sentence));
+    // With a selection, a node in the command line would be taken for one of the names.
+    if !args.selection.is_empty() && names.len() > 1 && is_node_word(api, first).await? {
+        let sentence = format!("{first} is named and others are selected: use names or a selection, not both");
+        return Err(Exit::Usage.with_message(sentence));
     }
-    Ok((Objects::of_kind(api, Kind::Node, &nodes, &what.selection).await?, rest))
+    Ok((Targets::for_kind(api, KindArg::Node, &nodes, &args.selection).await?, names))
 }
 
-/// Whether a word names a node, or several with commas.
-async fn are_nodes(api: &mut Api, word: &str) -> Result<bool> {
+/// Returns whether a word names a node, or several separated by commas.
+async fn is_node_word(api: &mut ApiClient, word: &str) -> Result<bool> {
     if word.contains(',') {
         return Ok(true);
     }
@@ -155,241 +158,262 @@ async fn are_nodes(api: &mut Api, word: &str) -> Result<bool> {
     }
 }
 
-/// Several names in one request: of each node all or none.
-async fn together(
-    api: &mut Api,
+/// Writes all names in one request, so a node gets all of them or none.
+async fn write_in_one_request(
+    api: &mut ApiClient,
     row: Endpoint,
-    asked: &NodesAndOwned,
-    (word, has, passes): (&str, &str, Option<PassedOver>),
+    args: &OwnedNodeListArgs,
+    (field, text, skip): (&str, &str, Option<SkipRule>),
     output: Output,
 ) -> Result<()> {
-    let (nodes, names) = nodes_and_names(api, &asked.what, word).await?;
-    let plan = async |api: &mut Api, node: &Object| {
-        let names = match left(api, (&nodes, node), &names, passes).await? {
+    let (nodes, names) = split_targets(api, &args.targets, field).await?;
+    let plan = async |api: &mut ApiClient, node: &TargetObject| {
+        let names = match remaining_names(api, (&nodes, node), &names, skip).await? {
             ControlFlow::Continue(names) => names,
-            ControlFlow::Break(nothing) => return Ok(nothing),
+            ControlFlow::Break(step) => return Ok(step),
         };
-        let write = Kind::Node.write(row, &node.name, &[])?.json(&json!({word: names}));
-        Ok(Step::of(write.overwriting(asked.overwrite), format!("{node} {has} {}", names.join(", "))))
+        let write = KindArg::Node.write_request(row, &node.name, &[])?.with_json(&json!({field: names}));
+        Ok(WritePlan::from_write(write.without_force(args.overwrite), format!("{node} {text} {}", names.join(", "))))
     };
-    each(api, &nodes, output, plan).await
+    run_batch(api, &nodes, output, plan).await
 }
 
-/// Each trait is a request of its own.
-async fn one_by_one(
-    api: &mut Api,
+/// Writes each trait in its own request.
+async fn write_one_by_one(
+    api: &mut ApiClient,
     row: Endpoint,
-    asked: &NodesAndOwned,
-    (has, passes): (&str, Option<PassedOver>),
+    args: &OwnedNodeListArgs,
+    (text, skip): (&str, Option<SkipRule>),
     output: Output,
 ) -> Result<()> {
-    let (nodes, names) = nodes_and_names(api, &asked.what, "traits").await?;
-    let plan = async |api: &mut Api, node: &Object| {
-        let names = match left(api, (&nodes, node), &names, passes).await? {
+    let (nodes, names) = split_targets(api, &args.targets, "traits").await?;
+    let plan = async |api: &mut ApiClient, node: &TargetObject| {
+        let names = match remaining_names(api, (&nodes, node), &names, skip).await? {
             ControlFlow::Continue(names) => names,
-            ControlFlow::Break(nothing) => return Ok(nothing),
+            ControlFlow::Break(step) => return Ok(step),
         };
-        let write =
-            |name: &String| Kind::Node.write(row, &node.name, &[name]).map(|write| write.overwriting(asked.overwrite));
+        let write = |name: &String| {
+            KindArg::Node.write_request(row, &node.name, &[name]).map(|write| write.without_force(args.overwrite))
+        };
         let writes = names.iter().map(write);
-        let sentence = format!("{node} {has} {}", names.join(", "));
-        Ok(Step { writes: writes.collect::<Result<_>>()?, ..Step::nothing(sentence, Value::Null) })
+        let sentence = format!("{node} {text} {}", names.join(", "));
+        Ok(WritePlan { writes: writes.collect::<Result<_>>()?, ..WritePlan::no_change(sentence, Value::Null) })
     };
-    each(api, &nodes, output, plan).await
+    run_batch(api, &nodes, output, plan).await
 }
 
-async fn list_traits(api: &mut Api, node: &str, output: Output) -> Result<()> {
-    let object = question::one(api, Kind::Node, node).await?;
+/// Runs `trait list`: prints the traits of a node with their sources, and the suppressed traits.
+async fn list_traits(api: &mut ApiClient, node: &str, output: Output) -> Result<()> {
+    let object = read::read_one(api, KindArg::Node, node).await?;
     let sources = object.get("trait_sources").cloned().unwrap_or_default();
-    let given = || sources.as_object().into_iter().flatten();
+    let entries = || sources.as_object().into_iter().flatten();
     let suppressed = || object.get("suppressed_traits").and_then(Value::as_array).into_iter().flatten();
     let shown = || {
-        let given = given().map(|(name, from)| vec![name.clone(), cell(Some(from))]);
-        let left_out = suppressed().map(|name| vec![cell(Some(name)), "suppressed".to_owned()]);
-        table(&["trait", "from"], given.chain(left_out))
+        let rows = entries().map(|(name, from)| vec![name.clone(), cell_text(Some(from))]);
+        let suppressed_rows = suppressed().map(|name| vec![cell_text(Some(name)), "suppressed".to_owned()]);
+        table(&["trait", "from"], rows.chain(suppressed_rows))
     };
-    question::print_list(&sources, ("trait", given().map(|(name, _)| name.as_str())), shown, output)
+    read::print_list(&sources, ("trait", entries().map(|(name, _)| name.as_str())), shown, output)
 }
 
-/// Adds traits to those that are suppressed, or takes them out.
-async fn suppress(api: &mut Api, asked: &NodesAndOwned, is_more: bool, output: Output) -> Result<()> {
-    let (nodes, names) = nodes_and_names(api, &asked.what, "traits").await?;
-    let plan = async |api: &mut Api, node: &Object| {
-        let object = question::one(api, Kind::Node, &node.name).await?;
+/// Adds traits to the suppressed traits of each node, or removes them.
+async fn set_suppressed(api: &mut ApiClient, args: &OwnedNodeListArgs, adds: bool, output: Output) -> Result<()> {
+    let (nodes, names) = split_targets(api, &args.targets, "traits").await?;
+    let plan = async |api: &mut ApiClient, node: &TargetObject| {
+        let object = read::read_one(api, KindArg::Node, &node.name).await?;
         let present = object.get("suppressed_traits").and_then(Value::as_array).into_iter().flatten();
-        let mut all: Vec<String> = present.filter_map(Value::as_str).map(str::to_owned).collect();
-        let missing: Vec<&str> = names.iter().filter(|name| !all.contains(name)).map(String::as_str).collect();
-        if !is_more && !missing.is_empty() {
+        let mut suppressed: Vec<String> = present.filter_map(Value::as_str).map(str::to_owned).collect();
+        let missing: Vec<&str> = names.iter().filter(|name| !suppressed.contains(name)).map(String::as_str).collect();
+        if !adds && !missing.is_empty() {
             let sentence = format!("{node}: {} is not suppressed", missing.join(", "));
             if !nodes.is_selected {
-                return Err(Exit::NotFound.because(sentence));
+                return Err(Exit::NotFound.with_message(sentence));
             }
             if missing.len() == names.len() {
-                return Ok(Step::nothing(sentence, object));
+                return Ok(WritePlan::no_change(sentence, object));
             }
-            tell!("info: {sentence}");
+            errln!("info: {sentence}");
         }
-        all.retain(|name| !names.contains(name));
-        if is_more {
-            all.extend(names.iter().cloned());
-            all.sort();
+        suppressed.retain(|name| !names.contains(name));
+        if adds {
+            suppressed.extend(names.iter().cloned());
+            suppressed.sort();
         }
-        let sentence = if all.is_empty() { "nothing".to_owned() } else { all.join(", ") };
-        // The whole list, unless someone else wrote meanwhile.
-        let write = edit(node, &json!({"suppressed_traits": all}))?.if_still_at(question::revision(&object));
-        let write = write.overwriting(asked.overwrite);
-        Ok(Step::of(write, format!("{node}: suppressed {sentence}")))
+        let listed = if suppressed.is_empty() { "nothing".to_owned() } else { suppressed.join(", ") };
+        // Replaces the whole list, so it fails if another client has written since the read.
+        let write = node_patch(node, &json!({"suppressed_traits": suppressed}))?.if_revision(read::object_revision(&object));
+        let write = write.without_force(args.overwrite);
+        Ok(WritePlan::from_write(write, format!("{node}: suppressed {listed}")))
     };
-    each(api, &nodes, output, plan).await
+    run_batch(api, &nodes, output, plan).await
 }
 
-/// `node`.
-pub(crate) async fn node(api: &mut Api, what: NodeVerb, reason: Option<&str>, output: Output) -> Result<()> {
-    match what {
-        NodeVerb::Park { nodes, release_primary } => {
-            // Also of a node that is parked already what it holds is given away.
+/// Runs `node`.
+pub(crate) async fn node(api: &mut ApiClient, command: NodeCommand, reason: Option<&str>, output: Output) -> Result<()> {
+    match command {
+        NodeCommand::Park { nodes, release_primary } => {
+            // With `--release-primary`, a parked node is written too, to give away its primaries.
             let already = (!release_primary).then_some("parked already");
             let mut fields = json!({"parked": true});
-            // Without one, that of a node that is parked already stays.
+            // Without a reason, a parked node keeps its reason.
             if let Some(reason) = reason {
                 fields["maintenance_reason"] = reason.into();
             }
-            set(api, &nodes, Becoming { fields, is: "parked", already, release_primary }, output).await
+            set_fields(
+                api,
+                &nodes,
+                FieldUpdate { fields, state_text: "parked", unchanged_text: already, should_release_primary: release_primary },
+                output,
+            )
+            .await
         }
-        NodeVerb::Unpark(nodes) => {
+        NodeCommand::Unpark(nodes) => {
             let already = Some("not parked");
-            let is = "no longer parked";
+            let state = "no longer parked";
             let fields = json!({"parked": false});
-            set(api, &nodes, Becoming { fields, is, already, release_primary: false }, output).await
+            set_fields(
+                api,
+                &nodes,
+                FieldUpdate { fields, state_text: state, unchanged_text: already, should_release_primary: false },
+                output,
+            )
+            .await
         }
-        NodeVerb::Hold { nodes, until, duration } => {
-            let until = end(until.as_deref(), duration)?;
+        NodeCommand::Hold { nodes, until, duration } => {
+            let until = hold_end(until.as_deref(), duration)?;
             if until.is_none() && reason.is_none() {
-                let sentence = "say why they are held, or until when: --reason TEXT, --until TIME or --for DURATION";
-                return Err(Exit::Usage.because(sentence));
+                let sentence = "a hold needs a reason or an end: --reason TEXT, --until TIME or --for DURATION";
+                return Err(Exit::Usage.with_message(sentence));
             }
             let held = until.as_ref().map_or_else(|| "held".to_owned(), |end| format!("held until {end}"));
-            // What is not said now takes away what an earlier hold said.
+            // Omitted fields are sent as null, so they remove those of an earlier hold.
             let fields = json!({"hold": {"until": until, "reason": reason}});
-            let held = Becoming { fields, is: &held, already: None, release_primary: false };
-            set(api, &nodes, held, output).await
+            let held = FieldUpdate { fields, state_text: &held, unchanged_text: None, should_release_primary: false };
+            set_fields(api, &nodes, held, output).await
         }
-        NodeVerb::Unhold(nodes) => {
+        NodeCommand::Unhold(nodes) => {
             let already = Some("not held");
-            let is = "no longer held";
+            let state = "no longer held";
             let fields = json!({"hold": null});
-            set(api, &nodes, Becoming { fields, is, already, release_primary: false }, output).await
+            set_fields(
+                api,
+                &nodes,
+                FieldUpdate { fields, state_text: state, unchanged_text: already, should_release_primary: false },
+                output,
+            )
+            .await
         }
-        NodeVerb::Move { mut words, out, selection, overwrite } => {
+        NodeCommand::Move { mut words, out, selection, overwrite } => {
             let group = if out { None } else { words.pop() };
             if group.as_ref().is_none_or(|group| !group.contains('/')) && !out {
-                let sentence = "where to? name the group last, as CLUSTER/GROUP, or say --out";
-                return Err(Exit::Usage.because(sentence));
+                let sentence = "no target group: name it last, as CLUSTER/GROUP, or use --out";
+                return Err(Exit::Usage.with_message(sentence));
             }
-            let nodes = Nodes { names: words, selection, overwrite };
-            move_into(api, &nodes, group.as_deref().map(|group| Kind::Nodegroup.bare(group)), output).await
+            let nodes = NodeFieldArgs { names: words, selection, overwrite };
+            move_nodes(api, &nodes, group.as_deref().map(|group| KindArg::Nodegroup.bare_name(group)), output).await
         }
-        NodeVerb::Rename { node, name } => rename(api, &node, &name, output).await,
+        NodeCommand::Rename { node, name } => rename_node(api, &node, &name, output).await,
     }
 }
 
-/// What a verb makes of each node.
-struct Becoming<'a> {
-    /// The fields that it sets, and to what.
+/// A change that is made to each node.
+struct FieldUpdate<'a> {
+    /// The fields to set, with their values.
     fields: Value,
-    /// What the node is then.
-    is: &'a str,
-    /// What is said of a node that is so already, of which nothing is written.
-    already: Option<&'static str>,
-    /// Whether what the node holds as primary is given to the next one.
-    release_primary: bool,
+    /// The node's new state, for the printed sentence.
+    state_text: &'a str,
+    /// The text for a node that already has these values and so is not written. `None` if the node is written anyway.
+    unchanged_text: Option<&'static str>,
+    /// True if the node's primaries move to the next node.
+    should_release_primary: bool,
 }
 
-/// Makes the same of each node.
-async fn set(api: &mut Api, what: &Nodes, becomes: Becoming<'_>, output: Output) -> Result<()> {
-    let nodes = Objects::of_kind(api, Kind::Node, &what.names, &what.selection).await?;
-    let plan = async |api: &mut Api, node: &Object| {
-        if let Some(already) = becomes.already {
-            let present = question::one(api, Kind::Node, &node.name).await?;
-            let mut fields = becomes.fields.as_object().into_iter().flatten();
-            if fields.all(|(field, value)| is_so(&present, field, value)) {
-                return Ok(Step::nothing(format!("{node} is {already}"), present));
+/// Makes the changes of a [`FieldUpdate`] to each node.
+async fn set_fields(api: &mut ApiClient, args: &NodeFieldArgs, update: FieldUpdate<'_>, output: Output) -> Result<()> {
+    let nodes = Targets::for_kind(api, KindArg::Node, &args.names, &args.selection).await?;
+    let plan = async |api: &mut ApiClient, node: &TargetObject| {
+        if let Some(already) = update.unchanged_text {
+            let current = read::read_one(api, KindArg::Node, &node.name).await?;
+            let mut fields = update.fields.as_object().into_iter().flatten();
+            if fields.all(|(field, value)| has_value(&current, field, value)) {
+                return Ok(WritePlan::no_change(format!("{node} is {already}"), current));
             }
         }
-        let write = edit(node, &becomes.fields)?;
-        let write = if becomes.release_primary { write.with_term("release_primary=true") } else { write };
-        Ok(Step::of(write.overwriting(what.overwrite), format!("{node} is {}", becomes.is)))
+        let write = node_patch(node, &update.fields)?;
+        let write = if update.should_release_primary { write.with_query("release_primary=true") } else { write };
+        Ok(WritePlan::from_write(write.without_force(args.overwrite), format!("{node} is {}", update.state_text)))
     };
-    each(api, &nodes, output, plan).await
+    run_batch(api, &nodes, output, plan).await
 }
 
-/// Whether a field of a node is what it is set to: a text is that text, and anything else is there or is not.
-fn is_so(node: &Value, field: &str, value: &Value) -> bool {
+/// Returns whether a field of a node already has the value. Texts are compared; for other values only being set or
+/// unset counts.
+fn has_value(node: &Value, field: &str, value: &Value) -> bool {
     let present = node.get(field).unwrap_or(&Value::Null);
-    if value.is_string() { present == value } else { is_said(present) == is_said(value) }
+    if value.is_string() { present == value } else { is_set(present) == is_set(value) }
 }
 
-/// A change of a node's own fields.
-fn edit(node: &Object, fields: &Value) -> Result<Write> {
-    Ok(Kind::Node.write(Endpoint::PatchNode, &node.name, &[])?.json(fields))
+/// Builds a change of a node's own fields.
+fn node_patch(node: &TargetObject, fields: &Value) -> Result<WriteRequest> {
+    Ok(KindArg::Node.write_request(Endpoint::PatchNode, &node.name, &[])?.with_json(fields))
 }
 
-/// The end of a hold that was said, as it was written or as a time in UTC; none for one without an end.
-fn end(until: Option<&str>, duration: Option<u64>) -> Result<Option<String>> {
+/// Returns the end of a hold: the given text, or the UTC time after the duration. `None` if the hold has no end.
+fn hold_end(until: Option<&str>, duration: Option<u64>) -> Result<Option<String>> {
     let now = Timestamp::now();
     let now_ms = u64::try_from(now.as_millisecond()).unwrap_or_default();
     match (until, duration) {
         (None, None) => Ok(None),
-        (Some(text), _) => match stemma_core::time::read(text) {
+        (Some(text), _) => match stemma_core::time::parse(text) {
             Ok(end) if end > now_ms => Ok(Some(text.to_owned())),
-            Ok(_) => Err(Exit::Usage.because("--until is over already")),
-            Err(why) => Err(Exit::Usage.because(format!("--until {why}"))),
+            Ok(_) => Err(Exit::Usage.with_message("--until is in the past")),
+            Err(error) => Err(Exit::Usage.with_message(format!("--until {error}"))),
         },
         (None, Some(seconds)) => {
             let end = i64::try_from(seconds).ok().map(SignedDuration::from_secs);
             let end = end.and_then(|length| now.checked_add(length).ok());
-            let end = end.ok_or_else(|| Exit::Usage.because("--for leads past the end of all time: say less"))?;
+            let end = end.ok_or_else(|| Exit::Usage.with_message("--for is too long: give a shorter duration"))?;
             Ok(Some(end.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()))
         }
     }
 }
 
 /// Moves each node into a group, or out of its own.
-async fn move_into(api: &mut Api, what: &Nodes, group: Option<&str>, output: Output) -> Result<()> {
-    let nodes = Objects::of_kind(api, Kind::Node, &what.names, &what.selection).await?;
-    let plan = async |api: &mut Api, node: &Object| {
-        let object = question::one(api, Kind::Node, &node.name).await?;
-        let before = object.get("nodegroup").and_then(Value::as_str);
-        let (from, to) = (before.unwrap_or("no group"), group.unwrap_or("no group"));
-        if before == group {
+async fn move_nodes(api: &mut ApiClient, args: &NodeFieldArgs, group: Option<&str>, output: Output) -> Result<()> {
+    let nodes = Targets::for_kind(api, KindArg::Node, &args.names, &args.selection).await?;
+    let plan = async |api: &mut ApiClient, node: &TargetObject| {
+        let object = read::read_one(api, KindArg::Node, &node.name).await?;
+        let current = object.get("nodegroup").and_then(Value::as_str);
+        let (from, to) = (current.unwrap_or("no group"), group.unwrap_or("no group"));
+        if current == group {
             let sentence = format!("{node} is in {to} already");
-            return Ok(Step::nothing(sentence, object));
+            return Ok(WritePlan::no_change(sentence, object));
         }
-        let write = edit(node, &json!({"nodegroup": group}))?.if_still_at(question::revision(&object));
-        let write = write.overwriting(what.overwrite);
-        let note = leaves(&object, before, group);
-        Ok(Step { note, ..Step::of(write, format!("{node} moved from {from} to {to}")) })
+        let write = node_patch(node, &json!({"nodegroup": group}))?.if_revision(read::object_revision(&object));
+        let write = write.without_force(args.overwrite);
+        let note = leave_note(&object, current, group);
+        Ok(WritePlan { note, ..WritePlan::from_write(write, format!("{node} moved from {from} to {to}")) })
     };
-    each(api, &nodes, output, plan).await
+    run_batch(api, &nodes, output, plan).await
 }
 
-/// What it means for a node to leave its cluster; none where it stays in it.
-fn leaves(node: &Value, before: Option<&str>, group: Option<&str>) -> Option<String> {
+/// Returns the consequences for a node that leaves its cluster, or `None` if it stays in it.
+fn leave_note(node: &Value, current: Option<&str>, group: Option<&str>) -> Option<String> {
     let cluster = |group: Option<&str>| Some(group?.split_once('/')?.0.to_owned());
-    let left = cluster(before).filter(|left| cluster(group).as_ref() != Some(left))?;
+    let old_cluster = cluster(current).filter(|left| cluster(group).as_ref() != Some(left))?;
     let primaries = node.get("primary_tags").filter(|tags| tags.as_array().is_some_and(|tags| !tags.is_empty()));
-    let gives_back = primaries
-        .map_or_else(String::new, |tags| format!(" it gives back its primaries there ({}), and", cell(Some(tags))));
-    Some(format!("leaves cluster {left}:{gives_back} nothing is drained before it goes"))
+    let note =
+        primaries.map_or_else(String::new, |tags| format!(" it gives back its primaries there ({}), and", cell_text(Some(tags))));
+    Some(format!("leaves cluster {old_cluster}:{note} nothing is drained before it leaves"))
 }
 
-/// Gives a node another name, unless someone else wrote it meanwhile.
-async fn rename(api: &mut Api, node: &str, name: &str, output: Output) -> Result<()> {
-    let object = question::one(api, Kind::Node, node).await?;
-    let write = Kind::Node.write(Endpoint::PatchNode, node, &[])?.json(&json!({"name": name}));
-    let answer = api.send(write.if_still_at(question::revision(&object))).await?;
-    let sentence = format!("node {} is called {name}", question::name(Kind::Node, &object));
-    Done { kind: "node", name, sentence, answer }.say(api, output).await
+/// Renames a node. Fails if another client has written it since the read.
+async fn rename_node(api: &mut ApiClient, node: &str, name: &str, output: Output) -> Result<()> {
+    let object = read::read_one(api, KindArg::Node, node).await?;
+    let write = KindArg::Node.write_request(Endpoint::PatchNode, node, &[])?.with_json(&json!({"name": name}));
+    let answer = api.send(write.if_revision(read::object_revision(&object))).await?;
+    let sentence = format!("node {} is called {name}", read::object_name(KindArg::Node, &object));
+    WriteReport { kind: "node", name, sentence, answer }.print(api, output).await
 }
 
 #[cfg(test)]
@@ -397,26 +421,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hold_ends_at_a_time_to_come() {
-        assert_eq!(end(None, None).unwrap(), None);
-        assert_eq!(end(Some("2999-01-02T03:04:05+01:00"), None).unwrap().unwrap(), "2999-01-02T03:04:05+01:00");
-        assert_eq!(end(Some("9999-12-31T23:59:59Z"), None).unwrap().unwrap(), "9999-12-31T23:59:59Z");
-        assert!(end(None, Some(7_200)).unwrap().is_some());
+    fn hold_end_rejects_past_time() {
+        assert_eq!(hold_end(None, None).unwrap(), None);
+        assert_eq!(hold_end(Some("2999-01-02T03:04:05+01:00"), None).unwrap().unwrap(), "2999-01-02T03:04:05+01:00");
+        assert_eq!(hold_end(Some("9999-12-31T23:59:59Z"), None).unwrap().unwrap(), "9999-12-31T23:59:59Z");
+        assert!(hold_end(None, Some(7_200)).unwrap().is_some());
         for (until, duration, told) in [
-            (Some("2001-01-01T00:00:00Z"), None, "--until is over already"),
+            (Some("2001-01-01T00:00:00Z"), None, "--until is in the past"),
             (Some("tomorrow"), None, "--until \"tomorrow\" is no time"),
             (Some("2999-12-31T23:59:60Z"), None, "--until \"2999-12-31T23:59:60Z\" is no time"),
             (Some("2999-12-31T23:59:59+25:00"), None, "--until \"2999-12-31T23:59:59+25:00\" is no time"),
-            (None, Some(u64::MAX), "--for leads past the end of all time"),
+            (None, Some(u64::MAX), "--for is too long: give a shorter duration"),
         ] {
-            let error = end(until, duration).unwrap_err().to_string();
+            let error = hold_end(until, duration).unwrap_err().to_string();
             assert!(error.starts_with(told), "{error}");
         }
     }
 
-    /// Ironic's `PUT …/maintenance` of a node in maintenance gives it another reason.
+    /// Ironic's `PUT …/maintenance` on a node in maintenance replaces its reason.
     #[test]
-    fn y05_a_node_that_is_parked_for_another_reason_is_written() {
+    fn y05_has_value_is_false_when_reason_differs() {
         let parked = json!({"parked": true, "maintenance_reason": "disk", "hold": null});
         for (field, value, expected) in [
             ("parked", json!(true), true),
@@ -425,45 +449,41 @@ mod tests {
             ("maintenance_reason", json!("fan"), false),
             ("hold", Value::Null, true),
         ] {
-            assert_eq!(is_so(&parked, field, &value), expected, "{field} {value}");
+            assert_eq!(has_value(&parked, field, &value), expected, "{field} {value}");
         }
-        assert!(!is_so(&json!({"parked": false}), "maintenance_reason", &json!("fan")));
+        assert!(!has_value(&json!({"parked": false}), "maintenance_reason", &json!("fan")));
     }
 
     #[test]
-    fn y09_what_a_selected_node_has_not_is_not_taken_and_what_it_has_is_not_given() {
+    fn y09_skip_rule_skips_selected_node_when_nothing_changes() {
         let node = json!({"trait_sources": {"CUSTOM_A": ["operator"]}, "tags": ["db"], "assigned_tags": ["old"]});
-        let (taken, given) =
-            (PassedOver::Absent("tag", &["tags", "assigned_tags"]), PassedOver::Present("tag", "assigned_tags"));
+        let (taken, given) = (SkipRule::Absent("tag", &["tags", "assigned_tags"]), SkipRule::Present("tag", "assigned_tags"));
         for (passes, name, expected) in [
-            (PassedOver::Absent("trait", &["trait_sources"]), "CUSTOM_A", false),
-            (PassedOver::Absent("trait", &["trait_sources"]), "CUSTOM_B", true),
+            (SkipRule::Absent("trait", &["trait_sources"]), "CUSTOM_A", false),
+            (SkipRule::Absent("trait", &["trait_sources"]), "CUSTOM_B", true),
             (taken, "db", false),
             (taken, "old", false),
             (taken, "web", true),
             (given, "old", true),
             (given, "db", false),
         ] {
-            assert_eq!(passes.is(&node, name), expected, "{passes:?} {name}");
+            assert_eq!(passes.should_skip(&node, name), expected, "{passes:?} {name}");
         }
-        let (s1, names) = (Object { kind: "node", name: "s1".to_owned() }, ["a".to_owned(), "b".to_owned()]);
-        assert_eq!(taken.said(&s1, &names), "node s1 has no tag a, b: nothing to take away");
-        assert_eq!(given.said(&s1, &names), "node s1 has tag a, b already");
+        let (s1, names) = (TargetObject { kind: "node", name: "s1".to_owned() }, ["a".to_owned(), "b".to_owned()]);
+        assert_eq!(taken.message(&s1, &names), "node s1 has no tag a, b: nothing to remove");
+        assert_eq!(given.message(&s1, &names), "node s1 has tag a, b already");
     }
 
     #[test]
-    fn a_node_that_leaves_its_cluster_gives_its_primaries_back_and_is_not_drained() {
+    fn leave_note_mentions_primaries_when_node_leaves_cluster() {
         let node = json!({"primary_tags": ["mysql"]});
-        let told = leaves(&node, Some("eu/db"), Some("us/db")).unwrap();
+        let told = leave_note(&node, Some("eu/db"), Some("us/db")).unwrap();
+        assert_eq!(told, "leaves cluster eu: it gives back its primaries there (mysql), and nothing is drained before it leaves");
         assert_eq!(
-            told,
-            "leaves cluster eu: it gives back its primaries there (mysql), and nothing is drained before it goes"
+            leave_note(&json!({}), Some("eu/db"), None).unwrap(),
+            "leaves cluster eu: nothing is drained before it leaves"
         );
-        assert_eq!(
-            leaves(&json!({}), Some("eu/db"), None).unwrap(),
-            "leaves cluster eu: nothing is drained before it goes"
-        );
-        assert_eq!(leaves(&node, Some("eu/db"), Some("eu/web")), None);
-        assert_eq!(leaves(&node, None, Some("eu/web")), None);
+        assert_eq!(leave_note(&node, Some("eu/db"), Some("eu/web")), None);
+        assert_eq!(leave_note(&node, None, Some("eu/web")), None);
     }
 }

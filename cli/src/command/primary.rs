@@ -1,61 +1,63 @@
-//! Who holds the tags of a cluster as primary: shown, and set.
+//! Shows and sets the node that holds each tag of a cluster as primary.
 
 use anyhow::{Error, Result};
 use serde_json::{Value, json};
 use stemma_wire::endpoint::Endpoint;
 
-use crate::api::Api;
-use crate::args::{Kind, Output, Primary};
-use crate::command::done::Done;
-use crate::command::question;
+use crate::api::ApiClient;
+use crate::args::{KindArg, Output, PrimaryCommand};
+use crate::command::read;
+use crate::command::report::WriteReport;
 use crate::exit::Exit;
-use crate::output::{cell, since, table};
+use crate::output::{cell_text, table, time_with_age};
 
-/// `primary`.
-pub(crate) async fn primary(api: &mut Api, what: Primary, output: Output) -> Result<()> {
-    match what {
-        Primary::Show { cluster, tag } => show(api, &cluster, tag.as_deref(), output).await,
-        Primary::Set { cluster, tag, node } => {
-            let node = Kind::Node.bare(&node);
-            let write = Kind::Cluster.write(Endpoint::ChoosePrimary, &cluster, &[&tag])?;
-            let answer = match api.send(write.json(&json!({"node": node}))).await {
-                Err(error) => return Err(of_cluster(api, &cluster, error).await),
+/// Runs `primary`.
+pub(crate) async fn primary(api: &mut ApiClient, command: PrimaryCommand, output: Output) -> Result<()> {
+    match command {
+        PrimaryCommand::Show { cluster, tag } => show_primaries(api, &cluster, tag.as_deref(), output).await,
+        PrimaryCommand::Set { cluster, tag, node } => {
+            let node = KindArg::Node.bare_name(&node);
+            let write = KindArg::Cluster.write_request(Endpoint::ChoosePrimary, &cluster, &[&tag])?;
+            let answer = match api.send(write.with_json(&json!({"node": node}))).await {
+                Err(error) => return Err(cluster_error(api, &cluster, error).await),
                 Ok(answer) => answer,
             };
-            let sentence = format!("node {node} holds {tag} of cluster {} as primary", Kind::Cluster.bare(&cluster));
-            Done { kind: "primary", name: &tag, sentence, answer }.say(api, output).await
+            let sentence = format!("node {node} holds {tag} of cluster {} as primary", KindArg::Cluster.bare_name(&cluster));
+            WriteReport { kind: "primary", name: &tag, sentence, answer }.print(api, output).await
         }
     }
 }
 
-async fn show(api: &mut Api, cluster: &str, tag: Option<&str>, output: Output) -> Result<()> {
-    let path = Kind::Cluster.path_of(Endpoint::ListPrimaries, cluster, &[])?;
+/// Runs `primary show`: prints the primaries of a cluster, or that of one tag.
+async fn show_primaries(api: &mut ApiClient, cluster: &str, tag: Option<&str>, output: Output) -> Result<()> {
+    let path = KindArg::Cluster.endpoint_path(Endpoint::ListPrimaries, cluster, &[])?;
     let list = match api.get(&path).await {
-        Err(error) => return Err(of_cluster(api, cluster, error).await),
+        Err(error) => return Err(cluster_error(api, cluster, error).await),
         Ok(list) => list,
     };
-    let rows: Vec<&Value> = question::items(&list).filter(|row| tag.is_none_or(|tag| tag_of(row) == tag)).collect();
+    let rows: Vec<&Value> = read::items(&list).filter(|row| tag.is_none_or(|tag| row_tag(row) == tag)).collect();
     let value = match (tag, rows.first()) {
         (Some(tag), None) => {
-            let sentence = format!("cluster {} has no tag {tag:?} with a primary", Kind::Cluster.bare(cluster));
-            return Err(Exit::NotFound.because(sentence));
+            let sentence = format!("cluster {} has no tag {tag:?} with a primary", KindArg::Cluster.bare_name(cluster));
+            return Err(Exit::NotFound.with_message(sentence));
         }
         (Some(_), Some(row)) => (*row).clone(),
         (None, _) => list.clone(),
     };
-    let names = rows.iter().map(|row| tag_of(row));
-    question::print_list(&value, ("primary", names), || shown(&rows), output)
+    let names = rows.iter().map(|row| row_tag(row));
+    read::print_list(&value, ("primary", names), || primary_table(&rows), output)
 }
 
-/// Who holds the tags of a cluster, by rows of its list.
-pub(crate) fn shown(rows: &[&Value]) -> String {
+/// Returns the table of a cluster's primaries.
+pub(crate) fn primary_table(rows: &[&Value]) -> String {
     table(&["tag", "node", "parked", "why", "since"], rows.iter().map(|row| columns(row)))
 }
 
-fn tag_of(row: &Value) -> &str {
+fn row_tag(row: &Value) -> &str {
     row.get("tag").and_then(Value::as_str).unwrap_or_default()
 }
 
+/// Returns the cells of a primary, with the reason why its node holds the tag.
 fn columns(row: &Value) -> Vec<String> {
     let text = |field: &str| row.get(field).and_then(Value::as_str);
     let why = match (text("chosen_by"), text("named")) {
@@ -67,12 +69,22 @@ fn columns(row: &Value) -> Vec<String> {
         (Some(_), None) => "-".to_owned(),
         (None, None) => "nobody has the tag, or all who have it are parked".to_owned(),
     };
-    vec![cell(row.get("tag")), cell(row.get("node")), cell(row.get("parked")), why, since(row.get("since"))]
+    vec![
+        cell_text(row.get("tag")),
+        cell_text(row.get("node")),
+        cell_text(row.get("parked")),
+        why,
+        time_with_age(row.get("since")),
+    ]
 }
 
-/// An error, with the cluster that may have been meant where there is none of that name.
-async fn of_cluster(api: &mut Api, cluster: &str, error: Error) -> Error {
-    if Exit::of(&error) == Exit::NotFound { question::nearest(api, Kind::Cluster, cluster, error).await } else { error }
+/// Returns the error. If it means that the cluster does not exist, a similar name is added as a suggestion.
+async fn cluster_error(api: &mut ApiClient, cluster: &str, error: Error) -> Error {
+    if Exit::from_error(&error) == Exit::NotFound {
+        read::with_suggestion(api, KindArg::Cluster, cluster, error).await
+    } else {
+        error
+    }
 }
 
 #[cfg(test)]
@@ -80,8 +92,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn x07_a_primary_is_shown_with_the_reason_why_its_node_holds_it() {
-        let row = |node, chosen_by, named| json!({"tag": "db", "node": node, "parked": false, "chosen_by": chosen_by, "named": named});
+    fn x07_primary_table_shows_reason() {
+        let row =
+            |node, chosen_by, named| json!({"tag": "db", "node": node, "parked": false, "chosen_by": chosen_by, "named": named});
         for (row, why) in [
             (row(Some("a"), Some("cluster"), Some("a")), "the cluster names it"),
             (row(Some("a"), Some("choice"), None), "it was chosen"),

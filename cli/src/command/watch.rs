@@ -1,7 +1,7 @@
-//! `get --watch`: the list, then what changes of it, each with the time in UTC at which that was seen.
+//! `get --watch`: prints the list, then its changes, each with the UTC time at which it was seen.
 //!
-//! An event says that something changed; the list is then asked for again and compared, object by object, since what an object
-//! inherits changes without it. A controller that is away for a while is said once and asked again.
+//! An event only triggers a new read of the list, which is then compared object by object. Inherited values change
+//! without an event of the object. If the controller is unreachable, one warning is printed and the reads are retried.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -14,105 +14,109 @@ use stemma_wire::endpoint::Endpoint;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::{sleep, timeout};
 
-use crate::api::Api;
-use crate::args::{Filter, Kind, Output};
-use crate::command::question::{self, name, objects};
+use crate::api::ApiClient;
+use crate::args::{FilterArgs, KindArg, Output};
+use crate::command::read::{self, object_name, read_objects};
 use crate::output::printable;
 
-/// How long to wait for more of what changes together.
-const TOGETHER: Duration = Duration::from_secs(1);
-/// The list is asked for after so long at the latest: not everything that it shows has events.
-const AT_LEAST: Duration = Duration::from_secs(5);
+/// How long to wait for further changes that belong together.
+const SETTLE_DELAY: Duration = Duration::from_secs(1);
+/// Maximum time between two reads of the list. Not everything in it has events.
+const MAX_POLL_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What is watched, and how it is shown.
-pub(crate) struct Watched<'a> {
-    pub(crate) kind: Kind,
+/// The watched objects and their format.
+pub(crate) struct WatchOptions<'a> {
+    pub(crate) kind: KindArg,
     pub(crate) names: &'a [String],
-    pub(crate) filter: &'a Filter,
+    pub(crate) filter: &'a FilterArgs,
     pub(crate) output: Output,
 }
 
-/// Prints the list, and then each change until Ctrl-C, which ends it well.
+/// Prints the list, and then each change until Ctrl-C, which is a success.
 ///
 /// # Errors
-/// As `get`, for the first list; later only when standard output is gone.
-pub(crate) async fn watch(api: &mut Api, watched: Watched<'_>) -> Result<()> {
+/// As `get`, for the first list. Later only if standard output is closed.
+pub(crate) async fn watch(api: &mut ApiClient, options: WatchOptions<'_>) -> Result<()> {
     tokio::select! {
         interrupted = tokio::signal::ctrl_c() => Ok(interrupted?),
-        ended = follow(api, &watched) => ended,
+        ended = follow_events(api, &options) => ended,
     }
 }
 
-async fn follow(api: &mut Api, watched: &Watched<'_>) -> Result<()> {
-    let (notify, mut noticed) = unbounded_channel();
-    let class = if watched.kind == Kind::Node { "" } else { "?class=object" };
-    let mut events = api.events(format!("{}{class}", Endpoint::WatchEvents.path(&[])), None).quietly();
-    // Where there are none the list is asked for all the same.
+/// Prints the list and its changes. Each event of the controller triggers a new read of the list.
+async fn follow_events(api: &mut ApiClient, options: &WatchOptions<'_>) -> Result<()> {
+    let (notify, mut wakeups) = unbounded_channel();
+    let class = if options.kind == KindArg::Node { "" } else { "?class=object" };
+    let mut events = api.events(format!("{}{class}", Endpoint::WatchEvents.path(&[])), None).without_warnings();
+    // If the events can't be followed, the list is still read at intervals. So this future never ends.
     let following = async {
         drop(events.follow(move |_| Ok(notify.send(())?)).await);
         pending().await
     };
     tokio::select! {
-        ended = lists(api, watched, &mut noticed) => ended,
+        ended = print_lists(api, options, &mut wakeups) => ended,
         ended = following => ended,
     }
 }
 
-async fn lists(api: &mut Api, watched: &Watched<'_>, noticed: &mut UnboundedReceiver<()>) -> Result<()> {
-    let Watched { kind, names, filter, output } = *watched;
-    let mut known: BTreeMap<String, Value> = BTreeMap::new();
+/// Prints the list, then the differences from the previous list after each read. The list is read after each wakeup,
+/// and at the latest after [`MAX_POLL_INTERVAL`].
+async fn print_lists(api: &mut ApiClient, options: &WatchOptions<'_>, wakeups: &mut UnboundedReceiver<()>) -> Result<()> {
+    let WatchOptions { kind, names, filter, output } = *options;
+    let mut previous: BTreeMap<String, Value> = BTreeMap::new();
     let mut is_first = true;
-    let mut is_away = false;
+    let mut is_reported = false;
     loop {
-        match objects(api, kind, names, filter).await {
+        match read_objects(api, kind, names, filter).await {
             Ok(objects) => {
-                is_away = false;
-                let now: BTreeMap<_, _> = objects.into_iter().map(|object| (name(kind, &object), object)).collect();
+                is_reported = false;
+                let now: BTreeMap<_, _> = objects.into_iter().map(|object| (object_name(kind, &object), object)).collect();
                 if is_first && matches!(output, Output::Table | Output::Wide) {
                     let all: Vec<Value> = now.values().cloned().collect();
-                    say!("{}", question::rows(kind, &all, &filter.fields, output));
+                    outln!("{}", read::object_table(kind, &all, &filter.fields, output));
                 } else {
-                    changes(&known, &now).into_iter().try_for_each(|change| say_change(watched, &change))?;
+                    diff_lists(&previous, &now).into_iter().try_for_each(|change| print_change(options, &change))?;
                 }
-                (known, is_first) = (now, false);
+                (previous, is_first) = (now, false);
             }
             Err(error) if is_first => return Err(error),
             Err(error) => {
-                if !is_away {
-                    tell!("warning: {error:#}");
+                if !is_reported {
+                    errln!("warning: {error:#}");
                 }
-                is_away = true;
+                is_reported = true;
             }
         }
-        if matches!(timeout(AT_LEAST, noticed.recv()).await, Ok(None)) {
-            sleep(TOGETHER).await;
+        if matches!(timeout(MAX_POLL_INTERVAL, wakeups.recv()).await, Ok(None)) {
+            sleep(SETTLE_DELAY).await;
         }
-        sleep(TOGETHER).await;
-        while noticed.try_recv().is_ok() {}
+        sleep(SETTLE_DELAY).await;
+        while wakeups.try_recv().is_ok() {}
     }
 }
 
-/// One object that came, changed or went.
+/// An object that was added, changed or deleted.
 #[derive(Debug, PartialEq)]
-struct Change<'a> {
-    what: &'static str,
+struct ObjectChange<'a> {
+    action: &'static str,
     name: &'a str,
     object: &'a Value,
 }
 
-fn changes<'a>(before: &'a BTreeMap<String, Value>, now: &'a BTreeMap<String, Value>) -> Vec<Change<'a>> {
+/// Returns the objects that were added, changed or deleted between two reads of the list.
+fn diff_lists<'a>(before: &'a BTreeMap<String, Value>, now: &'a BTreeMap<String, Value>) -> Vec<ObjectChange<'a>> {
     let gone = before.iter().filter(|(name, _)| !now.contains_key(*name));
-    let gone = gone.map(|(name, object)| Change { what: "deleted", name, object });
-    let came = now.iter().filter_map(|(name, object)| match before.get(name) {
-        Some(same) if is_same(same, object) => None,
-        Some(_) => Some(Change { what: "changed", name, object }),
-        None => Some(Change { what: "added", name, object }),
+    let gone = gone.map(|(name, object)| ObjectChange { action: "deleted", name, object });
+    let changed = now.iter().filter_map(|(name, object)| match before.get(name) {
+        Some(previous) if is_unchanged(previous, object) => None,
+        Some(_) => Some(ObjectChange { action: "changed", name, object }),
+        None => Some(ObjectChange { action: "added", name, object }),
     });
-    gone.chain(came).collect()
+    gone.chain(changed).collect()
 }
 
-/// Whether nothing changed but when it was heard of.
-fn is_same(before: &Value, now: &Value) -> bool {
+/// Returns whether nothing changed except `last_seen`.
+fn is_unchanged(before: &Value, now: &Value) -> bool {
     let without = |object: &Value| {
         let mut object = object.clone();
         object.as_object_mut().map(|fields| fields.remove("last_seen"));
@@ -121,23 +125,24 @@ fn is_same(before: &Value, now: &Value) -> bool {
     before == now || without(before) == without(now)
 }
 
-fn say_change(watched: &Watched<'_>, change: &Change<'_>) -> Result<()> {
-    let (kind, now) = (watched.kind, Timestamp::now());
-    let told = || {
-        json!({"at": now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(), "change": change.what,
-        "object": question::shown(kind, change.object, &watched.filter.fields)})
+/// Prints a changed object in the requested format, with the current time.
+fn print_change(options: &WatchOptions<'_>, change: &ObjectChange<'_>) -> Result<()> {
+    let (kind, now) = (options.kind, Timestamp::now());
+    let as_json = || {
+        json!({"at": now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(), "change": change.action,
+        "object": read::visible_fields(kind, change.object, &options.filter.fields)})
     };
-    match watched.output {
-        Output::Name => say!("{}/{}", kind.name(), printable(change.name)),
-        Output::Json => say!("{}", told()),
+    match options.output {
+        Output::Name => outln!("{}/{}", kind.name(), printable(change.name)),
+        Output::Json => outln!("{}", as_json()),
         Output::Yaml | Output::Manifest => {
-            say!("---");
-            question::print(&told(), Output::Yaml)?;
+            outln!("---");
+            read::print_value(&as_json(), Output::Yaml)?;
         }
         Output::Table | Output::Wide => {
-            let row = question::rows(kind, std::slice::from_ref(change.object), &watched.filter.fields, watched.output);
+            let row = read::object_table(kind, std::slice::from_ref(change.object), &options.filter.fields, options.output);
             let row = row.lines().skip(1).collect::<Vec<_>>().join("\n");
-            say!("{} {:<8} {row}", now.strftime("%H:%M:%S"), change.what);
+            outln!("{} {:<8} {row}", now.strftime("%H:%M:%S"), change.action);
         }
     }
     Ok(())
@@ -148,13 +153,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_came_changed_or_went_is_told_once() {
+    fn diff_lists_reports_each_change_once() {
         let list = |all: &[(&str, u64)]| -> BTreeMap<String, Value> {
             all.iter().map(|(name, state)| ((*name).to_owned(), json!({"state": state}))).collect()
         };
         let (before, now) = (list(&[("a", 1), ("b", 1), ("c", 1)]), list(&[("a", 1), ("b", 2), ("d", 1)]));
-        let found: Vec<_> = changes(&before, &now).iter().map(|change| (change.what, change.name)).collect();
+        let found: Vec<_> = diff_lists(&before, &now).iter().map(|change| (change.action, change.name)).collect();
         assert_eq!(found, [("deleted", "c"), ("changed", "b"), ("added", "d")]);
-        assert_eq!(changes(&now, &now), []);
+        assert_eq!(diff_lists(&now, &now), []);
     }
 }

@@ -1,7 +1,7 @@
-//! Without a controller: manifests become a fleet in memory, and the controller's own functions decide over it.
+//! Runs without a controller: manifests become a fleet in memory, and the controller's own functions resolve it.
 //!
-//! Nothing here knows a rule of the model. Reading, compiling and resolving are core's; what is added is the place
-//! of each error, so that a repository of manifests can be mended from its CI's log.
+//! No rule of the model is implemented here. Core reads, compiles and resolves. This module adds the place of each
+//! error, so that a repository of manifests can be fixed from its CI log.
 
 mod fields;
 mod render;
@@ -12,104 +12,108 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Result;
-use stemma_author::Reader;
+use stemma_author::SyntaxReader;
 use stemma_core::finding::{Finding, sort_findings};
-use stemma_core::fleet::{Change, Fleet};
-use stemma_core::manifest::{BodyError, Document, Key, Objects, assemble, read_document};
+use stemma_core::fleet::{Fleet, FleetChange};
+use stemma_core::manifest::{BodyError, Document, ManifestObjects, ObjectKey, assemble, read_document};
 use stemma_core::name::{NodeName, ObjectName, ReleaseRef};
 use stemma_core::object::{ClusterId, Object, Spec};
 use stemma_core::ownership::Manager;
-use stemma_core::release::{CompiledRelease, ReleaseError, compile_set, refused};
-use stemma_core::resolve::{FleetAnswer, ResolveCache, ResolveError, resolve_fleet};
+use stemma_core::release::{CompiledRelease, ReleaseError, check_changed_tasks, compile_set};
+use stemma_core::resolve::{FleetOutput, ResolveCache, ResolveError, resolve_fleet};
 use stemma_core::task::Task;
 
 use crate::manifest::{self, Manifest, Manifests};
 use crate::problem::Problems;
 
-pub(crate) use fields::fields;
+pub(crate) use fields::print_fields;
 pub(crate) use render::render;
 pub(crate) use report::{resolve, validate_files};
 
-/// The manager that a set of manifests is read under: it has one author.
+/// The manager for a set of manifests, which counts as written by one author.
 const MANAGER: &str = "manifests";
 
 /// Compiled releases by name.
-type Releases = BTreeMap<ReleaseRef, Arc<CompiledRelease>>;
+type ReleaseMap = BTreeMap<ReleaseRef, Arc<CompiledRelease>>;
 
-/// What manifests are read for.
+/// The purpose for which manifests are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Purpose {
-    /// The answer alone: what hosts would refuse of a task by itself is not judged, since no answer rests on it.
-    Answer,
-    /// To know what is wrong with them.
+pub(crate) enum ReadPurpose {
+    /// Only the resolved result. Errors in a single task that hosts would refuse are not checked, because the result
+    /// does not depend on them.
+    Resolve,
+    /// To find all errors in the manifests.
     Check,
 }
 
-/// A set of manifests that holds together.
-pub(crate) struct Local {
-    answer: FleetAnswer,
+/// A consistent set of manifests, resolved.
+pub(crate) struct LocalFleet {
+    output: FleetOutput,
     manifests: Vec<Manifest>,
-    /// What each of the manifests is, in their order.
-    keys: Vec<Key>,
+    /// The key of each manifest, in their order.
+    keys: Vec<ObjectKey>,
 }
 
-impl Local {
-    /// The manifest that a task of a release stands in: that of the release, or of one that it imports.
-    fn of_task(&self, release: &ReleaseRef, task: &Task) -> Option<&Manifest> {
-        let is_own = |key: &Key| matches!(key, Key::Release(name) if name == release);
-        // A release that neither is it nor is imported may have another task of that id.
-        let has_it = |key: &Key, one: &Manifest| {
-            one.parameters_of(&task.id).is_some_and(|given| is_own(key) || given == task.parameters)
+impl LocalFleet {
+    /// Returns the manifest that contains a task of a release: that of the release itself, or of a release that it
+    /// imports.
+    fn task_manifest(&self, release: &ReleaseRef, task: &Task) -> Option<&Manifest> {
+        let is_own = |key: &ObjectKey| matches!(key, ObjectKey::Release(name) if name == release);
+        // A release that is neither this one nor imported by it may have another task with the same id.
+        let has_task = |key: &ObjectKey, one: &Manifest| {
+            one.task_parameters(&task.id).is_some_and(|parameters| is_own(key) || parameters == task.parameters)
         };
-        let having = self.keys.iter().zip(&self.manifests).filter(|(key, one)| has_it(key, one));
-        having.min_by_key(|(key, _)| !is_own(key)).map(|(_, one)| one)
+        let candidates = self.keys.iter().zip(&self.manifests).filter(|(key, one)| has_task(key, one));
+        candidates.min_by_key(|(key, _)| !is_own(key)).map(|(_, one)| one)
     }
 }
 
-/// Reads manifests and puts a fleet together of them.
+/// Reads manifests and resolves them as a fleet.
 ///
 /// # Errors
-/// [`Problems`]: everything that is wrong, stage by stage: files, fields, names, releases, placement.
-pub(crate) fn load(paths: &[PathBuf], purpose: Purpose) -> Result<Local> {
+/// [`Problems`] with all errors of the first stage that fails: files, fields, names, releases, placement.
+pub(crate) fn load(paths: &[PathBuf], purpose: ReadPurpose) -> Result<LocalFleet> {
     let (manifests, problems) = manifest::read_all(paths);
     let sources = Sources::read(manifests, problems, purpose)?;
     let manager = Manager::new(MANAGER).expect("the name is a manager's");
     let objects = match assemble(&sources.documents, &manager) {
         Ok(objects) => objects,
-        Err(errors) => return Err(sources.of_bodies(errors, &manager).into()),
+        Err(errors) => return Err(sources.body_problems(errors, &manager).into()),
     };
     let releases = sources.compile(&objects)?;
-    let fleet = fleet(objects, releases);
-    sources.check(&fleet)
+    let fleet = build_fleet(objects, releases);
+    sources.resolve(&fleet)
 }
 
-/// The documents with their files.
+/// The documents with their manifests.
 struct Sources {
     manifests: Vec<Manifest>,
     documents: Vec<Document>,
-    purpose: Purpose,
+    purpose: ReadPurpose,
 }
 
 impl Sources {
-    fn read(manifests: Manifests, mut problems: Problems, purpose: Purpose) -> Result<Self> {
+    /// Parses each manifest. Fails with all errors, including those of reading the files.
+    fn read(manifests: Manifests, mut problems: Problems, purpose: ReadPurpose) -> Result<Self> {
         let mut documents = Vec::new();
         for manifest in &manifests.objects {
             match read_document(&manifest.json) {
                 Ok(document) => documents.push(document),
-                Err(error) => problems.add(manifest.place(&error.field), error),
+                Err(error) => problems.add(manifest.locate(&error.field), error),
             }
         }
-        problems.check()?;
+        problems.into_result()?;
         Ok(Self { manifests: manifests.objects, documents, purpose })
     }
 
-    /// What is wrong with the bodies, and with the releases, which need no other object to be looked at.
-    fn of_bodies(&self, errors: Vec<(usize, BodyError)>, manager: &Manager) -> Problems {
+    /// Returns the errors in the bodies of the objects, and the errors in the releases, which can be checked without
+    /// the other objects.
+    fn body_problems(&self, errors: Vec<(usize, BodyError)>, manager: &Manager) -> Problems {
         let mut problems = Problems::default();
-        for (at, error) in errors {
-            problems.add(self.manifests[at].place(&error.field), error);
+        for (index, error) in errors {
+            problems.add(self.manifests[index].locate(&error.field), error);
         }
-        let is_release = |document: &&Document| matches!(document.key, Key::Release(_));
+        let is_release = |document: &&Document| matches!(document.key, ObjectKey::Release(_));
         let releases: Vec<Document> = self.documents.iter().filter(is_release).cloned().collect();
         if let Ok(objects) = assemble(&releases, manager) {
             self.compile_into(&objects, &mut problems);
@@ -117,101 +121,103 @@ impl Sources {
         problems
     }
 
-    /// `FILE:LINE:COLUMN` of a field of the object with that key.
-    fn place(&self, key: &Key, field: &str) -> String {
-        self.manifest(key).map_or_else(|| key.to_string(), |manifest| manifest.place(field))
+    /// Returns `FILE:LINE:COLUMN` of a field of the object with this key.
+    fn locate(&self, key: &ObjectKey, field: &str) -> String {
+        self.manifest(key).map_or_else(|| key.to_string(), |manifest| manifest.locate(field))
     }
 
-    fn manifest(&self, key: &Key) -> Option<&Manifest> {
-        let at = self.documents.iter().position(|document| document.key == *key)?;
-        Some(&self.manifests[at])
+    fn manifest(&self, key: &ObjectKey) -> Option<&Manifest> {
+        let index = self.documents.iter().position(|document| document.key == *key)?;
+        Some(&self.manifests[index])
     }
 
-    fn compile(&self, objects: &Objects) -> Result<Releases> {
+    /// Compiles the releases. Fails with their errors, and with each level that names a release that is not among the
+    /// manifests.
+    fn compile(&self, objects: &ManifestObjects) -> Result<ReleaseMap> {
         let mut problems = Problems::default();
         let releases = self.compile_into(objects, &mut problems);
         let known = |name: &ReleaseRef| objects.releases.iter().any(|one| one.meta.name == *name);
-        self.check_named(objects, &known, &mut problems);
-        problems.check()?;
+        self.check_release_names(objects, &known, &mut problems);
+        problems.into_result()?;
         Ok(releases)
     }
 
-    /// What every host would refuse of the releases. Where the answer alone is asked for, that is what the answer rests on: tasks that wait
-    /// for each other have no order.
-    fn judge(&self, objects: &Objects, problems: &mut Problems) {
-        let is_judged =
-            |error: &ReleaseError| self.purpose == Purpose::Check || matches!(error, ReleaseError::Cycle { .. });
+    /// Adds the errors for which every host would refuse a release. If only the resolved result is needed, only cycles
+    /// are errors, because tasks that wait for each other have no order.
+    fn check_releases(&self, objects: &ManifestObjects, problems: &mut Problems) {
+        let is_fatal = |error: &ReleaseError| self.purpose == ReadPurpose::Check || matches!(error, ReleaseError::Cycle { .. });
         for release in &objects.releases {
-            let key = Key::Release(release.meta.name.clone());
-            for error in refused(&release.spec, None, &Reader).into_iter().filter(is_judged) {
-                self.add_refused(&key, &error, problems);
+            let key = ObjectKey::Release(release.meta.name.clone());
+            for error in check_changed_tasks(&release.spec, None, &SyntaxReader).into_iter().filter(is_fatal) {
+                self.add_release_error(&key, &error, problems);
             }
         }
     }
 
-    /// What is wrong with a release, at its place.
-    fn add_refused(&self, key: &Key, error: &ReleaseError, problems: &mut Problems) {
+    /// Adds an error of a release, at its place.
+    fn add_release_error(&self, key: &ObjectKey, error: &ReleaseError, problems: &mut Problems) {
         let (field, what) = (error.field().unwrap_or_default(), error.to_string());
         let (place, what) = match self.manifest(key) {
-            Some(manifest) => manifest.told(&field, &what),
+            Some(manifest) => manifest.locate_error(&field, &what),
             None => (key.to_string(), what),
         };
         problems.add(place, what);
     }
 
-    fn compile_into(&self, objects: &Objects, problems: &mut Problems) -> Releases {
+    /// Compiles the releases and adds their errors. Returns no release if any has an error.
+    fn compile_into(&self, objects: &ManifestObjects, problems: &mut Problems) -> ReleaseMap {
         let specs = objects.releases.iter().map(|one| (one.meta.name.clone(), one.spec.clone())).collect();
-        let releases = compile_set(&specs, &Reader).unwrap_or_else(|failed| {
+        let releases = compile_set(&specs, &SyntaxReader).unwrap_or_else(|failed| {
             for (name, errors) in &failed {
-                let key = Key::Release(name.clone());
-                // An import that failed for reasons of its own is not missing.
-                let is_there = |error: &ReleaseError| matches!(error, ReleaseError::UnknownImport(import) if specs.contains_key(import));
-                for error in errors.iter().filter(|error| !is_there(error)) {
-                    self.add_refused(&key, error, problems);
+                let key = ObjectKey::Release(name.clone());
+                // An import that failed because of its own errors is not missing.
+                let is_known =
+                    |error: &ReleaseError| matches!(error, ReleaseError::UnknownImport(import) if specs.contains_key(import));
+                for error in errors.iter().filter(|error| !is_known(error)) {
+                    self.add_release_error(&key, error, problems);
                 }
             }
-            Releases::new()
+            ReleaseMap::new()
         });
-        self.judge(objects, problems);
+        self.check_releases(objects, problems);
         releases
     }
 
-    /// Refuses a release that some level names and that is nowhere among the manifests.
-    fn check_named(&self, objects: &Objects, known: &dyn Fn(&ReleaseRef) -> bool, problems: &mut Problems) {
-        let mut check = |key: Key, release: Option<&ReleaseRef>| {
+    /// Adds an error for each release that a level names and that is not among the manifests.
+    fn check_release_names(&self, objects: &ManifestObjects, known: &dyn Fn(&ReleaseRef) -> bool, problems: &mut Problems) {
+        let mut check = |key: ObjectKey, release: Option<&ReleaseRef>| {
             if let Some(name) = release.filter(|name| !known(name)) {
-                let what =
-                    format!("release: there is no release {:?}: add its manifest, or name another", name.to_string());
-                problems.add(self.place(&key, "release"), what);
+                let what = format!("release: there is no release {:?}: add its manifest, or name another", name.to_string());
+                problems.add(self.locate(&key, "release"), what);
             }
         };
         for template in &objects.templates {
-            check(Key::ClusterTemplate(template.meta.name.clone()), template.spec.release.as_ref());
+            check(ObjectKey::ClusterTemplate(template.meta.name.clone()), template.spec.release.as_ref());
         }
         for cluster in &objects.clusters {
-            check(Key::Cluster(cluster.meta.name.clone()), cluster.spec.release.as_ref());
+            check(ObjectKey::Cluster(cluster.meta.name.clone()), cluster.spec.release.as_ref());
         }
         for group in &objects.groups {
             let cluster = objects.clusters.iter().find(|one| ClusterId(one.meta.uuid) == group.spec.cluster);
             let Some(cluster) = cluster.map(|one| one.meta.name.clone()) else { continue };
-            check(Key::NodeGroup { cluster, name: group.meta.name.clone() }, group.spec.release.as_ref());
+            check(ObjectKey::NodeGroup { cluster, name: group.meta.name.clone() }, group.spec.release.as_ref());
         }
     }
 
-    /// The names under which a controller makes no object, where the manifests are read to know what is wrong with them.
-    fn odd_names(&self) -> impl Iterator<Item = Finding> {
-        let checked = self.documents.iter().filter(|_| self.purpose == Purpose::Check);
-        checked.filter_map(|document| document.key.odd_name())
+    /// Returns findings about names that a controller refuses for new objects, if the manifests are checked for errors.
+    fn name_findings(&self) -> impl Iterator<Item = Finding> {
+        let checked = self.documents.iter().filter(|_| self.purpose == ReadPurpose::Check);
+        checked.filter_map(|document| document.key.name_finding())
     }
 
-    /// Resolves every node and orders every cluster.
-    fn check(self, fleet: &Fleet) -> Result<Local> {
+    /// Resolves every node and orders the tasks of every cluster.
+    fn resolve(self, fleet: &Fleet) -> Result<LocalFleet> {
         let errors = match resolve_fleet(fleet, &ResolveCache::new()) {
-            Ok(mut answer) => {
-                answer.findings.extend(self.odd_names());
-                sort_findings(&mut answer.findings);
+            Ok(mut output) => {
+                output.findings.extend(self.name_findings());
+                sort_findings(&mut output.findings);
                 let keys = self.documents.into_iter().map(|document| document.key).collect();
-                return Ok(Local { answer, manifests: self.manifests, keys });
+                return Ok(LocalFleet { output, manifests: self.manifests, keys });
             }
             Err(errors) => errors,
         };
@@ -219,15 +225,15 @@ impl Sources {
         for error in errors {
             match error {
                 ResolveError::Incomplete { node, missing } => {
-                    let key = NodeName::new(&node).ok().map(Key::Node);
-                    let place = key.map_or(node, |key| self.place(&key, "nodegroup"));
+                    let key = NodeName::new(&node).ok().map(ObjectKey::Node);
+                    let place = key.map_or(node, |key| self.locate(&key, "nodegroup"));
                     for missing in missing {
                         problems.add(&place, missing);
                     }
                 }
                 ResolveError::Cycle { cluster, cycle } => {
-                    let key = ObjectName::new(&cluster).ok().map(Key::Cluster);
-                    problems.add(key.map_or(cluster, |key| self.place(&key, "")), cycle);
+                    let key = ObjectName::new(&cluster).ok().map(ObjectKey::Cluster);
+                    problems.add(key.map_or(cluster, |key| self.locate(&key, "")), cycle);
                 }
             }
         }
@@ -235,20 +241,21 @@ impl Sources {
     }
 }
 
-fn fleet(objects: Objects, releases: Releases) -> Fleet {
+/// Builds a fleet in memory from the objects.
+fn build_fleet(objects: ManifestObjects, releases: ReleaseMap) -> Fleet {
     let mut fleet = Fleet::new();
-    fleet.apply_all(releases.into_values().map(Change::Release));
-    fleet.apply_all(shared(objects.namespaces).map(Change::Namespace));
-    fleet.apply_all(shared(objects.rules).map(Change::Rule));
-    fleet.apply_all(shared(objects.templates).map(Change::Template));
-    fleet.apply_all(shared(objects.clusters).map(Change::Cluster));
-    fleet.apply_all(shared(objects.groups).map(Change::NodeGroup));
-    fleet.apply_all(shared(objects.nodes).map(Change::Node));
-    fleet.apply_all(objects.observations.into_iter().map(|(id, seen)| Change::Observation(id, Arc::new(seen))));
+    fleet.apply_all(releases.into_values().map(FleetChange::Release));
+    fleet.apply_all(into_arcs(objects.namespaces).map(FleetChange::Namespace));
+    fleet.apply_all(into_arcs(objects.rules).map(FleetChange::Rule));
+    fleet.apply_all(into_arcs(objects.templates).map(FleetChange::Template));
+    fleet.apply_all(into_arcs(objects.clusters).map(FleetChange::Cluster));
+    fleet.apply_all(into_arcs(objects.groups).map(FleetChange::NodeGroup));
+    fleet.apply_all(into_arcs(objects.nodes).map(FleetChange::Node));
+    fleet.apply_all(objects.observations.into_iter().map(|(id, seen)| FleetChange::Observation(id, Arc::new(seen))));
     fleet.set_loaded();
     fleet
 }
 
-fn shared<S: Spec>(objects: Vec<Object<S>>) -> impl Iterator<Item = Arc<Object<S>>> {
+fn into_arcs<S: Spec>(objects: Vec<Object<S>>) -> impl Iterator<Item = Arc<Object<S>>> {
     objects.into_iter().map(Arc::new)
 }

@@ -1,131 +1,130 @@
-//! `render`: what the templates of a node's tasks give, from the inputs that its host would be sent.
+//! `render`: renders the templates of a node's tasks, with the inputs that its host would receive.
 
 use anyhow::Result;
 use serde_json::{Map, Value, json};
-use stemma_author::Reader;
+use stemma_author::SyntaxReader;
 use stemma_core::input::Inputs;
-use stemma_core::release::{CompiledRelease, CompiledTask, refused_of_task};
-use stemma_core::resolve::{Answer, WithoutPath};
+use stemma_core::release::{CompiledRelease, CompiledTask, task_errors};
+use stemma_core::resolve::{ResolvedNode, UnusablePath};
 use stemma_core::task::{TaskType, task_type};
-use stemma_render::{Cause, Limits, RenderError, Renderer, SecretUnavailable, Secrets};
+use stemma_render::{Cause, RenderError, RenderLimits, Renderer, SecretUnavailable, Secrets};
 
-use super::{Local, Purpose, load};
-use crate::args::{Files, Output};
-use crate::command::question;
+use super::{LocalFleet, ReadPurpose, load};
+use crate::args::{ManifestArgs, Output};
+use crate::command::read;
 use crate::exit::Exit;
 use crate::manifest::Manifest;
 use crate::output::{printable_line, printable_lines};
 use crate::problem::Problems;
 use crate::tree;
 
-/// The parameter that is what a person wants to see of a task; the others are shown in one line each.
-const BODIES: &[&str] = &["template", "script", "content"];
+/// The parameters that are printed as a block of lines. Other parameters are printed in one line each.
+const BODY_PARAMETERS: &[&str] = &["template", "script", "content"];
 
-/// The texts that the host's shell runs, and in which values are quoted.
-const SCRIPTS: &[&str] = &["parameters.script", "parameters.unless", "parameters.only_if"];
+/// The texts that the host's shell runs, in which values are quoted.
+const SHELL_PARAMETERS: &[&str] = &["parameters.script", "parameters.unless", "parameters.only_if"];
 
-/// The path of the text that says whether a task runs.
-const CONDITION: &str = "condition";
+/// The path of the text that decides whether a task runs.
+const CONDITION_PATH: &str = "condition";
 
-/// A secret is shown by its name: its value is nowhere near.
-struct Named;
+/// The placeholders of secrets: each is rendered as its name, because its value is not available here.
+struct SecretPlaceholders;
 
-impl Secrets for Named {
+impl Secrets for SecretPlaceholders {
     fn value(&self, name: &str, _version: u64) -> Result<String, SecretUnavailable> {
         Ok(format!("<secret {name}>"))
     }
 }
 
-/// One task's parameters, rendered.
-struct Rendered {
+/// The rendered parameters of one task.
+struct RenderedTask {
     id: String,
     kind: String,
-    /// Why its host does nothing for it; `None`: it does.
-    refused: Option<String>,
-    /// By the parameter's path.
+    /// Why the host refuses the task, or `None` if it runs it.
+    refusal: Option<String>,
+    /// The rendered texts, by the path of the parameter.
     texts: Vec<(String, String)>,
-    /// Why others were not rendered, by the parameter's path.
-    failed: Vec<(String, RenderError)>,
+    /// The errors of texts that failed to render, by the path of the parameter.
+    errors: Vec<(String, RenderError)>,
 }
 
-/// `render`.
+/// Runs `render`.
 ///
 /// # Errors
-/// Status 3 for a node or task that is not there; else what is wrong with the manifests, what every host would refuse of the tasks and of the
-/// conditions that leave others out, or the templates that fail.
-pub(crate) fn render(files: &Files, node: &str, task: Option<&str>, output: Output) -> Result<()> {
-    let local = load(&tree::paths(files)?, Purpose::Answer)?;
-    let answer = local.answer.answers.iter().find(|answer| answer.node().display_name() == node);
-    let answer = answer.ok_or_else(|| Exit::NotFound.because(format!("no node {node:?} among these manifests")))?;
+/// Status 3 if the node or task does not exist. Otherwise fails with the errors in the manifests, in the tasks or
+/// conditions that every host would refuse, and in templates.
+pub(crate) fn render(files: &ManifestArgs, node: &str, task: Option<&str>, output: Output) -> Result<()> {
+    let local = load(&tree::expanded_paths(files)?, ReadPurpose::Resolve)?;
+    let resolved = local.output.resolved_nodes.iter().find(|one| one.node().display_name() == node);
+    let resolved = resolved.ok_or_else(|| Exit::NotFound.with_message(format!("no node {node:?} among these manifests")))?;
     let mut problems = Problems::default();
-    add_refused_conditions(&local, answer, task, &mut problems);
-    // That it does not run would be the answer otherwise, and rests on what is wrong.
+    add_condition_errors(&local, resolved, task, &mut problems);
+    // An error in its condition may be the only reason that the task does not run, so the error is reported.
     if task.is_some() && !problems.is_empty() {
-        return problems.check();
+        return problems.into_result();
     }
-    let (tasks, inputs) = tasks(answer, node, task)?;
-    // Also of one with nothing to show, which may be so by what is wrong with it.
+    let (tasks, inputs) = select_tasks(resolved, node, task)?;
+    // Tasks without templates are checked too, because an error may be the reason that they have none.
     for task in &tasks {
-        add_refused(&local, answer, task, &mut problems);
-        add_without_path(&local, answer, task, &mut problems);
+        add_task_errors(&local, resolved, task, &mut problems);
+        add_path_error(&local, resolved, task, &mut problems);
     }
-    let is_shown = |one: &&CompiledTask| task.is_some() || templates(one).is_some();
-    let whole = |task| {
-        let rendered = Rendered { refused: refused(answer, task), ..one(task, &inputs) };
-        add_failed(&local, answer, task, &rendered.failed, &mut problems);
+    let is_shown = |one: &&CompiledTask| task.is_some() || renderable_type(one).is_some();
+    let render_one = |task| {
+        let rendered = RenderedTask { refusal: refusal_reason(resolved, task), ..render_task(task, &inputs) };
+        add_render_errors(&local, resolved, task, &rendered.errors, &mut problems);
         rendered
     };
-    let rendered: Vec<Rendered> = tasks.into_iter().filter(is_shown).map(whole).collect();
+    let rendered: Vec<RenderedTask> = tasks.into_iter().filter(is_shown).map(render_one).collect();
     match output {
-        Output::Json | Output::Yaml => question::print(&plain(&rendered), output)?,
-        _ => rendered.iter().for_each(print),
+        Output::Json | Output::Yaml => read::print_value(&to_json(&rendered), output)?,
+        _ => rendered.iter().for_each(print_task),
     }
-    problems.check()
+    problems.into_result()
 }
 
-/// The tasks to render, and what they read.
-fn tasks<'a>(answer: &'a Answer, node: &str, wanted: Option<&str>) -> Result<(Vec<&'a CompiledTask>, Inputs)> {
-    let Some(set) = answer.task_set() else {
-        return Err(
-            Exit::NotFound.because(format!("node {node} has no tasks: it is unplaced, or no level names a release"))
-        );
+/// Returns the tasks to render, and their inputs.
+fn select_tasks<'a>(resolved: &'a ResolvedNode, node: &str, wanted: Option<&str>) -> Result<(Vec<&'a CompiledTask>, Inputs)> {
+    let Some(set) = resolved.task_set() else {
+        return Err(Exit::NotFound.with_message(format!("node {node} has no tasks: it is unplaced, or no level names a release")));
     };
     let release = &set.profile.release;
     let Some(wanted) = wanted else {
         return Ok((set.tasks().map(|ix| release.task(ix)).collect(), set.inputs()));
     };
-    let why_not = set.left_out_ids().find(|(id, _)| *id == wanted).map(|(_, why)| why.to_string());
-    let found = set.tasks().find(|ix| release.id(*ix) == wanted).ok_or_else(|| match why_not {
-        Some(why) => Exit::NotFound.because(format!("task {wanted} is placed on {node} and does not run: {why}")),
-        None if release.find(wanted).is_some() => {
-            Exit::NotFound.because(format!("task {wanted} does not run on {node}"))
+    let why_not = set.skipped_ids().find(|(id, _)| *id == wanted).map(|(_, why)| why.to_string());
+    let index = set.tasks().find(|ix| release.id(*ix) == wanted).ok_or_else(|| match why_not {
+        Some(why) => Exit::NotFound.with_message(format!("task {wanted} is placed on {node} and does not run: {why}")),
+        None if release.task_index(wanted).is_some() => {
+            Exit::NotFound.with_message(format!("task {wanted} does not run on {node}"))
         }
         None => {
-            let release = answer.release().map(|release| release.name.to_string()).unwrap_or_default();
-            Exit::NotFound.because(format!("no task {wanted:?} in release {release}"))
+            let release = resolved.release().map(|release| release.name.to_string()).unwrap_or_default();
+            Exit::NotFound.with_message(format!("no task {wanted:?} in release {release}"))
         }
     })?;
-    Ok((vec![release.task(found)], set.inputs()))
+    Ok((vec![release.task(index)], set.inputs()))
 }
 
-/// The type of a task that has something to show.
-fn templates(task: &CompiledTask) -> Option<&'static TaskType> {
+/// Returns the type of a task that has a text to print.
+fn renderable_type(task: &CompiledTask) -> Option<&'static TaskType> {
     let kind = task_type(&task.task.kind)?;
-    let has_body = BODIES.iter().any(|body| task.task.parameters.contains_key(*body));
+    let has_body = BODY_PARAMETERS.iter().any(|body| task.task.parameters.contains_key(*body));
     (has_body || !kind.template_texts(&task.task.parameters).is_empty()).then_some(kind)
 }
 
-fn one(task: &CompiledTask, inputs: &Inputs) -> Rendered {
+/// Renders the texts of a task. A text that fails to render is listed among the errors.
+fn render_task(task: &CompiledTask, inputs: &Inputs) -> RenderedTask {
     let (id, kind) = (task.task.id.clone(), task.task.kind.clone());
-    let mut rendered = Rendered { id, kind, refused: None, texts: Vec::new(), failed: Vec::new() };
-    let Some(kind) = templates(task) else { return rendered };
-    let renderer = Renderer::new(inputs, &Named, Limits::default());
+    let mut rendered = RenderedTask { id, kind, refusal: None, texts: Vec::new(), errors: Vec::new() };
+    let Some(kind) = renderable_type(task) else { return rendered };
+    let renderer = Renderer::new(inputs, &SecretPlaceholders, RenderLimits::default());
     for template in kind.template_texts(&task.task.parameters) {
-        let is_script = kind.name == "shell" && SCRIPTS.contains(&template.path.as_str());
+        let is_script = kind.name == "shell" && SHELL_PARAMETERS.contains(&template.path.as_str());
         let text = if is_script { renderer.script(template.text) } else { renderer.text(template.text) };
         match text {
             Ok(text) => rendered.texts.push((template.path, text)),
-            Err(error) => rendered.failed.push((template.path, error)),
+            Err(error) => rendered.errors.push((template.path, error)),
         }
     }
     if let Some(content) = task.task.parameters.get("content").and_then(Value::as_str) {
@@ -134,21 +133,21 @@ fn one(task: &CompiledTask, inputs: &Inputs) -> Rendered {
     rendered
 }
 
-/// Adds why texts of a task were not rendered, each at its place among the manifests.
-fn add_failed(
-    local: &Local,
-    answer: &Answer,
+/// Adds the errors of texts that failed to render, each at its place in the manifests.
+fn add_render_errors(
+    local: &LocalFleet,
+    resolved: &ResolvedNode,
     task: &CompiledTask,
     failed: &[(String, RenderError)],
     problems: &mut Problems,
 ) {
-    let manifest = || local.of_task(&answer.release()?.name, &task.task);
+    let manifest = || local.task_manifest(&resolved.release()?.name, &task.task);
     for (path, error) in failed {
         let field = format!("task {} {path}", task.task.id);
-        let named = format!("{}: {field}", answer.node().display_name());
+        let named = format!("{}: {field}", resolved.node().display_name());
         match manifest() {
             Some(manifest) => {
-                let (place, what) = told(manifest, &field, error);
+                let (place, what) = locate_error(manifest, &field, error);
                 problems.add(place, format!("{named}: {what}"));
             }
             None => problems.add(named, error),
@@ -156,112 +155,116 @@ fn add_failed(
     }
 }
 
-/// Adds what every host would refuse of a task, and a controller of its release: what is shown of it is never on a host.
-fn add_refused(local: &Local, answer: &Answer, task: &CompiledTask, problems: &mut Problems) {
-    add_all(local, answer, task, refused_of_task(&task.task, &Reader), problems);
+/// Adds the errors for which every host would refuse a task. A controller would refuse the release, so the rendered
+/// text would never reach a host.
+fn add_task_errors(local: &LocalFleet, resolved: &ResolvedNode, task: &CompiledTask, problems: &mut Problems) {
+    add_errors(local, resolved, task, task_errors(&task.task, &SyntaxReader), problems);
 }
 
-/// Adds what a controller would refuse of the conditions by which tasks of a node do not run; of one task where one is wanted. The rest of such a
-/// task is nothing that is shown.
-fn add_refused_conditions(local: &Local, answer: &Answer, wanted: Option<&str>, problems: &mut Problems) {
-    let Some(set) = answer.task_set() else { return };
+/// Adds the errors in conditions that exclude tasks from a node, for all tasks or only for `wanted`. The other parts of
+/// such a task are not printed and not checked.
+fn add_condition_errors(local: &LocalFleet, resolved: &ResolvedNode, wanted: Option<&str>, problems: &mut Problems) {
+    let Some(set) = resolved.task_set() else { return };
     let release = &set.profile.release;
-    for (id, _) in set.left_out_ids().filter(|(id, _)| wanted.is_none_or(|wanted| wanted == *id)) {
-        let Some(task) = release.find(id).map(|ix| release.task(ix)) else { continue };
-        let mut refused = refused_of_task(&task.task, &Reader);
-        refused.retain(|(path, _)| path == CONDITION);
-        add_all(local, answer, task, refused, problems);
+    for (id, _) in set.skipped_ids().filter(|(id, _)| wanted.is_none_or(|wanted| wanted == *id)) {
+        let Some(task) = release.task_index(id).map(|ix| release.task(ix)) else { continue };
+        let mut refused = task_errors(&task.task, &SyntaxReader);
+        refused.retain(|(path, _)| path == CONDITION_PATH);
+        add_errors(local, resolved, task, refused, problems);
     }
 }
 
-/// Adds what is refused of a task, each by the path of its text, at its place among the manifests.
-fn add_all(
-    local: &Local,
-    answer: &Answer,
+/// Adds the errors of a task, each with the path of its text, at its place in the manifests.
+fn add_errors(
+    local: &LocalFleet,
+    resolved: &ResolvedNode,
     task: &CompiledTask,
     refused: Vec<(String, String)>,
     problems: &mut Problems,
 ) {
-    let manifest = || local.of_task(&answer.release()?.name, &task.task);
+    let manifest = || local.task_manifest(&resolved.release()?.name, &task.task);
     for (path, why) in refused {
         let field = format!("task {} {path}", task.task.id);
         let (place, what) = match manifest() {
-            Some(manifest) => manifest.told(&field, &format!("{field}: {why}")),
+            Some(manifest) => manifest.locate_error(&field, &format!("{field}: {why}")),
             None => (field, why),
         };
         problems.add(place, what);
     }
 }
 
-/// Adds why the host of a node does nothing for a task: what is shown of it is never on that host.
-fn add_without_path(local: &Local, answer: &Answer, task: &CompiledTask, problems: &mut Problems) {
-    let Some((release, without)) = without_path(answer, task) else { return };
-    let field = format!("task {} {}", task.task.id, without.field());
-    let told = format!("{}: {field}: {}", answer.node().display_name(), without.sentence(release));
-    // The node's own release, since its tasks may be held as those of another of the same content.
-    let name = answer.release().map_or(&release.name, |own| &own.name);
-    match local.of_task(name, &task.task) {
-        Some(manifest) => problems.add(manifest.place(&field), told),
-        None => problems.add(name, told),
+/// Adds why the host of a node refuses a task. The rendered text would never be used on that host.
+fn add_path_error(local: &LocalFleet, resolved: &ResolvedNode, task: &CompiledTask, problems: &mut Problems) {
+    let Some((release, unusable)) = refused_path(resolved, task) else { return };
+    let field = format!("task {} {}", task.task.id, unusable.field());
+    let message = format!("{}: {field}: {}", resolved.node().display_name(), unusable.message(release));
+    // The node's own release, because its tasks may be stored under another release with the same content.
+    let name = resolved.release().map_or(&release.name, |own| &own.name);
+    match local.task_manifest(name, &task.task) {
+        Some(manifest) => problems.add(manifest.locate(&field), message),
+        None => problems.add(name, message),
     }
 }
 
-/// The place of what is wrong with a text, and the sentence: its line of the file that it came from, or of the block that it is in the manifest.
-fn told(manifest: &Manifest, field: &str, error: &RenderError) -> (String, String) {
-    // These may name a line of the rendered script, which is in no file.
+/// Returns the place and text of a template error: a line of the template's file, or of the block in the manifest.
+fn locate_error(manifest: &Manifest, field: &str, error: &RenderError) -> (String, String) {
+    // These errors may name a line of the rendered script, which is in no file.
     let is_of_script = !field.ends_with(" parameters.template");
-    let is_of_rendered = is_of_script && matches!(error.cause, Cause::Unquotable { .. } | Cause::Limit { .. });
-    let line = usize::try_from(error.line).ok().filter(|line| *line > 0 && !is_of_rendered);
+    let is_rendered_line = is_of_script && matches!(error.cause, Cause::Unquotable { .. } | Cause::Limit { .. });
+    let line = usize::try_from(error.line).ok().filter(|line| *line > 0 && !is_rendered_line);
     match line.and_then(|line| manifest.line_in_text(field, line)) {
         Some(place) => (place, error.cause.to_string()),
-        None => (manifest.place(field), error.to_string()),
+        None => (manifest.locate(field), error.to_string()),
     }
 }
 
-/// Why the host of a node refuses a task.
-fn refused(answer: &Answer, task: &CompiledTask) -> Option<String> {
-    without_path(answer, task).map(|(release, without)| without.sentence(release))
+/// Returns why the host of a node refuses a task.
+fn refusal_reason(resolved: &ResolvedNode, task: &CompiledTask) -> Option<String> {
+    refused_path(resolved, task).map(|(release, unusable)| unusable.message(release))
 }
 
-/// The task's path, or another path or program of it, that the host of a node refuses.
-fn without_path<'a>(answer: &'a Answer, task: &CompiledTask) -> Option<(&'a CompiledRelease, &'a WithoutPath)> {
-    let set = answer.task_set()?;
+/// Returns the path or program of the task that the host of a node refuses.
+fn refused_path<'a>(node: &'a ResolvedNode, task: &CompiledTask) -> Option<(&'a CompiledRelease, &'a UnusablePath)> {
+    let set = node.task_set()?;
     let release: &CompiledRelease = &set.profile.release;
-    let without = set.without_path().iter().find(|one| release.id(one.task) == task.task.id)?;
-    Some((release, without))
+    let unusable = set.unusable_paths().iter().find(|one| release.id(one.task) == task.task.id)?;
+    Some((release, unusable))
 }
 
-fn plain(rendered: &[Rendered]) -> Value {
-    let texts = |one: &Rendered| {
-        one.texts.iter().map(|(path, text)| (path.clone(), Value::from(text.as_str()))).collect::<Map<_, _>>()
+/// Returns the rendered tasks as JSON, by task id.
+fn to_json(rendered: &[RenderedTask]) -> Value {
+    let texts = |task: &RenderedTask| {
+        task.texts.iter().map(|(path, text)| (path.clone(), Value::from(text.as_str()))).collect::<Map<_, _>>()
     };
-    let shown = |one: &Rendered| {
-        let mut shown = json!({"type": one.kind, "rendered": texts(one)});
-        if let Some(why) = &one.refused {
+    let entry = |task: &RenderedTask| {
+        let mut shown = json!({"type": task.kind, "rendered": texts(task)});
+        if let Some(why) = &task.refusal {
             shown["refused"] = json!(why);
         }
-        (one.id.clone(), shown)
+        (task.id.clone(), shown)
     };
-    rendered.iter().map(shown).collect::<Map<_, _>>().into()
+    rendered.iter().map(entry).collect::<Map<_, _>>().into()
 }
 
-fn print(one: &Rendered) {
-    let is_body = |path: &str| BODIES.iter().any(|body| path.strip_prefix("parameters.") == Some(*body));
-    say!("# {} ({})", one.id, one.kind);
-    if let Some(why) = &one.refused {
-        say!("# refused: {}", printable_lines(why));
+/// Prints the rendered texts of a task: first the short ones, in comment lines, then the bodies.
+fn print_task(task: &RenderedTask) {
+    let is_body = |path: &str| BODY_PARAMETERS.iter().any(|body| path.strip_prefix("parameters.") == Some(*body));
+    outln!("# {} ({})", task.id, task.kind);
+    if let Some(why) = &task.refusal {
+        outln!("# refused: {}", printable_lines(why));
     }
-    for (path, text) in one.texts.iter().filter(|(path, _)| !is_body(path)) {
-        say!("# {}: {}", path.trim_start_matches("parameters."), printable_lines(text));
+    for (path, text) in task.texts.iter().filter(|(path, _)| !is_body(path)) {
+        outln!("# {}: {}", path.trim_start_matches("parameters."), printable_lines(text));
     }
-    for (path, text) in one.texts.iter().filter(|(path, _)| is_body(path)) {
-        say_part!("{}", body(text, path != "parameters.script"));
+    for (path, text) in task.texts.iter().filter(|(path, _)| is_body(path)) {
+        out!("{}", body_text(text, path != "parameters.script"));
     }
-    say!("");
+    outln!("");
 }
 
-/// A body line by line, with what a terminal must not obey as escapes. Of a file's, one whose last line has no end is marked as `diff` marks it.
-fn body(text: &str, is_of_file: bool) -> String {
+/// Formats a text line by line, with control characters escaped. If the last line of a file has no line end, this is
+/// marked as `diff` does.
+fn body_text(text: &str, is_of_file: bool) -> String {
     let line = |line: &str| printable_line(line) + "\n";
     let mut shown: String = text.split_terminator('\n').map(line).collect();
     if is_of_file && !text.is_empty() && !text.ends_with('\n') {
@@ -274,8 +277,8 @@ fn body(text: &str, is_of_file: bool) -> String {
 mod tests {
     use super::*;
 
-    /// What is read of a fleet with this task and a node n that has it, in a cluster with these parameters and the label x=a.
-    fn of_one(task: &Value, parameters: &Value) -> Local {
+    /// Loads a fleet with this task and a node n that has it, in a cluster with these parameters and the label x=a.
+    fn load_task(task: &Value, parameters: &Value) -> LocalFleet {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("site.yaml");
         let objects = [
@@ -285,11 +288,11 @@ mod tests {
             json!({"kind": "Node", "name": "n", "nodegroup": "c/g"}),
         ];
         std::fs::write(&file, objects.map(|object| object.to_string()).join("\n---\n")).unwrap();
-        load(&[file], Purpose::Answer).unwrap()
+        load(&[file], ReadPurpose::Resolve).unwrap()
     }
 
     #[test]
-    fn y09_texts_that_differ_in_the_ends_of_their_lines_are_shown_otherwise() {
+    fn y09_render_shows_line_ends_when_texts_differ() {
         for (text, expected) in [
             ("x", "x\n\\ no newline at the end\n"),
             ("x\n", "x\n"),
@@ -298,13 +301,13 @@ mod tests {
             ("\n", "\n"),
             ("", ""),
         ] {
-            assert_eq!(body(text, true), expected, "{text:?}");
+            assert_eq!(body_text(text, true), expected, "{text:?}");
         }
-        assert_eq!(body("exit 0", false), "exit 0\n");
+        assert_eq!(body_text("exit 0", false), "exit 0\n");
     }
 
     #[test]
-    fn w05_a_guard_is_shown_as_the_hosts_shell_runs_it() {
+    fn w05_render_shows_guard_as_run_by_shell() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("site.yaml");
         let text = "kind: Release\nname: r\nroles: {web: {}}\ntasks:\n\
@@ -313,11 +316,10 @@ mod tests {
              kind: Cluster\nname: c\nrelease: r\nlabels: {v: '$(id)'}\n---\n\
              kind: NodeGroup\ncluster: c\nname: g\nroles: [web]\n---\nkind: Node\nname: n\nnodegroup: c/g\n";
         std::fs::write(&file, text).unwrap();
-        let local = load(&[file], Purpose::Answer).unwrap();
-        let (found, inputs) = tasks(&local.answer.answers[0], "n", Some("t")).unwrap();
-        let rendered = one(found[0], &inputs);
-        let texts: Vec<(&str, &str)> =
-            rendered.texts.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
+        let local = load(&[file], ReadPurpose::Resolve).unwrap();
+        let (found, inputs) = select_tasks(&local.output.resolved_nodes[0], "n", Some("t")).unwrap();
+        let rendered = render_task(found[0], &inputs);
+        let texts: Vec<(&str, &str)> = rendered.texts.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
         assert_eq!(
             texts,
             [
@@ -329,9 +331,9 @@ mod tests {
         );
     }
 
-    /// `docs/templates.md`: no value is read once more, and a release that does so is refused.
+    /// `docs/templates.md`: no value is evaluated a second time, and a release that would do so is refused.
     #[test]
-    fn y03_what_would_read_a_value_once_more_is_an_error_of_render() {
+    fn y03_render_fails_when_value_would_be_evaluated_again() {
         for (template, is_refused) in [
             ("{{ labels.x|format('SEEN') }}", true),
             ("{{ params.l|map(attribute=labels.x)|list }}", true),
@@ -340,18 +342,18 @@ mod tests {
             ("{{ params.l|map(attribute='a')|list }}", false),
         ] {
             let task = json!({"id": "t", "type": "file", "roles": ["web"], "parameters": {"path": "/t", "template": template}});
-            let local = of_one(&task, &json!({"l": [{"a": 1}]}));
-            let answer = &local.answer.answers[0];
-            let (found, inputs) = tasks(answer, "n", Some("t")).unwrap();
-            let (rendered, mut problems) = (one(found[0], &inputs), Problems::default());
-            add_refused(&local, answer, found[0], &mut problems);
-            assert_eq!(problems.check().is_err(), is_refused, "{template}: {:?}", rendered.texts);
+            let local = load_task(&task, &json!({"l": [{"a": 1}]}));
+            let resolved = &local.output.resolved_nodes[0];
+            let (found, inputs) = select_tasks(resolved, "n", Some("t")).unwrap();
+            let (rendered, mut problems) = (render_task(found[0], &inputs), Problems::default());
+            add_task_errors(&local, resolved, found[0], &mut problems);
+            assert_eq!(problems.into_result().is_err(), is_refused, "{template}: {:?}", rendered.texts);
         }
     }
 
-    /// `validate` and an apply refuse the condition, and the task was left out by it without a word.
+    /// Regression: `validate` and `apply` refused the condition, but `render` silently left out the task.
     #[test]
-    fn y03_a_condition_that_is_refused_is_an_error_of_render_also_where_it_leaves_its_task_out() {
+    fn y03_render_fails_when_condition_of_skipped_task_is_invalid() {
         for (condition, is_refused) in [
             ("'Self' in tags", true),
             ("size(nodes(tag='Self')) > 0", true),
@@ -359,24 +361,24 @@ mod tests {
             ("labels.x == 'b'", false),
         ] {
             let parameters = json!({"path": "/t", "content": "x"});
-            let task =
-                json!({"id": "t", "type": "file", "roles": ["web"], "condition": condition, "parameters": parameters});
-            let local = of_one(&task, &json!({}));
-            let answer = &local.answer.answers[0];
-            assert_eq!(answer.task_set().unwrap().left_out_ids().count(), 1, "{condition}");
-            for (wanted, counts) in [(None, true), (Some("t"), true), (Some("other"), false)] {
+            let task = json!({"id": "t", "type": "file", "roles": ["web"], "condition": condition, "parameters": parameters});
+            let local = load_task(&task, &json!({}));
+            let resolved = &local.output.resolved_nodes[0];
+            assert_eq!(resolved.task_set().unwrap().skipped_ids().count(), 1, "{condition}");
+            for (wanted, is_checked) in [(None, true), (Some("t"), true), (Some("other"), false)] {
                 let mut problems = Problems::default();
-                add_refused_conditions(&local, answer, wanted, &mut problems);
-                let told = problems.to_string();
-                assert_eq!(!problems.is_empty(), is_refused && counts, "{condition} {wanted:?}: {told}");
-                assert!(problems.is_empty() || told.contains("task t condition"), "{told}");
+                add_condition_errors(&local, resolved, wanted, &mut problems);
+                let text = problems.to_string();
+                assert_eq!(!problems.is_empty(), is_refused && is_checked, "{condition} {wanted:?}: {text}");
+                assert!(problems.is_empty() || text.contains("task t condition"), "{text}");
             }
         }
     }
 
-    /// `docs/concepts.md`: what every host would refuse, and what a template of a path gives that is none, is an error of `render`.
+    /// `docs/concepts.md`: `render` fails for everything that every host would refuse, and for a template of a path
+    /// whose result is not a path.
     #[test]
-    fn y09_a_task_that_its_host_refuses_is_an_error_of_render_at_its_place() {
+    fn y09_render_fails_at_task_when_host_would_refuse() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("site.yaml");
         let site = "kind: Release\nname: r\nroles: {web: {}}\ntasks:\n\
@@ -388,44 +390,40 @@ mod tests {
              kind: Cluster\nname: c\nrelease: r\nlabels: {z: z, rel: x/y, none: ''}\n---\n\
              kind: NodeGroup\ncluster: c\nname: g\nroles: [web]\n---\nkind: Node\nname: n\nnodegroup: c/g\n";
         std::fs::write(&file, site).unwrap();
-        let local = load(std::slice::from_ref(&file), Purpose::Answer).unwrap();
-        let answer = &local.answer.answers[0];
-        for (id, line, says) in [
+        let local = load(std::slice::from_ref(&file), ReadPurpose::Resolve).unwrap();
+        let resolved = &local.output.resolved_nodes[0];
+        for (id, line, expected) in [
             ("a", 0, ""),
             ("b", 6, "n: task b parameters.path: /etc/z is the path of task a too"),
-            (
-                "c",
-                7,
-                "n: task c parameters.path: the host refuses what its template of a path gives: path \"x/y\" is relative",
-            ),
+            ("c", 7, "n: task c parameters.path: the host refuses the path that its template gives: path \"x/y\" is relative"),
             (
                 "d",
                 8,
-                "n: task d parameters.cwd: the host refuses what the template of parameters.cwd gives: path \"x/y\" is relative",
+                "n: task d parameters.cwd: the host refuses the text that the template of parameters.cwd gives: path \"x/y\" is relative",
             ),
             (
                 "e",
                 9,
-                "n: task e parameters.command[0]: the host refuses what the template of parameters.command[0] gives: the first item",
+                "n: task e parameters.command[0]: the host refuses the text that the template of parameters.command[0] gives: the first item",
             ),
         ] {
             let mut problems = Problems::default();
-            let (found, _) = tasks(answer, "n", Some(id)).unwrap();
-            add_without_path(&local, answer, found[0], &mut problems);
+            let (found, _) = select_tasks(resolved, "n", Some(id)).unwrap();
+            add_path_error(&local, resolved, found[0], &mut problems);
             assert_eq!(
-                (problems.is_empty(), refused(answer, found[0]).is_none()),
-                (says.is_empty(), says.is_empty()),
+                (problems.is_empty(), refusal_reason(resolved, found[0]).is_none()),
+                (expected.is_empty(), expected.is_empty()),
                 "{id}"
             );
-            let told = problems.to_string();
+            let text = problems.to_string();
             let place = format!("{}:{line}:", file.display());
-            assert!(says.is_empty() || (told.starts_with(&place) && told.contains(says)), "{told}");
+            assert!(expected.is_empty() || (text.starts_with(&place) && text.contains(expected)), "{text}");
         }
     }
 
-    /// The error named the parameter, and a person had to look for its file.
+    /// Regression: the error named only the parameter, so the person had to find the file of the template.
     #[test]
-    fn y09_a_template_that_fails_is_told_of_at_its_line_of_its_file() {
+    fn y09_render_error_names_line_of_template_file() {
         let dir = tempfile::tempdir().unwrap();
         let listed = "- id: a\n  type: file\n  roles: [web]\n  parameters: {path: /a, template_file: a.j2}\n\
              - id: b\n  type: file\n  roles: [web]\n  parameters:\n    path: /b\n    template: |\n      x\n      {{ labels.s|int }}\n\
@@ -438,19 +436,19 @@ mod tests {
         let file = dir.path().join("site.yaml");
         std::fs::write(&file, site).unwrap();
         std::fs::write(dir.path().join("a.j2"), "x\ny {{ labels.nope }}\n").unwrap();
-        let local = load(&[file], Purpose::Answer).unwrap();
-        let answer = &local.answer.answers[0];
-        for (id, begins) in [
+        let local = load(&[file], ReadPurpose::Resolve).unwrap();
+        let resolved = &local.output.resolved_nodes[0];
+        for (id, expected) in [
             ("a", "a.j2:2: n: task a parameters.template: it needs `labels.nope`, which is absent"),
             ("b", "site.yaml:16: n: task b parameters.template: "),
             ("c", "site.yaml:17:"),
         ] {
             let mut problems = Problems::default();
-            let (found, inputs) = tasks(answer, "n", Some(id)).unwrap();
-            add_failed(&local, answer, found[0], &one(found[0], &inputs).failed, &mut problems);
-            let told = problems.to_string();
-            let place = format!("{}/{begins}", dir.path().display());
-            assert!(told.starts_with(&place) && told.contains(&format!("n: task {id} ")), "{told}");
+            let (found, inputs) = select_tasks(resolved, "n", Some(id)).unwrap();
+            add_render_errors(&local, resolved, found[0], &render_task(found[0], &inputs).errors, &mut problems);
+            let text = problems.to_string();
+            let place = format!("{}/{expected}", dir.path().display());
+            assert!(text.starts_with(&place) && text.contains(&format!("n: task {id} ")), "{text}");
         }
     }
 }

@@ -1,31 +1,32 @@
-//! `resolve` and `validate`: the answer for programs and for people.
+//! `resolve` and `validate`: prints the result for programs and for people.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
-use stemma_core::finding::{Finding, rule, strictly};
-use stemma_core::resolve::FleetAnswer;
+use stemma_core::finding::{Finding, rule, strict_summary};
+use stemma_core::resolve::FleetOutput;
 use stemma_core::role::natural_cmp;
 
-use super::{Purpose, load};
-use crate::args::{Files, Output};
-use crate::command::question;
+use super::{ReadPurpose, load};
+use crate::args::{ManifestArgs, Output};
+use crate::command::read;
 use crate::output::{printable, table};
-use crate::place::Places;
+use crate::source_map::SourceMap;
 use crate::tree;
 
-/// `resolve`. What a type's parameters must be is not judged by it: `validate` does, and a write to a controller.
+/// Runs `resolve`. It does not check the parameters of task types. `validate` does, and so does a write to a
+/// controller.
 ///
 /// # Errors
-/// What is wrong with the manifests.
-pub(crate) fn resolve(files: &Files, output: Output) -> Result<()> {
-    let mut resolved = load(&tree::paths(files)?, Purpose::Answer)?.answer;
+/// Fails with the errors in the manifests.
+pub(crate) fn resolve(files: &ManifestArgs, output: Output) -> Result<()> {
+    let mut resolved = load(&tree::expanded_paths(files)?, ReadPurpose::Resolve)?.output;
     resolved.findings.retain(|finding| finding.code != rule::TASK_PARAMETERS.code);
     match output {
-        Output::Json | Output::Yaml => question::print(&serde_json::to_value(&resolved)?, output)?,
-        Output::Name => resolved.nodes.keys().for_each(|name| say!("node/{}", printable(name))),
+        Output::Json | Output::Yaml => read::print_value(&serde_json::to_value(&resolved)?, output)?,
+        Output::Name => resolved.nodes.keys().for_each(|name| outln!("node/{}", printable(name))),
         Output::Table | Output::Wide | Output::Manifest => {
-            say!("{}", nodes(&resolved, output));
+            outln!("{}", node_table(&resolved, output));
             print_order(&resolved);
             print_findings(&resolved.findings);
         }
@@ -33,43 +34,42 @@ pub(crate) fn resolve(files: &Files, output: Output) -> Result<()> {
     Ok(())
 }
 
-/// `validate`: the findings alone.
+/// Runs `validate`, which prints only the findings.
 ///
 /// # Errors
-/// What is wrong with the manifests, what every host would refuse of them among it; where it is to be strict, findings that count.
-pub(crate) fn validate_files(files: &Files, is_strict: bool, output: Output) -> Result<()> {
-    let local = load(&tree::paths(files)?, Purpose::Check)?;
-    let (findings, places) = (&local.answer.findings, Places::of(&local.manifests));
+/// Fails with the errors in the manifests, including those for which every host would refuse them. If `is_strict` is
+/// set, it also fails for findings that are warnings or errors.
+pub(crate) fn validate_files(files: &ManifestArgs, is_strict: bool, output: Output) -> Result<()> {
+    let local = load(&tree::expanded_paths(files)?, ReadPurpose::Check)?;
+    let (findings, places) = (&local.output.findings, SourceMap::new(&local.manifests));
     match output {
         Output::Json | Output::Yaml => {
             let mut listed = serde_json::to_value(findings)?;
-            places.put_into(&mut listed);
-            question::print(&listed, output)?;
+            places.add_places(&mut listed);
+            read::print_value(&listed, output)?;
         }
-        _ if findings.is_empty() => say!("no findings: {} nodes resolve", local.answer.answers.len()),
-        _ => findings.iter().for_each(|finding| say!("{}", places.line(finding))),
+        _ if findings.is_empty() => outln!("no findings: {} nodes resolve", local.output.resolved_nodes.len()),
+        _ => findings.iter().for_each(|finding| outln!("{}", places.finding_line(finding))),
     }
-    match strictly(findings).filter(|_| is_strict) {
+    match strict_summary(findings).filter(|_| is_strict) {
         Some(counted) => bail!("--strict: {counted}"),
         None => Ok(()),
     }
 }
 
-fn nodes(resolved: &FleetAnswer, output: Output) -> String {
-    let places: BTreeMap<String, String> = resolved
-        .answers
-        .iter()
-        .map(|answer| (answer.node().display_name(), answer.place().unwrap_or_default()))
-        .collect();
+/// Returns the table of all nodes, in the natural order of their names.
+fn node_table(resolved: &FleetOutput, output: Output) -> String {
+    let places: BTreeMap<String, String> =
+        resolved.resolved_nodes.iter().map(|node| (node.node().display_name(), node.group_path().unwrap_or_default())).collect();
     let mut names: Vec<&String> = resolved.nodes.keys().collect();
     names.sort_by(|a, b| natural_cmp(a, b));
     let rows = names.into_iter().map(|name| {
         let node = &resolved.nodes[name];
         let place = places.get(name).filter(|place| !place.is_empty()).map_or("-", String::as_str);
-        let mut row = vec![name.clone(), place.to_owned(), list(&node.roles), list(&node.tags), list(&node.tasks)];
+        let mut row = vec![name.clone(), place.to_owned(), joined(&node.roles), joined(&node.tags), joined(&node.tasks)];
         if output == Output::Wide {
             let labels: Vec<String> = node.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
-            row.extend([list(&labels), list(&node.traits), list(node.skipped.keys())]);
+            row.extend([joined(&labels), joined(&node.traits), joined(node.skipped.keys())]);
             row.push(node.task_digest.as_ref().map_or_else(|| "-".to_owned(), |digest| digest[..12].to_owned()));
         }
         row
@@ -81,22 +81,23 @@ fn nodes(resolved: &FleetAnswer, output: Output) -> String {
     table(head, rows)
 }
 
-fn list<T: AsRef<str>>(items: impl IntoIterator<Item = T>) -> String {
+fn joined<T: AsRef<str>>(items: impl IntoIterator<Item = T>) -> String {
     let items: Vec<T> = items.into_iter().collect();
     if items.is_empty() { "-".to_owned() } else { items.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(" ") }
 }
 
-fn print_order(resolved: &FleetAnswer) {
+/// Prints the stages, and the number of ordered pairs of tasks.
+fn print_order(resolved: &FleetOutput) {
     if !resolved.stages.is_empty() {
-        say!("\nstages   {}", list(&resolved.stages));
+        outln!("\nstages   {}", joined(&resolved.stages));
     }
     let across = resolved.order.iter().filter(|[(before, _), (after, _)]| before != after).count();
-    say!("\norder    {} pairs, {across} of them across nodes or stages (-o json has them all)", resolved.order.len());
+    outln!("\norder    {} pairs, {across} of them across nodes or stages (-o json has them all)", resolved.order.len());
 }
 
 fn print_findings(findings: &[Finding]) {
     for finding in findings {
-        say!("{}", printable(&finding.to_string()));
+        outln!("{}", printable(&finding.to_string()));
     }
 }
 
@@ -105,48 +106,46 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_role_that_only_the_cluster_names_is_a_finding() {
+    fn validate_reports_role_when_only_cluster_names_role() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("site.yaml");
         let text = "kind: Release\nname: r\nroles: {web: {}}\n---\nkind: Cluster\nname: prod\nrelease: r\n\
              roles: {web: {add_tags: [a]}, nope: {add_tags: [b]}}\ntags: {x: {role: gone}, y: {role: web}}\n---\n\
              kind: NodeGroup\ncluster: prod\nname: all\n";
         std::fs::write(&file, text).unwrap();
-        let findings = load(&[file], Purpose::Answer).unwrap().answer.findings;
+        let findings = load(&[file], ReadPurpose::Resolve).unwrap().output.findings;
         let unknown = findings.iter().filter(|finding| finding.code == "role.unknown");
         let messages: Vec<&str> = unknown.map(|finding| finding.message.as_str()).collect();
         assert_eq!(
             messages,
             [
                 "roles: nope is declared by no release of its groups: is its name misspelled?",
-                "tags: x is to be produced by role gone, which no release of its groups declares"
+                "tags: x should be produced by role gone, which no release of its groups declares"
             ]
         );
     }
 
-    /// A write of it was refused, and the check beforehand had nothing to say.
+    /// The controller refused to create the object, and the check before it reported nothing.
     #[test]
-    fn y04_a_name_that_no_new_object_is_given_is_a_finding_of_a_check() {
+    fn y04_load_reports_reserved_names_when_checking() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("site.yaml");
         std::fs::write(&file, "kind: Cluster\nname: Detail\n---\nkind: ClusterTemplate\nname: -x\n").unwrap();
         let of = |purpose| {
-            let findings = load(std::slice::from_ref(&file), purpose).unwrap().answer.findings;
+            let findings = load(std::slice::from_ref(&file), purpose).unwrap().output.findings;
             let names = findings.into_iter().filter(|finding| finding.code == rule::NAME_RESERVED.code);
             names.map(|finding| finding.object).collect::<Vec<_>>()
         };
-        assert_eq!(of(Purpose::Check), ["cluster/Detail", "clustertemplate/-x"]);
-        assert_eq!(of(Purpose::Answer), Vec::<String>::new());
+        assert_eq!(of(ReadPurpose::Check), ["cluster/Detail", "clustertemplate/-x"]);
+        assert_eq!(of(ReadPurpose::Resolve), Vec::<String>::new());
     }
 
     #[test]
-    fn w05_a_condition_of_what_falls_to_master_sees_what_its_cluster_gives() {
+    fn w05_condition_on_master_task_reads_cluster_values() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("site.yaml");
         let task = |id: &str, condition: &str| {
-            format!(
-                " - {{id: {id}, type: shell, roles: [master], condition: \"{condition}\", parameters: {{command: [a]}}}}\n"
-            )
+            format!(" - {{id: {id}, type: shell, roles: [master], condition: \"{condition}\", parameters: {{command: [a]}}}}\n")
         };
         let tasks = [
             task("of-template", "params.size == 3"),
@@ -160,13 +159,13 @@ mod tests {
             tasks.concat()
         );
         std::fs::write(&file, text).unwrap();
-        let master = load(&[file], Purpose::Answer).unwrap().answer.nodes.remove("master").unwrap();
+        let master = load(&[file], ReadPurpose::Resolve).unwrap().output.nodes.remove("master").unwrap();
         assert_eq!(master.tasks, ["of-cluster", "of-template"], "{:?}", master.skipped);
         assert!(master.skipped.contains_key("of-no-group"), "{:?}", master.skipped);
     }
 
     #[test]
-    fn w05_what_falls_to_master_is_left_out_by_its_condition() {
+    fn w05_condition_skips_task_on_master() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("site.yaml");
         let text = "kind: Release\nname: r\nroles: {web: {}}\ntasks:\n\
@@ -174,7 +173,7 @@ mod tests {
              - {id: always, type: shell, roles: [master], parameters: {command: [a]}}\n---\n\
              kind: Cluster\nname: prod\nrelease: r\n---\nkind: NodeGroup\ncluster: prod\nname: all\n";
         std::fs::write(&file, text).unwrap();
-        let master = load(&[file], Purpose::Answer).unwrap().answer.nodes.remove("master").unwrap();
+        let master = load(&[file], ReadPurpose::Resolve).unwrap().output.nodes.remove("master").unwrap();
         assert_eq!(master.tasks, ["always"]);
         assert_eq!(master.skipped["never"], "condition is false: 1 > 2");
     }

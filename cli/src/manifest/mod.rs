@@ -1,8 +1,8 @@
-//! Manifests as people keep them: files and directories, parts beside them, several objects to a file.
+//! Reads manifests as people store them: files and directories, files next to them, several objects in a file.
 //!
-//! What stands beside a manifest is brought in here, since a controller has no files: `include:` merges other
-//! files into a release, `template_file:` becomes the template itself (so that its references are found when the
-//! release is stored), `source:` becomes the hash of a blob that is sent before the manifest.
+//! Files next to a manifest are included here, because a controller has no access to them. `include:` merges other
+//! files into a release. `template_file:` becomes the template itself, so that its references are found when the
+//! release is stored. `source:` becomes the hash of a blob that is sent before the manifest.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -16,181 +16,184 @@ use sha2::{Digest as _, Sha256};
 use stemma_core::digest::Hex;
 use stemma_core::json;
 use stemma_core::name::is_blank;
-use stemma_core::task::{TEMPLATE_FILE, source_of};
+use stemma_core::task::{TEMPLATE_FILE, source_parameter};
 use stemma_wire::message::Hash;
 
-use crate::args::Kind;
-use crate::beside::{beside, named_by, unreadable};
-use crate::directory::{Listing, MANIFESTS, Once};
+use crate::args::KindArg;
+use crate::directory::{Listing, MANIFEST_EXTENSIONS, VisitedPaths};
+use crate::include_path::{included_paths, read_error, resolve_include};
 use crate::problem::Problems;
-use crate::yaml::{self, Document, Place};
+use crate::yaml::{self, SourcePosition, YamlDocument};
 
-/// The largest file that a task may bring, as the controller takes it.
-const MAX_BLOB: u64 = 64 * 1024 * 1024;
-/// The largest manifest file, in bytes.
-pub(crate) const MAX_MANIFEST: u64 = 16 * 1024 * 1024;
+/// Maximum size of a file that a task may send, in bytes. The controller has the same limit.
+const MAX_BLOB_BYTES: u64 = 64 * 1024 * 1024;
+/// Maximum size of a manifest file, in bytes.
+pub(crate) const MAX_MANIFEST_BYTES: u64 = 16 * 1024 * 1024;
 
 /// One object as it is sent.
 #[derive(Clone, Debug)]
 pub(crate) struct Manifest {
-    /// The file that it stands in.
+    /// The file that contains the object.
     pub(crate) file: PathBuf,
-    /// Its document there.
-    pub(crate) document: Document,
-    /// Its JSON text, with what stood beside it brought in.
+    /// The YAML document of the object.
+    pub(crate) document: YamlDocument,
+    /// The JSON text of the object, with included files merged in.
     pub(crate) json: String,
-    /// Where tasks that were included stand, in their order.
-    included: Vec<Included>,
-    /// The files that templates came from, by the place of their task.
+    /// The included lists of tasks, in the order of the tasks.
+    included_lists: Vec<IncludedTasks>,
+    /// The files that templates were read from, by task index.
     templates: BTreeMap<usize, PathBuf>,
 }
 
-/// A list of tasks that came from another file.
+/// A list of tasks that was read from another file.
 #[derive(Clone, Debug)]
-struct Included {
-    /// The place of its first task among the release's.
-    first: usize,
+struct IncludedTasks {
+    /// The index in the release of the first task of this list.
+    first_index: usize,
     file: PathBuf,
-    document: Document,
-    /// What stands before `[0]` in that document: `tasks`, or nothing.
-    list: &'static str,
+    document: YamlDocument,
+    /// The path of the list in that document: `tasks`, or empty.
+    prefix: &'static str,
 }
 
-/// What several paths hold.
+/// The objects and files below several paths.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Manifests {
-    /// In the order of the files' names and their place there.
+    /// The objects, in the order of file names and of their position in the file.
     pub(crate) objects: Vec<Manifest>,
-    /// Files to be sent first, by their SHA-256 in hex.
+    /// Files to send first, by their SHA-256 in hex.
     pub(crate) blobs: BTreeMap<String, PathBuf>,
 }
 
 impl Manifest {
-    /// `FILE:LINE:COLUMN` of one of its fields. A task's may be named by its id, as `task ntp requires[0]`.
-    pub(crate) fn place(&self, field: &str) -> String {
-        let (file, document, field) = self.standing(&self.by_index(field));
-        format!("{}:{}", file.display(), document.place_of(&field))
+    /// Returns `FILE:LINE:COLUMN` of a field. A field of a task may name the task by id, such as `task ntp
+    /// requires[0]`.
+    pub(crate) fn locate(&self, field: &str) -> String {
+        let (file, document, field) = self.locate_field(&self.with_task_index(field));
+        format!("{}:{}", file.display(), document.position_of(&field))
     }
 
-    /// The place of what is wrong with a field, and the sentence. Where that names a line of a template or of another text, the place is that
-    /// line: of the file that the text came from, or of the manifest that it stands in as a block.
-    pub(crate) fn told(&self, field: &str, what: &str) -> (String, String) {
+    /// Returns the place and text of an error about a field. If the text names a line of a template or of another text,
+    /// the place is that line: in the file that the text was read from, or in the block of the manifest.
+    pub(crate) fn locate_error(&self, field: &str, what: &str) -> (String, String) {
         let in_text = || {
-            let (sentence, within) = within_text(what)?;
-            let (file, at) = self.in_text(field, within)?;
+            let (sentence, within) = split_text_position(what)?;
+            let (file, at) = self.locate_in_text(field, within)?;
             Some((format!("{}:{at}", file.display()), sentence))
         };
-        in_text().unwrap_or_else(|| (self.place(field), what.to_owned()))
+        in_text().unwrap_or_else(|| (self.locate(field), what.to_owned()))
     }
 
-    /// `FILE:LINE` of a line of a text that a field holds; `None` where that is neither a file of its own nor a block.
+    /// Returns `FILE:LINE` of a line in the text of a field. `None` if the text is neither a file nor a literal block.
     pub(crate) fn line_in_text(&self, field: &str, line: usize) -> Option<String> {
-        let (file, at) = self.in_text(field, Place { line, column: 1 })?;
+        let (file, at) = self.locate_in_text(field, SourcePosition { line, column: 1 })?;
         Some(format!("{}:{}", file.display(), at.line))
     }
 
-    /// The parameters of a task that it has itself, of a release.
-    pub(crate) fn parameters_of(&self, task: &str) -> Option<Map<String, Value>> {
+    /// Returns the parameters that a task sets itself, if this is a release that contains the task.
+    pub(crate) fn task_parameters(&self, task: &str) -> Option<Map<String, Value>> {
         let release: Value = serde_json::from_str(&self.json).ok()?;
         let task = release.get("tasks")?.get(task_index(&self.json, task)?)?;
         Some(task.get("parameters").and_then(Value::as_object).cloned().unwrap_or_default())
     }
 
-    /// The file and the place in it of a place in a text that a field holds.
-    fn in_text(&self, field: &str, within: Place) -> Option<(&Path, Place)> {
-        let field = self.by_index(field);
-        if let Some((at, ".parameters.template")) = task_at(&field)
+    /// Converts a position in the text of a field to a file and a position in it.
+    fn locate_in_text(&self, field: &str, within: SourcePosition) -> Option<(&Path, SourcePosition)> {
+        let field = self.with_task_index(field);
+        if let Some((at, ".parameters.template")) = parse_task_field(&field)
             && let Some(file) = self.templates.get(&at)
         {
             return Some((file.as_path(), within));
         }
-        let (file, document, field) = self.standing(&field);
-        Some((file, document.texts.get(&field)?.of_text(within)))
+        let (file, document, field) = self.locate_field(&field);
+        Some((file, document.block_starts.get(&field)?.position_in_file(within)))
     }
 
-    /// A field with a task's place for its id.
-    fn by_index(&self, field: &str) -> String {
+    /// Replaces the task id at the start of a field with the index of the task.
+    fn with_task_index(&self, field: &str) -> String {
         let Some(rest) = field.strip_prefix("task ") else { return field.to_owned() };
         let (id, field) = rest.split_once(' ').unwrap_or((rest, ""));
         task_index(&self.json, id).map_or_else(|| "tasks".to_owned(), |index| format!("tasks[{index}].{field}"))
     }
 
-    /// The file and document that a field stands in, and what it is called there.
-    fn standing(&self, field: &str) -> (&Path, &Document, String) {
+    /// Returns the file and document that contain a field, and its path there.
+    fn locate_field(&self, field: &str) -> (&Path, &YamlDocument, String) {
         match self.included_field(field) {
             Some((included, field)) => (included.file.as_path(), &included.document, field),
             None => (self.file.as_path(), &self.document, field.to_owned()),
         }
     }
 
-    fn included_field(&self, field: &str) -> Option<(&Included, String)> {
-        let (at, rest) = task_at(field)?;
-        let included = self.included.iter().rev().find(|included| included.first <= at)?;
-        Some((included, format!("{}[{}]{rest}", included.list, at - included.first)))
+    /// Returns the included list that contains a field of a task, and the path of the field in it. `None` if the
+    /// release's own file contains the field.
+    fn included_field(&self, field: &str) -> Option<(&IncludedTasks, String)> {
+        let (at, rest) = parse_task_field(field)?;
+        let included = self.included_lists.iter().rev().find(|included| included.first_index <= at)?;
+        Some((included, format!("{}[{}]{rest}", included.prefix, at - included.first_index)))
     }
 }
 
-/// The place of the task that a field is of, and what stands behind it: `tasks[2].id` is `.id` of the third.
-fn task_at(field: &str) -> Option<(usize, &str)> {
+/// Splits a field of a task into the task index and the rest: `tasks[2].id` is `.id` of the third task.
+fn parse_task_field(field: &str) -> Option<(usize, &str)> {
     let (at, rest) = field.strip_prefix("tasks[")?.split_once(']')?;
     Some((at.parse().ok()?, rest))
 }
 
-/// A sentence without the line and column of a text that it names, and those.
-fn within_text(what: &str) -> Option<(String, Place)> {
+/// Splits an error text into the text without the line and column that it names, and this position.
+fn split_text_position(what: &str) -> Option<(String, SourcePosition)> {
     let from = if what.starts_with("line ") { 0 } else { what.find(": line ")? + ": ".len() };
     let (place, rest) = what[from..].strip_prefix("line ")?.split_once(": ")?;
     let (line, column) = place.split_once(", column ")?;
-    let place = Place { line: line.parse().ok()?, column: column.parse().ok()? };
+    let place = SourcePosition { line: line.parse().ok()?, column: column.parse().ok()? };
     Some((format!("{}{rest}", &what[..from]), place))
 }
 
-/// The place of a task in its release; of two with one id the later, which is the one too many.
+/// Returns the index of a task in its release. If two tasks have the id, this is the later one, which is the duplicate.
 fn task_index(json: &str, id: &str) -> Option<usize> {
     let release: Value = serde_json::from_str(json).ok()?;
-    let is_it = |task: &Value| task.get("id").and_then(Value::as_str) == Some(id);
-    release.get("tasks")?.as_array()?.iter().rposition(is_it)
+    let has_id = |task: &Value| task.get("id").and_then(Value::as_str) == Some(id);
+    release.get("tasks")?.as_array()?.iter().rposition(has_id)
 }
 
-/// Reads every manifest below the paths; a file to which two of them lead is read once.
+/// Reads every manifest below the paths. A file that is reached by two paths is read once.
 ///
 /// # Errors
-/// [`Problems`]: a path that can't be read, text that is no YAML, a file beside a manifest that is missing or too large.
+/// [`Problems`] if a path can't be read, a text is not YAML, or a file next to a manifest is missing or too large.
 pub(crate) fn read(paths: &[PathBuf]) -> Result<Manifests> {
     let (manifests, problems) = read_all(paths);
-    problems.check()?;
+    problems.into_result()?;
     Ok(manifests)
 }
 
-/// The same, with what can be read beside what is wrong with the rest.
+/// Like [`read`], but returns what could be read together with the problems.
 pub(crate) fn read_all(paths: &[PathBuf]) -> (Manifests, Problems) {
     let mut manifests = Manifests::default();
     let mut problems = Problems::default();
     let mut files = Vec::new();
-    let mut left_out = Vec::new();
-    let mut once = Once::of(paths);
+    let mut skipped = Vec::new();
+    let mut visited = VisitedPaths::new(paths);
     for path in paths {
-        match listed(path) {
-            Ok(Listing { taken, left_out: mut left }) => {
-                once.keep_left_out(&mut left);
-                left_out.push((path, left));
+        match list_files(path) {
+            Ok(Listing { files: taken, skipped: mut skipped_files }) => {
+                visited.retain_new(&mut skipped_files);
+                skipped.push((path, skipped_files));
                 for file in taken {
-                    if once.is_new(&file) {
-                        let is_listed = !once.is_named(&file);
-                        files.push(ManifestFile::read(file, is_listed));
+                    if visited.visit(&file) {
+                        let is_listed = !visited.is_named(&file);
+                        files.push(CandidateFile::read(file, is_listed));
                     }
                 }
             }
             Err(error) => problems.add(path.display(), format!("{error:#}")),
         }
     }
-    let named = named_of(&files, left_out.iter().flat_map(|(_, left)| left));
-    for (path, mut left_out) in left_out {
-        left_out.retain(|file| !is_among(&named, file));
-        Listing::tell_left_out(&left_out, path, MANIFESTS);
+    let included = included_by(&files, skipped.iter().flat_map(|(_, left)| left));
+    for (path, mut skipped) in skipped {
+        skipped.retain(|file| !is_included(&included, file));
+        Listing::warn_skipped(&skipped, path, MANIFEST_EXTENSIONS);
     }
-    for file in files.into_iter().filter(|file| !file.is_part(&named)) {
-        file.take(&mut manifests, &mut problems);
+    for file in files.into_iter().filter(|file| !file.is_include_part(&included)) {
+        file.move_into(&mut manifests, &mut problems);
     }
     if problems.is_empty() && manifests.objects.is_empty() {
         add_empty(paths, &mut problems);
@@ -198,87 +201,90 @@ pub(crate) fn read_all(paths: &[PathBuf]) -> (Manifests, Problems) {
     (manifests, problems)
 }
 
-/// The files that the manifests below these paths name. Standard input and what is no regular file are not read: there is no second reading of them.
-pub(crate) fn named(paths: &[PathBuf]) -> BTreeSet<PathBuf> {
-    let of_path = |path: &PathBuf| listed(path).unwrap_or_default();
+/// Returns the files that the manifests below these paths include. Standard input and special files are not read,
+/// because they can be read only once.
+pub(crate) fn included_files(paths: &[PathBuf]) -> BTreeSet<PathBuf> {
+    let of_path = |path: &PathBuf| list_files(path).unwrap_or_default();
     let listings: Vec<Listing> = paths.iter().filter(|path| *path != Path::new("-")).map(of_path).collect();
-    let taken = listings.iter().flat_map(|listing| &listing.taken).filter(|file| file.is_file());
-    let files: Vec<ManifestFile> = taken.map(|file| ManifestFile::read(file.clone(), true)).collect();
-    named_of(&files, listings.iter().flat_map(|listing| &listing.left_out))
+    let taken = listings.iter().flat_map(|listing| &listing.files).filter(|file| file.is_file());
+    let files: Vec<CandidateFile> = taken.map(|file| CandidateFile::read(file.clone(), true)).collect();
+    included_by(&files, listings.iter().flat_map(|listing| &listing.skipped))
 }
 
-/// The files that manifests name. A part that a directory leaves out by its name is read where one of them is it, and names others itself.
-fn named_of<'a>(files: &[ManifestFile], left_out: impl Iterator<Item = &'a PathBuf>) -> BTreeSet<PathBuf> {
-    let mut named: BTreeSet<PathBuf> = files.iter().flat_map(ManifestFile::names).collect();
-    // A pipe would be waited for without end, and none is brought in.
-    let mut unnamed: Vec<&PathBuf> = left_out.filter(|file| file.is_file()).collect();
+/// Returns the files that manifests include. A directory may skip an included part because of its name. Such a part is
+/// read too, and may include other files.
+fn included_by<'a>(files: &[CandidateFile], skipped: impl Iterator<Item = &'a PathBuf>) -> BTreeSet<PathBuf> {
+    let mut included: BTreeSet<PathBuf> = files.iter().flat_map(CandidateFile::included_paths).collect();
+    // Reading a pipe would block forever, and a pipe is never included.
+    let mut unnamed: Vec<&PathBuf> = skipped.filter(|file| file.is_file()).collect();
     loop {
-        let (parts, others): (Vec<_>, Vec<_>) = unnamed.into_iter().partition(|file| is_among(&named, file));
+        let (parts, others): (Vec<_>, Vec<_>) = unnamed.into_iter().partition(|file| is_included(&included, file));
         if parts.is_empty() {
-            return named;
+            return included;
         }
-        named.extend(parts.into_iter().flat_map(|file| ManifestFile::read(file.clone(), true).names()));
+        included.extend(parts.into_iter().flat_map(|file| CandidateFile::read(file.clone(), true).included_paths()));
         unnamed = others;
     }
 }
 
-/// Whether a file is one of those that manifests name, by whatever link.
-pub(crate) fn is_among(named: &BTreeSet<PathBuf>, file: &Path) -> bool {
-    file.canonicalize().is_ok_and(|file| named.contains(&file))
+/// Returns whether manifests include this file, through any link.
+pub(crate) fn is_included(included: &BTreeSet<PathBuf>, file: &Path) -> bool {
+    file.canonicalize().is_ok_and(|file| included.contains(&file))
 }
 
-/// Says of paths that no object is there, and where one would be looked for.
+/// Adds a problem for paths that contain no object, with where to put one.
 fn add_empty(paths: &[PathBuf], problems: &mut Problems) {
-    let mut by_what: BTreeMap<&str, Vec<PathBuf>> = BTreeMap::new();
+    let mut by_message: BTreeMap<&str, Vec<PathBuf>> = BTreeMap::new();
     for path in paths {
-        let what = match path.as_path() {
-            input if input == Path::new("-") => "no object here: standard input holds none",
+        let message = match path.as_path() {
+            input if input == Path::new("-") => "no object here: standard input contains none",
             directory if directory.is_dir() => {
                 "no object here: a manifest is NAME.yaml, NAME.yml or NAME.json right in the directory, with a NAME of letters, digits, - and _"
             }
             _ => {
-                "no object here: the file holds none; one begins with its kind, as `kind: Node` (`stemma fields` lists the kinds)"
+                "no object here: the file contains none; an object begins with its kind, such as `kind: Node` (`stemma fields` lists the kinds)"
             }
         };
-        by_what.entry(what).or_default().push(path.clone());
+        by_message.entry(message).or_default().push(path.clone());
     }
-    for (what, paths) in by_what {
-        problems.add(shown(&paths), what);
+    for (message, paths) in by_message {
+        problems.add(path_list(&paths), message);
     }
 }
 
-/// A file that may hold manifests.
-struct ManifestFile {
+/// A file that may contain manifests.
+struct CandidateFile {
     path: PathBuf,
-    /// Whether it was found in a directory, and not named itself.
-    is_listed: bool,
-    /// What it holds; or what is wrong with it, and where.
-    documents: Result<Vec<Document>, (String, String)>,
+    /// True if the file was found in a directory, and not named itself.
+    is_from_directory: bool,
+    /// The documents of the file, or the place and text of the error.
+    documents: Result<Vec<YamlDocument>, (String, String)>,
 }
 
-impl ManifestFile {
+impl CandidateFile {
     fn read(path: PathBuf, is_listed: bool) -> Self {
         let documents = read_file(&path);
-        Self { path, is_listed, documents }
+        Self { path, is_from_directory: is_listed, documents }
     }
 
-    /// The files that its documents name.
-    fn names(&self) -> Vec<PathBuf> {
-        self.documents.iter().flatten().flat_map(|document| named_by(&self.path, &document.value())).collect()
+    /// Returns the files that its documents include.
+    fn included_paths(&self) -> Vec<PathBuf> {
+        self.documents.iter().flatten().flat_map(|document| included_paths(&self.path, &document.to_value())).collect()
     }
 
-    /// Whether it stands in a directory for another manifest to name it, and holds no object of its own.
-    fn is_part(&self, named: &BTreeSet<PathBuf>) -> bool {
-        self.is_listed
-            && is_among(named, &self.path)
-            && !self.documents.iter().flatten().any(|document| holds_object(&document.value()))
+    /// Returns whether the file was found in a directory, is included by a manifest and contains no object of its own.
+    fn is_include_part(&self, included: &BTreeSet<PathBuf>) -> bool {
+        self.is_from_directory
+            && is_included(included, &self.path)
+            && !self.documents.iter().flatten().any(|document| has_object(&document.to_value()))
     }
 
-    fn take(self, to: &mut Manifests, problems: &mut Problems) {
+    /// Adds the objects of the file to `to`, or the error of reading the file to `problems`.
+    fn move_into(self, to: &mut Manifests, problems: &mut Problems) {
         match self.documents {
             Ok(documents) => {
                 for document in documents {
-                    read_document(to, &self.path, document, problems);
+                    add_document(to, &self.path, document, problems);
                 }
             }
             Err((place, what)) => problems.add(place, what),
@@ -286,96 +292,102 @@ impl ManifestFile {
     }
 }
 
-/// Whether a document is an object of a known kind, or a list of such.
-fn holds_object(document: &Value) -> bool {
+/// Returns whether a document is an object of a known kind, or a list with one.
+fn has_object(document: &Value) -> bool {
     let is_object =
-        |one: &Value| one.get("kind").and_then(Value::as_str).is_some_and(|kind| Kind::of_manifest(kind).is_some());
+        |value: &Value| value.get("kind").and_then(Value::as_str).is_some_and(|kind| KindArg::from_manifest_kind(kind).is_some());
     document.as_array().into_iter().flatten().chain([document]).any(is_object)
 }
 
-fn read_file(file: &Path) -> Result<Vec<Document>, (String, String)> {
-    let text = text(file, MAX_MANIFEST).map_err(|error| (file.display().to_string(), format!("{error:#}")))?;
-    let text = unmarked(&text);
+/// Reads the documents of a file. An error is a place, such as `FILE:LINE:COLUMN`, and a text.
+fn read_file(file: &Path) -> Result<Vec<YamlDocument>, (String, String)> {
+    let text = read_text(file, MAX_MANIFEST_BYTES).map_err(|error| (file.display().to_string(), format!("{error:#}")))?;
+    let text = without_bom(&text);
     check_json(file, text).map_err(|error| {
         let place = format!("{}:{}:{}", file.display(), error.line(), error.column());
-        (place, format!("no JSON: {error}; a file that ends with .json is JSON alone"))
+        (place, format!("not JSON: {error}; a .json file must be JSON"))
     })?;
-    yaml::documents(text).map_err(|error| (format!("{}:{}", file.display(), error.at), error.what))
+    yaml::read_documents(text).map_err(|error| (format!("{}:{}", file.display(), error.at), error.what))
 }
 
-/// A text without the byte order mark that programs of Windows put before it.
-pub(crate) fn unmarked(text: &str) -> &str {
+/// Removes the byte order mark that Windows programs put before a text.
+pub(crate) fn without_bom(text: &str) -> &str {
     text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
-/// A file that is called JSON must be some: YAML takes more, as a comma after the last member. Its numbers are left to who reads them.
+/// Checks that a `.json` file is JSON. YAML accepts more, such as a comma after the last member. Numbers are not parsed
+/// here.
 fn check_json(file: &Path, text: &str) -> Result<(), serde_json::Error> {
     let is_json = file.extension().is_some_and(|end| end == "json") && !text.trim().is_empty();
     if !is_json || serde_json::from_str::<&RawValue>(text).is_ok() {
         return Ok(());
     }
-    // For its sentence, which knows more.
+    // Parses again as a value, because its error message is more precise.
     serde_json::from_str::<Value>(text).map(drop)
 }
 
-fn shown(paths: &[PathBuf]) -> String {
+fn path_list(paths: &[PathBuf]) -> String {
     paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// A file is itself; of a directory the manifests right in it, by name.
-pub(crate) fn listed(path: &Path) -> Result<Listing> {
+/// Returns a file itself, or the manifests directly in a directory, by name.
+pub(crate) fn list_files(path: &Path) -> Result<Listing> {
     if !path.is_dir() {
-        return Ok(Listing { taken: vec![path.to_owned()], left_out: Vec::new() });
+        return Ok(Listing { files: vec![path.to_owned()], skipped: Vec::new() });
     }
-    let mut listing = Listing::of(path, MANIFESTS).map_err(|error| unreadable(&error))?;
-    listing.taken.retain(|file| !file.is_dir());
+    let mut listing = Listing::read(path, MANIFEST_EXTENSIONS).map_err(|error| read_error(&error))?;
+    listing.files.retain(|file| !file.is_dir());
     Ok(listing)
 }
 
-/// A file's text, or standard input's for `-`.
+/// Reads the text of a file, or of standard input for `-`.
 ///
 /// # Errors
-/// When it can't be read, is no UTF-8, or is larger than `limit` bytes.
-pub(crate) fn text(file: &Path, limit: u64) -> Result<String> {
-    // A device or a pipe has no size to be asked for.
+/// Fails if it can't be read, is not UTF-8, or is larger than `limit` bytes.
+pub(crate) fn read_text(file: &Path, limit: u64) -> Result<String> {
+    // A device or a pipe has no size to check in advance.
     let read = |from: &mut dyn Read| {
         let mut bytes = Vec::new();
-        from.take(limit + 1).read_to_end(&mut bytes).map(|_| bytes).map_err(|error| unreadable(&error))
+        from.take(limit + 1).read_to_end(&mut bytes).map(|_| bytes).map_err(|error| read_error(&error))
     };
     let bytes = if file == Path::new("-") {
         read(&mut std::io::stdin())?
     } else {
-        read(&mut File::open(file).map_err(|error| unreadable(&error))?)?
+        read(&mut File::open(file).map_err(|error| read_error(&error))?)?
     };
     if bytes.len() as u64 > limit {
-        bail!("holds more than the {limit} bytes that are taken: split it");
+        bail!("is larger than the limit of {limit} bytes: split it");
     }
-    Ok(json::utf_8(bytes)?)
+    Ok(json::decode_utf8(bytes)?)
 }
 
-/// A JSON file may hold one document or an array of them.
-fn read_document(to: &mut Manifests, file: &Path, document: Document, problems: &mut Problems) {
+/// Adds the objects of a document. A JSON file may contain one object or an array of them.
+fn add_document(to: &mut Manifests, file: &Path, document: YamlDocument, problems: &mut Problems) {
     if document.json.starts_with('[') {
         let items: Vec<Box<RawValue>> = serde_json::from_str(&document.json).unwrap_or_default();
         for (index, item) in items.iter().enumerate() {
-            let part = Document { json: item.get().to_owned(), ..document.below(&format!("[{index}]")) };
-            read_document(to, file, part, problems);
+            let part = YamlDocument { json: item.get().to_owned(), ..document.sub_document(&format!("[{index}]")) };
+            add_document(to, file, part, problems);
         }
         return;
     }
     let (json, included, templates) = (String::new(), Vec::new(), BTreeMap::new());
-    let mut manifest = Manifest { file: file.to_owned(), document, json, included, templates };
-    match complete(to, &mut manifest) {
+    let mut manifest = Manifest { file: file.to_owned(), document, json, included_lists: included, templates };
+    match resolve_includes(to, &mut manifest) {
         Ok(json) => {
             manifest.json = json;
             to.objects.push(manifest);
         }
-        Err(wrong) => wrong.iter().for_each(|(field, error)| problems.add(manifest.place(field), format!("{error:#}"))),
+        Err(errors) => {
+            for (field, error) in &errors {
+                problems.add(manifest.locate(field), format!("{error:#}"));
+            }
+        }
     }
 }
 
-/// Brings in what stands beside a release; other kinds stay as they are, to the letter. Each error names its field.
-fn complete(to: &mut Manifests, manifest: &mut Manifest) -> Result<String, Vec<(String, anyhow::Error)>> {
+/// Includes the files next to a release. The text of other kinds is left unchanged. Each error names its field.
+fn resolve_includes(to: &mut Manifests, manifest: &mut Manifest) -> Result<String, Vec<(String, anyhow::Error)>> {
     let at = |field: &str| {
         let field = field.to_owned();
         move |error: anyhow::Error| vec![(field, error)]
@@ -391,22 +403,23 @@ fn complete(to: &mut Manifests, manifest: &mut Manifest) -> Result<String, Vec<(
     let mut release = release.map_err(|error| vec![(error.field.clone(), error.into())])?;
     let dir = manifest.file.parent().unwrap_or(Path::new(".")).to_owned();
     if let Some(include) = release.remove("include") {
-        for part in names(&include).context("include").map_err(at("include"))? {
-            let path = joined(&dir, part).context("include").map_err(at("include"))?;
-            let part = beside(&dir, &dir, part).with_context(|| path.display().to_string());
+        for part in string_items(&include).context("include").map_err(at("include"))? {
+            let path = join_path(&dir, part).context("include").map_err(at("include"))?;
+            let part = resolve_include(&dir, &dir, part).with_context(|| path.display().to_string());
             let included = part.and_then(|_| include_part(&mut release, manifest, &path));
             included.context("include").map_err(at("include"))?;
         }
     }
     let tasks = release.get_mut("tasks").and_then(Value::as_array_mut).into_iter().flatten();
-    let brought = |(index, task)| {
-        let wrong = bring_in(to, manifest, index, task).err()?;
-        Some((format!("tasks[{index}].parameters{}", wrong.0), wrong.1))
+    let include = |(index, task)| {
+        let error = load_task_files(to, manifest, index, task).err()?;
+        Some((format!("tasks[{index}].parameters{}", error.0), error.1))
     };
-    let wrong: Vec<_> = tasks.enumerate().filter_map(brought).collect();
-    if wrong.is_empty() { Ok(Value::Object(release).to_string()) } else { Err(wrong) }
+    let errors: Vec<_> = tasks.enumerate().filter_map(include).collect();
+    if errors.is_empty() { Ok(Value::Object(release).to_string()) } else { Err(errors) }
 }
 
+/// Refuses a version that is written as a number: 2026.10 would become 2026.1.
 fn check_version(version: Option<&RawValue>) -> Result<()> {
     match version.map(RawValue::get) {
         Some(number) if number.starts_with(|first: char| first == '-' || first.is_ascii_digit()) => {
@@ -416,24 +429,24 @@ fn check_version(version: Option<&RawValue>) -> Result<()> {
     }
 }
 
-/// The path of what a manifest names; nothing names none.
-fn joined(dir: &Path, name: &str) -> Result<PathBuf> {
+/// Returns the path of an included file. Fails if the name is empty.
+fn join_path(dir: &Path, name: &str) -> Result<PathBuf> {
     if is_blank(name) {
         bail!("is empty: name a file");
     }
     Ok(dir.join(name))
 }
 
-fn names(list: &Value) -> Result<Vec<&str>> {
+fn string_items(list: &Value) -> Result<Vec<&str>> {
     let items = list.as_array().context("takes a list of file names")?;
     items.iter().map(|item| item.as_str().context("takes a list of file names")).collect()
 }
 
-/// A part has the fields of a release that are lists or maps; what stands twice is an error.
+/// Merges a part into a release. A part has the list and map fields of a release. A duplicate key is an error.
 fn include_part(release: &mut Map<String, Value>, manifest: &mut Manifest, file: &Path) -> Result<()> {
     let shown = file.display();
-    let text = text(file, MAX_MANIFEST).with_context(|| shown.to_string())?;
-    for document in yaml::documents(unmarked(&text)).with_context(|| shown.to_string())? {
+    let text = read_text(file, MAX_MANIFEST_BYTES).with_context(|| shown.to_string())?;
+    for document in yaml::read_documents(without_bom(&text)).with_context(|| shown.to_string())? {
         let part: Value = document.read_body().with_context(|| shown.to_string())?;
         let (fields, list) = match part {
             Value::Array(_) => ([("tasks".to_owned(), part)].into_iter().collect(), ""),
@@ -442,19 +455,20 @@ fn include_part(release: &mut Map<String, Value>, manifest: &mut Manifest, file:
         };
         let first = release.get("tasks").and_then(Value::as_array).map_or(0, Vec::len);
         merge(release, fields, file)?;
-        manifest.included.push(Included { first, file: file.to_owned(), document, list });
+        manifest.included_lists.push(IncludedTasks { first_index: first, file: file.to_owned(), document, prefix: list });
     }
     Ok(())
 }
 
+/// Merges the fields of a part into a release: lists are appended, and maps are joined.
 fn merge(release: &mut Map<String, Value>, fields: Map<String, Value>, file: &Path) -> Result<()> {
     for (name, value) in fields {
-        match (release.entry(name.clone()).or_insert_with(|| empty_like(&value)), value) {
+        match (release.entry(name.clone()).or_insert_with(|| empty_of_same_type(&value)), value) {
             (Value::Array(to), Value::Array(more)) => to.extend(more),
             (Value::Object(to), Value::Object(more)) => {
                 for (key, value) in more {
                     if to.insert(key.clone(), value).is_some() {
-                        bail!("{}: {name}.{key} stands twice: keep one of them", file.display());
+                        bail!("{}: {name}.{key} is defined twice: keep one of them", file.display());
                     }
                 }
             }
@@ -464,7 +478,8 @@ fn merge(release: &mut Map<String, Value>, fields: Map<String, Value>, file: &Pa
     Ok(())
 }
 
-fn empty_like(value: &Value) -> Value {
+/// Returns an empty list for a list, an empty map for a map, and null for any other value.
+fn empty_of_same_type(value: &Value) -> Value {
     match value {
         Value::Array(_) => Value::Array(Vec::new()),
         Value::Object(_) => Value::Object(Map::new()),
@@ -472,9 +487,9 @@ fn empty_like(value: &Value) -> Value {
     }
 }
 
-/// Takes in the files that a task names, relative to the file that the task stands in.
-/// An error names the parameter, as `.source`.
-fn bring_in(
+/// Includes the files that a task names, relative to the file that contains the task. An error names the parameter,
+/// such as `.source`.
+fn load_task_files(
     to: &mut Manifests,
     manifest: &mut Manifest,
     index: usize,
@@ -490,25 +505,24 @@ fn bring_in(
     let Some(parameters) = task.get_mut("parameters").and_then(Value::as_object_mut) else { return Ok(()) };
     if let Some(name) = parameters.remove(TEMPLATE_FILE.name) {
         let at = |error: anyhow::Error| (".template_file", error);
-        let name =
-            name.as_str().with_context(|| format!("task {id}: template_file takes a file's name")).map_err(at)?;
-        let path = joined(&dir, name).with_context(|| format!("task {id}: template_file")).map_err(at)?;
-        let template = beside(root, &dir, name).and_then(|file| text(&file, MAX_MANIFEST));
+        let name = name.as_str().with_context(|| format!("task {id}: template_file takes a file's name")).map_err(at)?;
+        let path = join_path(&dir, name).with_context(|| format!("task {id}: template_file")).map_err(at)?;
+        let template = resolve_include(root, &dir, name).and_then(|file| read_text(&file, MAX_MANIFEST_BYTES));
         let template = template.with_context(|| named("template_file", &path)).map_err(at)?;
         if parameters.insert("template".to_owned(), Value::String(template)).is_some() {
-            return Err(at(anyhow!("task {id}: template and template_file stand side by side: keep one of them")));
+            return Err(at(anyhow!("task {id}: template and template_file are both set: keep one of them")));
         }
         manifest.templates.insert(index, path);
     }
-    let source = source_of(&kind, parameters).map(str::to_owned);
+    let source = source_parameter(&kind, parameters).map(str::to_owned);
     if let Some(name) = source {
         if name.starts_with("sha256:") {
-            let named = Hash::of_source(&name).with_context(|| format!("task {id}: source {name:?}"));
+            let named = Hash::from_source(&name).with_context(|| format!("task {id}: source {name:?}"));
             return named.map(|_| ()).map_err(|error| (".source", error));
         }
-        let path = joined(&dir, &name).with_context(|| format!("task {id}: source"));
+        let path = join_path(&dir, &name).with_context(|| format!("task {id}: source"));
         let path = path.map_err(|error| (".source", error))?;
-        let hashed = beside(root, &dir, &name).and_then(|file| Ok((hash(&file)?, file)));
+        let hashed = resolve_include(root, &dir, &name).and_then(|file| Ok((hash_file(&file)?, file)));
         let (hash, file) = hashed.with_context(|| named("source", &path)).map_err(|error| (".source", error))?;
         parameters.insert("source".to_owned(), Value::String(format!("sha256:{hash}")));
         to.blobs.insert(hash, file);
@@ -516,12 +530,13 @@ fn bring_in(
     Ok(())
 }
 
-fn hash(file: &Path) -> Result<String> {
-    let size = std::fs::metadata(file).map_err(|error| unreadable(&error))?.len();
-    if size > MAX_BLOB {
-        bail!("has {size} bytes, more than the {MAX_BLOB} that a blob may have: fetch it on the host, by a shell task");
+/// Returns the SHA-256 of a file in hex. Fails if the file is too large for a blob.
+fn hash_file(file: &Path) -> Result<String> {
+    let size = std::fs::metadata(file).map_err(|error| read_error(&error))?.len();
+    if size > MAX_BLOB_BYTES {
+        bail!("has {size} bytes, more than the limit of {MAX_BLOB_BYTES} for a blob: fetch it on the host with a shell task");
     }
-    let bytes = std::fs::read(file).map_err(|error| unreadable(&error))?;
+    let bytes = std::fs::read(file).map_err(|error| read_error(&error))?;
     Ok(Hex(&Sha256::digest(&bytes)).to_string())
 }
 

@@ -1,8 +1,8 @@
-//! What is read of files, what stands beside them, and what is said of what is wrong.
+//! Tests of reading manifests, of the files next to them, and of the errors.
 
 use super::*;
 
-fn dir(files: &[(&str, &str)]) -> tempfile::TempDir {
+fn temp_dir(files: &[(&str, &str)]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     for (name, text) in files {
         std::fs::write(dir.path().join(name), text).unwrap();
@@ -11,33 +11,33 @@ fn dir(files: &[(&str, &str)]) -> tempfile::TempDir {
 }
 
 #[test]
-fn a_file_without_an_end_is_refused_at_its_bound() {
+fn read_text_stops_at_limit_when_file_has_no_end() {
     let dir = tempfile::tempdir().unwrap();
     let endless = dir.path().join("endless.yaml");
     std::os::unix::fs::symlink("/dev/zero", &endless).unwrap();
-    let refused = text(&endless, 4096).unwrap_err().to_string();
-    assert_eq!(refused, "holds more than the 4096 bytes that are taken: split it");
+    let refused = read_text(&endless, 4096).unwrap_err().to_string();
+    assert_eq!(refused, "is larger than the limit of 4096 bytes: split it");
 }
 
-/// The same as YAML and as a body of the API gives them.
+/// A number in a JSON file keeps its text, as it does in YAML and in a request to the API.
 #[test]
-fn y04_a_json_file_keeps_the_text_of_any_number() {
+fn y04_read_keeps_number_text_in_json() {
     let text = r#"{"kind": "Cluster", "name": "c", "labels": {"a": 1e400, "b": -1e400, "c": 18446744073709551616, "d": 1.10}}"#;
     for name in ["a.json", "a.yaml"] {
-        let dir = dir(&[(name, text)]);
+        let dir = temp_dir(&[(name, text)]);
         let manifests = read(&[dir.path().to_owned()]).unwrap();
         let json = &manifests.objects[0].json;
         for number in ["1e400", "-1e400", "18446744073709551616", "1.10"] {
             assert!(json.contains(number), "{name}: {number}: {json}");
         }
     }
-    let dir = dir(&[("a.json", r#"{"kind": "Cluster", "name": "c",}"#)]);
-    assert!(read(&[dir.path().to_owned()]).unwrap_err().to_string().contains("no JSON"));
+    let dir = temp_dir(&[("a.json", r#"{"kind": "Cluster", "name": "c",}"#)]);
+    assert!(read(&[dir.path().to_owned()]).unwrap_err().to_string().contains("not JSON"));
 }
 
-/// What is brought into a release is written into it, and its labels were read as numbers and written as others.
+/// Regression: when included parts were added to a release, the numbers of its labels were written in another form.
 #[test]
-fn y04_a_release_keeps_the_text_of_its_labels_numbers() {
+fn y04_release_keeps_number_text_of_labels() {
     let labels = r#"{"a": 1.10, "b": 1e2, "c": -0, "d": 1e400, "e": 18446744073709551616}"#;
     let texts = [("a", "1.10"), ("b", "1e2"), ("c", "-0"), ("d", "1e400"), ("e", "18446744073709551616")];
     for name in ["a.json", "a.yaml"] {
@@ -45,7 +45,7 @@ fn y04_a_release_keeps_the_text_of_its_labels_numbers() {
             r#"{{"kind": "Release", "name": "z", "labels": {labels}, "annotations": {{"z": 0.50}}, "include": ["part.yml"]}}"#
         );
         let part = format!("annotations: {labels}\nlabels: {{z: 2.0}}\ntasks: [{{id: t, type: shell}}]\n");
-        let dir = dir(&[(name, manifest.as_str()), ("part.yml", part.as_str())]);
+        let dir = temp_dir(&[(name, manifest.as_str()), ("part.yml", part.as_str())]);
         let manifests = read(&[dir.path().to_owned()]).unwrap();
         assert_eq!(manifests.objects.len(), 1, "{name}: a part that a manifest names is no object");
         let read: Value = serde_json::from_str(&manifests.objects[0].json).unwrap();
@@ -58,8 +58,8 @@ fn y04_a_release_keeps_the_text_of_its_labels_numbers() {
 }
 
 #[test]
-fn a_directory_gives_its_manifests_by_name_and_labels_keep_their_text() {
-    let dir = dir(&[
+fn read_orders_directory_by_name_and_keeps_label_text() {
+    let dir = temp_dir(&[
         ("b.yml", "kind: Cluster\nname: c\nlabels: {n: 1.10}\n---\nkind: Cluster\nname: d\n"),
         ("a.json", r#"[{"kind": "Node", "name": "x"}, {"kind": "Node", "name": "y"}]"#),
         ("notes.txt", "not a manifest"),
@@ -75,29 +75,29 @@ fn a_directory_gives_its_manifests_by_name_and_labels_keep_their_text() {
             r#"{"kind":"Cluster","name":"d"}"#
         ]
     );
-    assert!(manifests.objects[3].place("name").ends_with("b.yml:6:1"));
+    assert!(manifests.objects[3].locate("name").ends_with("b.yml:6:1"));
 }
 
 #[test]
-fn a_file_that_is_called_json_is_json() {
-    let dir = dir(&[("a.json", "{\"kind\": \"Node\", \"name\": \"x\",}\n")]);
+fn read_rejects_yaml_in_json_file() {
+    let dir = temp_dir(&[("a.json", "{\"kind\": \"Node\", \"name\": \"x\",}\n")]);
     let error = read(&[dir.path().join("a.json")]).unwrap_err().to_string();
-    assert!(error.contains("a.json:1:30: no JSON: trailing comma at line 1 column 30; "), "{error}");
+    assert!(error.contains("a.json:1:30: not JSON: trailing comma at line 1 column 30; "), "{error}");
 }
 
 #[test]
-fn y09_a_byte_order_mark_is_no_part_of_a_manifest() {
+fn y09_read_ignores_byte_order_mark() {
     for (name, text) in
         [("a.json", "\u{feff}{\"kind\": \"Node\", \"name\": \"x\"}"), ("a.yaml", "\u{feff}{kind: Node, name: x}\n")]
     {
-        let dir = dir(&[(name, text)]);
+        let dir = temp_dir(&[(name, text)]);
         let manifests = read(&[dir.path().to_owned()]).unwrap();
         assert_eq!(manifests.objects[0].json, r#"{"kind":"Node","name":"x"}"#);
     }
 }
 
 #[test]
-fn y09_a_file_in_utf_16_is_said_to_be_in_that() {
+fn y09_read_names_encoding_when_file_is_utf_16() {
     let dir = tempfile::tempdir().unwrap();
     for name in ["a.json", "a.yaml"] {
         let file = dir.path().join(name);
@@ -118,10 +118,10 @@ fn y09_a_file_in_utf_16_is_said_to_be_in_that() {
     }
 }
 
-/// A part was read as a manifest, and refused the whole directory.
+/// Regression: an included part was read as a manifest, and the whole directory was refused.
 #[test]
-fn y09_what_a_manifest_names_is_no_manifest_of_its_directory() {
-    let dir = dir(&[
+fn y09_read_skips_included_file_of_directory() {
+    let dir = temp_dir(&[
         ("site.yaml", "kind: Release\nname: r\ninclude: [a-part.yaml, b-part.yml]\n"),
         ("a-part.yaml", "- {id: a, type: file, parameters: {source: deploy.yaml}}\n"),
         ("b-part.yml", "tasks: [{id: b, type: file, parameters: {template_file: z.json}}]\n"),
@@ -132,15 +132,15 @@ fn y09_what_a_manifest_names_is_no_manifest_of_its_directory() {
     assert_eq!((manifests.objects.len(), manifests.blobs.len()), (1, 1));
     let named = |name: &str| read(&[dir.path().join(name)]);
     assert_eq!(named("a-part.yaml").unwrap().objects.len(), 1, "what is named itself is read");
-    assert!(named("z.json").unwrap_err().to_string().contains("no JSON"));
+    assert!(named("z.json").unwrap_err().to_string().contains("not JSON"));
     std::fs::write(dir.path().join("deploy.yaml"), "kind: Cluster\nname: c\n").unwrap();
     assert_eq!(read(&[dir.path().to_owned()]).unwrap().objects.len(), 2, "an object is one, whoever names its file");
 }
 
 #[test]
-fn y08_a_file_that_is_named_twice_is_read_once_and_one_that_is_named_is_no_part() {
+fn y08_read_reads_file_once_when_named_twice() {
     let node = |name: &str| format!("kind: Node\nname: {name}\n");
-    let dir = dir(&[
+    let dir = temp_dir(&[
         ("a.yaml", &node("a")),
         ("b.yaml", &node("b")),
         (".c.yaml", &node("c")),
@@ -151,9 +151,7 @@ fn y08_a_file_that_is_named_twice_is_read_once_and_one_that_is_named_is_no_part(
     let path = |name: &str| top.join(name);
     let names = |paths: &[PathBuf]| -> Vec<String> {
         let objects = read(paths).unwrap().objects;
-        let name = |object: &Manifest| {
-            serde_json::from_str::<Value>(&object.json).unwrap()["name"].as_str().unwrap().to_owned()
-        };
+        let name = |object: &Manifest| serde_json::from_str::<Value>(&object.json).unwrap()["name"].as_str().unwrap().to_owned();
         objects.iter().map(name).collect()
     };
     for (paths, expected) in [
@@ -169,10 +167,10 @@ fn y08_a_file_that_is_named_twice_is_read_once_and_one_that_is_named_is_no_part(
 }
 
 #[test]
-fn y09_it_is_said_of_a_file_a_directory_and_standard_input_that_no_object_is_there() {
-    let dir = dir(&[("empty.yaml", ""), ("none.yaml", "# kind: Node\n")]);
+fn y09_read_reports_missing_objects_by_source() {
+    let dir = temp_dir(&[("empty.yaml", ""), ("none.yaml", "# kind: Node\n")]);
     let top = dir.path().to_owned();
-    let of_files = "no object here: the file holds none; one begins with its kind";
+    let of_files = "no object here: the file contains none; an object begins with its kind";
     let of_directory = "no object here: a manifest is NAME.yaml, NAME.yml or NAME.json right in the directory";
     for (paths, expected) in [
         (vec![top.join("empty.yaml")], format!("{}: {of_files}", top.join("empty.yaml").display())),
@@ -188,10 +186,10 @@ fn y09_it_is_said_of_a_file_a_directory_and_standard_input_that_no_object_is_the
     }
 }
 
-/// It was said at the task, and the line counted from the beginning of the text.
+/// Regression: the error was reported at the task, with a line number that was counted from the start of the template.
 #[test]
-fn y09_what_is_wrong_with_a_template_is_said_at_its_line_of_its_file() {
-    let dir = dir(&[
+fn y09_template_error_names_line_of_template_file() {
+    let dir = temp_dir(&[
         (
             "site.yaml",
             "kind: Release\nname: r\ninclude: [more.inc]\ntasks:\n- id: a\n  type: file\n  parameters: {template_file: t.j2}\n\
@@ -202,18 +200,14 @@ fn y09_what_is_wrong_with_a_template_is_said_at_its_line_of_its_file() {
         ("t.j2", "x\n{% for %}\n"),
     ]);
     let manifests = read(&[dir.path().join("site.yaml")]).unwrap();
-    let told = |field: &str, what: &str| {
-        let (place, what) = manifests.objects[0].told(field, what);
+    let locate = |field: &str, what: &str| {
+        let (place, what) = manifests.objects[0].locate_error(field, what);
         format!("{}: {what}", place.strip_prefix(&format!("{}/", dir.path().display())).unwrap())
     };
     let wrong = "parameters.template: line 2, column 4: `y`: there is no: line 1, column 1: y";
     for (field, what, expected) in [
         ("task a parameters.template", wrong, "t.j2:2:4: parameters.template: `y`: there is no: line 1, column 1: y"),
-        (
-            "task b parameters.template",
-            wrong,
-            "site.yaml:13:10: parameters.template: `y`: there is no: line 1, column 1: y",
-        ),
+        ("task b parameters.template", wrong, "site.yaml:13:10: parameters.template: `y`: there is no: line 1, column 1: y"),
         (
             "task c parameters.template",
             wrong,
@@ -224,13 +218,13 @@ fn y09_what_is_wrong_with_a_template_is_said_at_its_line_of_its_file() {
         ("task a parameters.template", "is no text", "site.yaml:7:3: is no text"),
         ("task a id", "line 1, column 1: z", "site.yaml:5:3: line 1, column 1: z"),
     ] {
-        assert_eq!(told(field, what), expected, "{field}: {what}");
+        assert_eq!(locate(field, what), expected, "{field}: {what}");
     }
 }
 
 #[test]
-fn what_stands_beside_a_release_is_brought_in() {
-    let dir = dir(&[
+fn resolve_includes_adds_content_of_included_files() {
+    let dir = temp_dir(&[
         (
             "site.yaml",
             "kind: Release\nname: r\ninclude: [more.inc]\ntasks:\n- {id: a, type: file, parameters: {template_file: t.j2}}\n",
@@ -242,7 +236,7 @@ fn what_stands_beside_a_release_is_brought_in() {
     let manifests = read(&[dir.path().join("site.yaml")]).unwrap();
     let release: Value = serde_json::from_str(&manifests.objects[0].json).unwrap();
     assert_eq!(release["tasks"][0]["parameters"]["template"], "{{ labels.a }}\n");
-    // The SHA-256 of "abc" as FIPS 180-2 gives it.
+    // The SHA-256 of "abc" in FIPS 180-2.
     let hash = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
     assert_eq!(release["tasks"][1]["parameters"]["source"], format!("sha256:{hash}"));
     assert_eq!(manifests.blobs.keys().collect::<Vec<_>>(), [hash]);
@@ -250,10 +244,10 @@ fn what_stands_beside_a_release_is_brought_in() {
 }
 
 #[test]
-fn each_file_that_is_missing_is_told() {
+fn resolve_includes_reports_each_missing_file() {
     let task = |id: &str, name: &str| format!("- {{id: {id}, type: file, parameters: {{{name}: {id}.none}}}}\n");
     let text = format!("kind: Release\nname: r\ntasks:\n{}{}", task("a", "source"), task("b", "template_file"));
-    let dir = dir(&[("m.yaml", &text), ("n.yaml", &text)]);
+    let dir = temp_dir(&[("m.yaml", &text), ("n.yaml", &text)]);
     let error = read(&[dir.path().to_owned()]).unwrap_err().to_string();
     for (file, line, says) in [("m", 4, "task a: source"), ("m", 5, "task b: template_file"), ("n", 5, "task b")] {
         let place = format!("{file}.yaml:{line}:");
@@ -261,20 +255,18 @@ fn each_file_that_is_missing_is_told() {
     }
 }
 
-/// A file of that name was read, or the manifest's directory was called the wrong file.
+/// Regression: a file with such a name was read, or the error named the manifest's directory as the file.
 #[test]
-fn x06_no_path_is_made_of_an_empty_name() {
+fn x06_join_path_rejects_empty_name() {
     for name in ["", " ", "\u{200b}"] {
         let release = |rest: &str| format!("kind: Release\nname: r\n{rest}\n");
-        let task = |parameter: &str| {
-            release(&format!("tasks: [{{id: a, type: file, parameters: {{{parameter}: \"{name}\"}}}}]"))
-        };
+        let task = |parameter: &str| release(&format!("tasks: [{{id: a, type: file, parameters: {{{parameter}: \"{name}\"}}}}]"));
         for (text, expected) in [
             (task("source"), "task a: source: is empty: name a file"),
             (task("template_file"), "task a: template_file: is empty: name a file"),
             (release(&format!("include: [\"{name}\"]")), "include: is empty: name a file"),
         ] {
-            let dir = dir(&[("m.yaml", &text), (" ", ""), ("\u{200b}", "")]);
+            let dir = temp_dir(&[("m.yaml", &text), (" ", ""), ("\u{200b}", "")]);
             let error = format!("{:#}", read(&[dir.path().join("m.yaml")]).unwrap_err());
             assert!(error.contains("m.yaml:3:") && error.contains(expected), "{name:?}: {error}");
         }
@@ -282,7 +274,7 @@ fn x06_no_path_is_made_of_an_empty_name() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_its_file() {
+fn read_error_names_file() {
     for (text, expected) in [
         ("kind: Release\nname: r\ntasks: [{id: a, parameters: {template_file: none.j2}}]\n", "task a"),
         ("kind: Release\nname: r\ninclude: [none.inc]\n", "none.inc"),
@@ -308,16 +300,16 @@ fn what_is_wrong_is_said_with_its_file() {
         ),
         ("kind: Release\nname: r\ninclude: [../x.inc]\n", "it leads out of the manifest's directory"),
     ] {
-        let dir = dir(&[("m.yaml", text)]);
+        let dir = temp_dir(&[("m.yaml", text)]);
         let error = format!("{:#}", read(&[dir.path().join("m.yaml")]).unwrap_err());
         assert!(error.contains(expected) && error.contains(".yaml"), "{error}");
     }
 }
 
-/// A part was said to be left out though it was read.
+/// Regression: a part was reported as skipped although it was read.
 #[test]
-fn y08_a_part_that_a_manifest_names_is_not_left_out() {
-    let dir = dir(&[
+fn y08_is_included_is_true_when_manifest_names_part() {
+    let dir = temp_dir(&[
         ("site.yaml", "kind: Release\nname: r\ninclude: [tasks.inc.yaml]\n"),
         (
             "tasks.inc.yaml",
@@ -329,12 +321,12 @@ fn y08_a_part_that_a_manifest_names_is_not_left_out() {
         ("old.inc.yaml", "[]\n"),
     ]);
     let path = |name: &str| dir.path().join(name);
-    let mut listing = listed(dir.path()).unwrap();
-    let of_directory = ["b.yaml.bak", "old.inc.yaml", "site.yaml.bak", "t.yaml.1", "tasks.inc.yaml"].map(path);
-    assert_eq!(listing.left_out, of_directory);
-    let named = named(&[dir.path().to_owned()]);
-    listing.left_out.retain(|file| !is_among(&named, file));
-    assert_eq!(listing.left_out, ["old.inc.yaml", "site.yaml.bak"].map(path));
+    let mut listing = list_files(dir.path()).unwrap();
+    let skipped = ["b.yaml.bak", "old.inc.yaml", "site.yaml.bak", "t.yaml.1", "tasks.inc.yaml"].map(path);
+    assert_eq!(listing.skipped, skipped);
+    let named = included_files(&[dir.path().to_owned()]);
+    listing.skipped.retain(|file| !is_included(&named, file));
+    assert_eq!(listing.skipped, ["old.inc.yaml", "site.yaml.bak"].map(path));
     let manifests = read(&[dir.path().to_owned()]).unwrap();
     let release: Value = serde_json::from_str(&manifests.objects[0].json).unwrap();
     assert_eq!(release["tasks"].as_array().map(Vec::len), Some(2), "they are read");

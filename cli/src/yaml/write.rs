@@ -1,39 +1,40 @@
-//! JSON values as block YAML that every reader takes for the same value: this program's own, those of YAML 1.1 (`PyYAML`, libyaml) and those of
-//! YAML 1.2 (ruamel.yaml, go-yaml).
+//! Writes JSON values as block YAML that every reader reads as the same value: this program, readers of YAML 1.1
+//! (`PyYAML`, libyaml) and of YAML 1.2 (ruamel.yaml, go-yaml).
 //!
-//! The readers agree on less than JSON has. A word that is text in one is a boolean, a number or a time in the other; a character that one prints is
-//! a line's end in the other. So a text is left bare only where no reader has another type for it, and within quotes each character stands as
-//! itself only where each reader takes it as that.
+//! The readers agree on less than JSON has. A word that is text for one is a boolean, a number or a time for another. A
+//! character that one prints is a line end for another. So a text is written without quotes only if no reader gives it
+//! another type. Within quotes, a character is written as itself only if every reader accepts it.
 
 use serde_json::{Number, Value};
-use stemma_wire::error::is_formatting;
+use stemma_wire::error::is_format_character;
 
-/// The longest key, as it is written, that a reader finds without a `?` before it (YAML 1.2.2, section 7.4.2: 1,024 characters). In
-/// bytes, which are never fewer.
-const MAX_SIMPLE_KEY: usize = 1_024;
-/// Words that are no text in YAML 1.1, in any case.
+/// Maximum length of a key that readers accept without a `?` before it (YAML 1.2.2, section 7.4.2: 1,024 characters).
+/// Counted in bytes of the written key, which are never fewer than its characters.
+const MAX_SIMPLE_KEY_BYTES: usize = 1_024;
+/// Words that are not text in YAML 1.1, in any case.
 const TYPED_WORDS: [&str; 9] = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
 
-/// Block YAML that reads back as the same value.
+/// Returns block YAML that reads back as the same value.
 #[must_use]
-pub fn block(value: &Value) -> String {
+pub fn to_block(value: &Value) -> String {
     let mut text = String::new();
-    write_value(&mut text, value, 0, Start::Line);
+    write_value(&mut text, value, 0, LineStart::OwnLine);
     text
 }
 
 /// Where the first line of a value begins.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Start {
-    /// On a line of its own.
-    Line,
-    /// Behind the dash of a list, or the colon of a key.
-    Behind,
+enum LineStart {
+    /// On its own line.
+    OwnLine,
+    /// After the dash of a list or the colon of a key.
+    Inline,
 }
 
-fn write_value(to: &mut String, value: &Value, indent: usize, start: Start) {
+/// Writes a value as block YAML, indented by `indent` levels of two spaces.
+fn write_value(to: &mut String, value: &Value, indent: usize, start: LineStart) {
     let pad = |to: &mut String, index: usize| {
-        if start == Start::Line || index > 0 {
+        if start == LineStart::OwnLine || index > 0 {
             to.push_str(&"  ".repeat(indent));
         }
     };
@@ -49,11 +50,11 @@ fn write_value(to: &mut String, value: &Value, indent: usize, start: Start) {
             for (index, item) in items.iter().enumerate() {
                 pad(to, index);
                 to.push_str("- ");
-                write_value(to, item, indent + 1, Start::Behind);
+                write_value(to, item, indent + 1, LineStart::Inline);
             }
         }
-        Value::String(text) => push_line(to, &written_text(text)),
-        Value::Number(number) => push_line(to, &written_number(number)),
+        Value::String(text) => push_line(to, &string_text(text)),
+        Value::Number(number) => push_line(to, &number_text(number)),
         Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => push_line(to, &value.to_string()),
     }
 }
@@ -63,10 +64,10 @@ fn push_line(to: &mut String, text: &str) {
     to.push('\n');
 }
 
-/// A key with its colon; a long one with its `?`, and the colon on a line of its own.
+/// Writes a key with its colon. A long key gets a `?`, and its colon is on its own line.
 fn write_key(to: &mut String, key: &str, indent: usize) {
-    let written = written_text(key);
-    if written.len() > MAX_SIMPLE_KEY {
+    let written = string_text(key);
+    if written.len() > MAX_SIMPLE_KEY_BYTES {
         to.push_str("? ");
         push_line(to, &written);
         to.push_str(&"  ".repeat(indent));
@@ -76,7 +77,7 @@ fn write_key(to: &mut String, key: &str, indent: usize) {
     to.push(':');
 }
 
-/// What follows a key's colon: a map or list that holds something begins on a line of its own.
+/// Writes the value after a key's colon. A map or list that is not empty begins on its own line.
 fn write_nested(to: &mut String, value: &Value, indent: usize) {
     let is_nested = match value {
         Value::Object(members) => !members.is_empty(),
@@ -84,11 +85,12 @@ fn write_nested(to: &mut String, value: &Value, indent: usize) {
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
     };
     to.push(if is_nested { '\n' } else { ' ' });
-    write_value(to, value, indent + 1, if is_nested { Start::Line } else { Start::Behind });
+    write_value(to, value, indent + 1, if is_nested { LineStart::OwnLine } else { LineStart::Inline });
 }
 
-/// A number as JSON has it. In YAML 1.1 one with an exponent has a point too, and the exponent a sign; `1e21` is text there.
-fn written_number(number: &Number) -> String {
+/// Returns a number as in JSON. In YAML 1.1, a number with an exponent needs a point and a sign in the exponent. `1e21`
+/// is text there.
+fn number_text(number: &Number) -> String {
     let text = number.to_string();
     let Some((digits, exponent)) = text.split_once(['e', 'E']) else { return text };
     let point = if digits.contains('.') { "" } else { ".0" };
@@ -96,16 +98,16 @@ fn written_number(number: &Number) -> String {
     format!("{digits}{point}e{sign}{exponent}")
 }
 
-/// A text, in quotes unless no reader could take it for anything else.
-fn written_text(text: &str) -> String {
+/// Returns a text, in quotes unless every reader reads it as text without them.
+fn string_text(text: &str) -> String {
     let is_bare = text.starts_with(|first: char| first.is_ascii_alphabetic() || first == '/')
         && text.chars().all(|letter| letter.is_ascii_alphanumeric() || "_-./@".contains(letter))
         && !TYPED_WORDS.contains(&text.to_ascii_lowercase().as_str());
-    if is_bare { text.to_owned() } else { quoted(text) }
+    if is_bare { text.to_owned() } else { double_quoted(text) }
 }
 
-/// A text in double quotes, on one line.
-fn quoted(text: &str) -> String {
+/// Returns a text in double quotes, on one line.
+fn double_quoted(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
     for letter in text.chars() {
@@ -114,10 +116,10 @@ fn quoted(text: &str) -> String {
             '\n' => quoted.push_str("\\n"),
             '\r' => quoted.push_str("\\r"),
             '\t' => quoted.push_str("\\t"),
-            _ if !is_printed(letter) && u32::from(letter) > 0xFFFF => {
+            _ if !is_printable(letter) && u32::from(letter) > 0xFFFF => {
                 quoted.push_str(&format!("\\U{:08x}", u32::from(letter)));
             }
-            _ if !is_printed(letter) => quoted.push_str(&format!("\\u{:04x}", u32::from(letter))),
+            _ if !is_printable(letter) => quoted.push_str(&format!("\\u{:04x}", u32::from(letter))),
             _ => quoted.push(letter),
         }
     }
@@ -125,11 +127,12 @@ fn quoted(text: &str) -> String {
     quoted
 }
 
-/// Whether every reader takes the character as itself. YAML 1.1 takes no control character but the tab and the ends of lines, counts U+0085, U+2028
-/// and U+2029 among those, and a byte order mark for one: all of these are control or formatting characters. No Unicode text has a character whose last four digits are FFFE or FFFF.
-pub(crate) fn is_printed(letter: char) -> bool {
+/// Returns whether every reader accepts the character as itself. YAML 1.1 allows no control characters except tab and
+/// line ends. It counts U+0085, U+2028 and U+2029 as line ends, and U+FEFF as a byte order mark: all of these are
+/// control or formatting characters. No Unicode text contains a character whose last four digits are FFFE or FFFF.
+pub(crate) fn is_printable(letter: char) -> bool {
     let is_no_character = u32::from(letter) & 0xFFFE == 0xFFFE || matches!(letter, '\u{FDD0}'..='\u{FDEF}');
-    !(letter.is_control() || is_formatting(letter) || is_no_character)
+    !(letter.is_control() || is_format_character(letter) || is_no_character)
 }
 
 #[cfg(test)]
@@ -138,30 +141,30 @@ mod tests {
     use serde_json::{Map, json};
 
     use super::*;
-    use crate::yaml::documents;
+    use crate::yaml::read_documents;
 
     fn read_back(value: &Value) -> Value {
-        let text = block(value);
-        let read = documents(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        let text = to_block(value);
+        let read = read_documents(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
         assert_eq!(read.len(), 1, "{text}");
         serde_json::from_str(&read[0].json).unwrap()
     }
 
     #[test]
-    fn yaml_reads_back_as_the_same_value() {
+    fn to_block_is_read_back_equal() {
         for value in [
             json!({"a": {"b": [1, "2", null, {"c": "x: y", "d": []}], "e": {}}, "on": "yes"}),
             json!([[1, 2], [{"a": "line\nbreak"}], "0x1F", "-", "#", ""]),
             json!("text"),
             json!({"<<": {"a": 1}, "b": {"<<": "x"}}),
         ] {
-            assert_eq!(read_back(&value), value, "{}", block(&value));
+            assert_eq!(read_back(&value), value, "{}", to_block(&value));
         }
     }
 
-    /// The longest key is that of YAML 1.2.2, section 7.4.2, counted as it is written.
+    /// The maximum length is from YAML 1.2.2, section 7.4.2, and counts the written key.
     #[test]
-    fn y07_a_key_over_1024_characters_is_written_with_a_question_mark() {
+    fn y07_key_has_question_mark_when_over_1024_characters() {
         for (key, has_mark) in [
             ("x".repeat(1_024), false),
             ("x".repeat(1_025), true),
@@ -170,20 +173,18 @@ mod tests {
             ("\u{1}".repeat(170), false),
             ("\u{1}".repeat(171), true),
         ] {
-            for value in
-                [json!({&key: 1}), json!({"a": {&key: {"b": 1}}}), json!([{&key: [1], "z": 2}, {"y": {&key: []}}])]
-            {
-                let text = block(&value);
+            for value in [json!({&key: 1}), json!({"a": {&key: {"b": 1}}}), json!([{&key: [1], "z": 2}, {"y": {&key: []}}])] {
+                let text = to_block(&value);
                 assert_eq!(text.contains("? "), has_mark, "{} characters: {text}", key.len());
                 assert_eq!(read_back(&value), value);
             }
         }
-        assert_eq!(block(&json!({"x".repeat(1_025): {"a": 1}})), format!("? {}\n:\n  a: 1\n", "x".repeat(1_025)));
+        assert_eq!(to_block(&json!({"x".repeat(1_025): {"a": 1}})), format!("? {}\n:\n  a: 1\n", "x".repeat(1_025)));
     }
 
-    /// The words are those of the types of YAML 1.1 (yaml.org/type) and of YAML 1.2's core schema.
+    /// The words are from the types of YAML 1.1 (yaml.org/type) and of YAML 1.2's core schema.
     #[test]
-    fn y07_a_text_that_some_yaml_takes_for_another_type_is_quoted() {
+    fn y07_string_text_quotes_text_with_other_yaml_type() {
         for text in [
             "",
             "~",
@@ -248,7 +249,7 @@ mod tests {
             "a ",
             "\ta",
         ] {
-            assert_eq!(block(&json!(text)), format!("{}\n", json!(text)));
+            assert_eq!(to_block(&json!(text)), format!("{}\n", json!(text)));
         }
         for (text, expected) in [
             ("a\r\n\tb", r#""a\r\n\tb""#),
@@ -257,29 +258,28 @@ mod tests {
             ("\u{feff}\u{fffe}\u{ffff}", r#""\ufeff\ufffe\uffff""#),
             ("\u{1fffe}😀", r#""\U0001fffe😀""#),
         ] {
-            assert_eq!(written_text(text), expected);
+            assert_eq!(string_text(text), expected);
         }
     }
 
-    /// The words that go-yaml takes for another type than text: `resolveTable`'s `resolveMapList` in `resolve.go` of gopkg.in/yaml.v2, whose
-    /// booleans v3 has left to typed fields (`isOldBool` in its `encode.go`).
-    const WORDS_OF_GO_YAML: &[&str] = &[
-        "y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON", "n", "N", "no", "No", "NO", "false",
-        "False", "FALSE", "off", "Off", "OFF", "", "~", "null", "Null", "NULL", ".nan", ".NaN", ".NAN", ".inf", ".Inf",
-        ".INF", "+.inf", "+.Inf", "+.INF", "-.inf", "-.Inf", "-.INF", "<<",
+    /// The words that go-yaml reads as another type than text: `resolveTable`'s `resolveMapList` in `resolve.go` of
+    /// gopkg.in/yaml.v2. In v3, its booleans apply to typed fields only (`isOldBool` in its `encode.go`).
+    const GO_YAML_WORDS: &[&str] = &[
+        "y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON", "n", "N", "no", "No", "NO", "false", "False",
+        "FALSE", "off", "Off", "OFF", "", "~", "null", "Null", "NULL", ".nan", ".NaN", ".NAN", ".inf", ".Inf", ".INF", "+.inf",
+        "+.Inf", "+.INF", "-.inf", "-.Inf", "-.INF", "<<",
     ];
 
-    /// Whether go-yaml may take a text without quotes for another type: it looks for the words, and for numbers and times in what begins with a
-    /// digit, a sign or a point (`resolveTable` there). Anything else is a text.
+    /// Returns whether go-yaml may give an unquoted text another type. It checks the words, and it tries numbers and
+    /// times if the text begins with a digit, a sign or a point (`resolveTable` there). Everything else is text.
     fn may_be_typed_by_go_yaml(text: &str) -> bool {
-        WORDS_OF_GO_YAML.contains(&text)
-            || text.starts_with(|first: char| first.is_ascii_digit() || "+-.".contains(first))
+        GO_YAML_WORDS.contains(&text) || text.starts_with(|first: char| first.is_ascii_digit() || "+-.".contains(first))
     }
 
-    /// The numbers are forms that `resolve` and `isBase60Float` of go-yaml have, and the times those of its `allowedTimestampFormats`. The last,
-    /// `=`, is YAML 1.1's own (yaml.org/type/value.html).
+    /// The numbers are forms of `resolve` and `isBase60Float` in go-yaml, and the times are from its
+    /// `allowedTimestampFormats`. The last, `=`, is YAML 1.1's own (yaml.org/type/value.html).
     #[test]
-    fn y07_a_text_that_go_yaml_takes_for_another_type_is_quoted() {
+    fn y07_string_text_quotes_text_with_go_yaml_type() {
         let numbers = [
             "0",
             "-0",
@@ -304,16 +304,16 @@ mod tests {
             "-1:00",
         ];
         let times = ["2001-1-2", "2001-12-14t21:59:43.10-05:00", "2001-12-14 21:59:43.10", "2001-12-14T21:59:43Z", "="];
-        for text in WORDS_OF_GO_YAML.iter().copied().chain(numbers).chain(times) {
+        for text in GO_YAML_WORDS.iter().copied().chain(numbers).chain(times) {
             let quoted = json!(text);
-            assert_eq!(block(&json!(text)), format!("{quoted}\n"));
-            assert_eq!(block(&json!([text])), format!("- {quoted}\n"));
-            assert_eq!(block(&json!({text: 1})), format!("{quoted}: 1\n"));
+            assert_eq!(to_block(&json!(text)), format!("{quoted}\n"));
+            assert_eq!(to_block(&json!([text])), format!("- {quoted}\n"));
+            assert_eq!(to_block(&json!({text: 1})), format!("{quoted}: 1\n"));
         }
     }
 
     #[test]
-    fn y07_a_number_with_an_exponent_is_a_number_in_yaml_1_1() {
+    fn y07_number_text_is_number_in_yaml_1_1() {
         for (number, expected) in [
             (json!(1e21), "1.0e+21\n"),
             (json!(-1.5e300), "-1.5e+300\n"),
@@ -323,16 +323,15 @@ mod tests {
             (json!(i64::MIN), "-9223372036854775808\n"),
             (json!(1.0), "1.0\n"),
         ] {
-            assert_eq!(block(&number), expected);
+            assert_eq!(to_block(&number), expected);
             assert_eq!(read_back(&number), number);
         }
     }
 
     fn any_text() -> impl Strategy<Value = String> {
         let parts = prop::sample::select(vec![
-            "a", "1", "e", ".", "-", ":", " ", "\t", "\n", "\r", "#", "\"", "'", "\\", "<<", "---", "...", "? ", "%",
-            "&", "*", "!", "\u{0}", "\u{7f}", "\u{85}", "\u{a0}", "\u{2028}", "\u{feff}", "\u{ffff}", "😀", "{", "}",
-            "[", "]", ",",
+            "a", "1", "e", ".", "-", ":", " ", "\t", "\n", "\r", "#", "\"", "'", "\\", "<<", "---", "...", "? ", "%", "&", "*",
+            "!", "\u{0}", "\u{7f}", "\u{85}", "\u{a0}", "\u{2028}", "\u{feff}", "\u{ffff}", "😀", "{", "}", "[", "]", ",",
         ]);
         prop_oneof![
             4 => any::<String>(),
@@ -353,25 +352,24 @@ mod tests {
         scalar.prop_recursive(6, 40, 6, |value| {
             prop_oneof![
                 prop::collection::vec(value.clone(), 0..6).prop_map(Value::from),
-                prop::collection::hash_map(any_text(), value, 0..6)
-                    .prop_map(|members| Value::Object(Map::from_iter(members))),
+                prop::collection::hash_map(any_text(), value, 0..6).prop_map(|members| Value::Object(Map::from_iter(members))),
             ]
         })
     }
 
     proptest! {
         #[test]
-        fn y07_no_text_stands_without_quotes_that_go_yaml_may_take_for_another_type(
+        fn y07_string_text_quotes_random_text_with_go_yaml_type(
             text in prop_oneof![any_text(), "[a-zA-Z0-9_.~<=:+-]{0,6}"]
         ) {
-            if written_text(&text) == text {
+            if string_text(&text) == text {
                 prop_assert!(!may_be_typed_by_go_yaml(&text), "{}", text);
             }
         }
 
         #[test]
-        fn y07_what_is_written_is_read_back_equal(value in any_value()) {
-            // A document of null says nothing, and is left out.
+        fn y07_to_block_is_read_back_equal_for_random_value(value in any_value()) {
+            // A null document is empty and is skipped.
             let value = json!({"value": value});
             prop_assert_eq!(read_back(&value), value);
         }

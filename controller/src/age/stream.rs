@@ -1,18 +1,19 @@
-//! The payload: chunks of 64 KiB, each encrypted for its place, the last one as the last.
+//! The payload of an age file: chunks of 64 KiB. The nonce of each chunk contains its number and whether it is the
+//! last, so that chunks cannot be reordered or cut off unnoticed.
 
 use std::io::{self, BufRead, Read, Write};
 
 use ring::aead::{Aad, LessSafeKey, Nonce};
 
-use super::header::{self, Header, random_bytes};
-use super::{AgeError, FileKey, Identity, Recipient, cipher, derived};
+use super::header::{self, AgeHeader, random_array};
+use super::{AgeError, AgeIdentity, FileKey, Recipient, cipher, derive_key};
 
-/// How much of what is encrypted stands in a chunk.
-pub(super) const CHUNK: usize = 64 * 1024;
-/// What shows that a chunk is as it was written.
-const TAG: usize = 16;
+/// Maximum length of the plaintext in a chunk, in bytes.
+pub(super) const CHUNK_BYTES: usize = 64 * 1024;
+/// Length of the authentication tag of a chunk, in bytes.
+const TAG_BYTES: usize = 16;
 
-/// The key of a payload, and the place in it.
+/// The key of a payload, and the number of chunks processed so far.
 struct Payload {
     key: LessSafeKey,
     chunks: u64,
@@ -20,11 +21,11 @@ struct Payload {
 
 impl Payload {
     fn new(key: &FileKey, nonce: [u8; 16]) -> Self {
-        Self { key: cipher(&derived(&key.0, &nonce, b"payload")), chunks: 0 }
+        Self { key: cipher(&derive_key(&key.0, &nonce, b"payload")), chunks: 0 }
     }
 
-    /// Each nonce is used once: it is the number of the chunk, and whether that is the last.
-    fn nonce(&mut self, is_last: bool) -> Nonce {
+    /// Returns the nonce of the next chunk: its number, and whether it is the last. Each nonce is used once.
+    fn next_nonce(&mut self, is_last: bool) -> Nonce {
         let mut nonce = [0; 12];
         nonce[3..11].copy_from_slice(&self.chunks.to_be_bytes());
         nonce[11] = u8::from(is_last);
@@ -33,37 +34,39 @@ impl Payload {
     }
 }
 
-/// What is written here is encrypted into another writer.
-pub struct Encrypted<W> {
+/// A writer that encrypts into another writer.
+pub struct EncryptWriter<W> {
     to: W,
     payload: Payload,
     chunk: Vec<u8>,
 }
 
-impl<W: Write> Encrypted<W> {
-    /// Begins a file for these recipients. The key shows what was written to who has no secret of theirs.
+impl<W: Write> EncryptWriter<W> {
+    /// Starts a file for these recipients. With the returned key, the caller can read the file back without a
+    /// recipient's secret key.
     ///
     /// # Errors
-    /// What the writer says, and that there are no random bytes.
+    /// Fails if the writer fails, or if the system has no random bytes.
     pub fn begin(mut to: W, recipients: &[Recipient]) -> io::Result<(Self, FileKey)> {
-        let (key, nonce) = (FileKey(random_bytes::<16>()?), random_bytes::<16>()?);
-        to.write_all(header::written(&key, recipients)?.as_bytes())?;
+        let (key, nonce) = (FileKey(random_array::<16>()?), random_array::<16>()?);
+        to.write_all(header::encode(&key, recipients)?.as_bytes())?;
         to.write_all(&nonce)?;
-        let chunk = Vec::with_capacity(CHUNK + TAG);
+        let chunk = Vec::with_capacity(CHUNK_BYTES + TAG_BYTES);
         Ok((Self { to, payload: Payload::new(&key, nonce), chunk }, key))
     }
 
-    /// Writes the end. Without it the file counts as one that was cut.
+    /// Writes the last chunk. A file without a last chunk counts as truncated.
     ///
     /// # Errors
-    /// What the writer says.
+    /// Fails if the writer fails.
     pub fn finish(mut self) -> io::Result<W> {
         self.seal(true)?;
         Ok(self.to)
     }
 
+    /// Encrypts the buffered chunk and writes it.
     fn seal(&mut self, is_last: bool) -> io::Result<()> {
-        let nonce = self.payload.nonce(is_last);
+        let nonce = self.payload.next_nonce(is_last);
         let sealed = self.payload.key.seal_in_place_append_tag(nonce, Aad::empty(), &mut self.chunk);
         sealed.map_err(|_| io::Error::other("a chunk could not be encrypted"))?;
         self.to.write_all(&self.chunk)?;
@@ -72,15 +75,15 @@ impl<W: Write> Encrypted<W> {
     }
 }
 
-impl<W: Write> Write for Encrypted<W> {
+impl<W: Write> Write for EncryptWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // Whether a whole chunk is the last is known when more comes.
-        if self.chunk.len() == CHUNK && !bytes.is_empty() {
+        // Whether a full chunk is the last one is known only when more bytes arrive.
+        if self.chunk.len() == CHUNK_BYTES && !bytes.is_empty() {
             self.seal(false)?;
         }
-        let taken = bytes.len().min(CHUNK - self.chunk.len());
-        self.chunk.extend_from_slice(&bytes[..taken]);
-        Ok(taken)
+        let count = bytes.len().min(CHUNK_BYTES - self.chunk.len());
+        self.chunk.extend_from_slice(&bytes[..count]);
+        Ok(count)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -88,79 +91,81 @@ impl<W: Write> Write for Encrypted<W> {
     }
 }
 
-/// What is read here was decrypted. It is given chunk by chunk: that nothing is missing at its end is known there.
-pub struct Decrypted<R> {
+/// A reader that decrypts another reader, chunk by chunk. Only the end of the stream proves that nothing is missing.
+pub struct DecryptReader<R> {
     from: R,
     payload: Payload,
     chunk: Vec<u8>,
-    given: usize,
-    is_over: bool,
+    position: usize,
+    is_finished: bool,
 }
 
-impl<R: BufRead> Decrypted<R> {
-    /// Begins to read a file that is for one of these.
+impl<R: BufRead> DecryptReader<R> {
+    /// Starts to read a file that is encrypted to one of these identities.
     ///
     /// # Errors
     /// [`AgeError`].
-    pub fn begin(mut from: R, identities: &[Identity]) -> Result<Self, AgeError> {
-        let header = Header::read(&mut from)?;
-        let key = header.key(identities).ok_or(AgeError::OtherIdentity)?;
-        Self::behind(from, &header, &key)
+    pub fn begin(mut from: R, identities: &[AgeIdentity]) -> Result<Self, AgeError> {
+        let header = AgeHeader::read(&mut from)?;
+        let key = header.find_file_key(identities).ok_or(AgeError::OtherIdentity)?;
+        Self::after_header(from, &header, &key)
     }
 
-    /// Begins to read a file whose key is known.
+    /// Starts to read a file whose key the caller has.
     ///
     /// # Errors
     /// [`AgeError`].
     pub fn begin_with(mut from: R, key: &FileKey) -> Result<Self, AgeError> {
-        let header = Header::read(&mut from)?;
-        Self::behind(from, &header, key)
+        let header = AgeHeader::read(&mut from)?;
+        Self::after_header(from, &header, key)
     }
 
-    fn behind(mut from: R, header: &Header, key: &FileKey) -> Result<Self, AgeError> {
+    /// Checks that the header belongs to the file key, and reads the nonce of the payload.
+    fn after_header(mut from: R, header: &AgeHeader, key: &FileKey) -> Result<Self, AgeError> {
         if !key.has_signed(header) {
             return Err(AgeError::Damaged("its header was changed"));
         }
         let mut nonce = [0; 16];
         from.read_exact(&mut nonce).map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => AgeError::Damaged("nothing stands behind its header"),
+            io::ErrorKind::UnexpectedEof => AgeError::Damaged("nothing follows its header"),
             _ => error.into(),
         })?;
-        Ok(Self { from, payload: Payload::new(key, nonce), chunk: Vec::new(), given: 0, is_over: false })
+        Ok(Self { from, payload: Payload::new(key, nonce), chunk: Vec::new(), position: 0, is_finished: false })
     }
 
+    /// Reads and decrypts the next chunk. Fails if it was changed, or is empty and not the only chunk.
     fn next_chunk(&mut self) -> io::Result<()> {
         let damaged = || {
-            let why = AgeError::Damaged("a part of it is not as it was written");
-            io::Error::new(io::ErrorKind::InvalidData, why)
+            let error = AgeError::Damaged("a part of it was changed");
+            io::Error::new(io::ErrorKind::InvalidData, error)
         };
-        self.given = 0;
+        self.position = 0;
         self.chunk.clear();
-        (&mut self.from).take((CHUNK + TAG) as u64).read_to_end(&mut self.chunk)?;
-        self.is_over = self.chunk.len() < CHUNK + TAG || self.from.fill_buf()?.is_empty();
+        (&mut self.from).take((CHUNK_BYTES + TAG_BYTES) as u64).read_to_end(&mut self.chunk)?;
+        self.is_finished = self.chunk.len() < CHUNK_BYTES + TAG_BYTES || self.from.fill_buf()?.is_empty();
         let is_first = self.payload.chunks == 0;
-        let nonce = self.payload.nonce(self.is_over);
+        let nonce = self.payload.next_nonce(self.is_finished);
         let opened = self.payload.key.open_in_place(nonce, Aad::empty(), &mut self.chunk);
         let length = opened.map_err(|_| damaged())?.len();
         self.chunk.truncate(length);
-        // An empty chunk is all of a file, or was put behind it.
+        // An empty chunk is valid only as the sole chunk of a file. Any other was appended later.
         if length == 0 && !is_first { Err(damaged()) } else { Ok(()) }
     }
 }
 
-impl<R: BufRead> Read for Decrypted<R> {
+impl<R: BufRead> Read for DecryptReader<R> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        if self.given == self.chunk.len() && !self.is_over {
+        if self.position == self.chunk.len() && !self.is_finished {
             self.next_chunk().inspect_err(|_| {
-                // Nothing of a chunk that does not hold is given, also when it is asked for again.
+                // No byte of an invalid chunk is returned, even if the caller reads again.
                 self.chunk.clear();
-                self.is_over = true;
+                self.is_finished = true;
             })?;
         }
-        let rest = &self.chunk[self.given..];
-        let taken = rest.len().min(bytes.len());
-        bytes[..taken].copy_from_slice(&rest[..taken]);
-        self.given += taken;
-        Ok(taken)
+        let rest = &self.chunk[self.position..];
+        let count = rest.len().min(bytes.len());
+        bytes[..count].copy_from_slice(&rest[..count]);
+        self.position += count;
+        Ok(count)
     }
 }

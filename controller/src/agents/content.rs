@@ -1,7 +1,7 @@
-//! Profiles and blobs: immutable, named by their hash, given only while the asking node's own desired state names them.
+//! Profiles and blobs: immutable, named by their hash, and sent only while the node's own desired state names them.
 //!
-//! A profile is in memory with every state that names it, so it is there exactly as long as someone may ask. A blob may be 64 MiB: it is
-//! read piece by piece, by a thread that may block, and never stands in memory whole.
+//! A profile is in memory with every state that names it, so it exists exactly as long as a node may read it. A blob
+//! may be 64 MiB. It is read in chunks, on a blocking thread, and is never in memory as a whole.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -13,43 +13,43 @@ use hyper::body::{Body, Frame, SizeHint};
 use stemma_wire::message::Hash;
 use tokio::task::{JoinHandle, spawn_blocking};
 
-use crate::desired::slot::Slot;
+use crate::desired::slot::NodeSlot;
 
-/// How much of a file is read at once.
-const PIECE: usize = 64 * 1024;
+/// Size of a chunk, in bytes.
+const CHUNK_BYTES: usize = 64 * 1024;
 
-/// The profile of this name, if the node's state names it in any version.
-pub(super) fn profile(slot: &Slot, hash: Hash) -> Option<Bytes> {
+/// Returns the profile with this hash if the node's state names it in any version.
+pub(super) fn profile(slot: &NodeSlot, hash: Hash) -> Option<Bytes> {
     let signed = slot.desired()?;
-    let form = signed.released.profile.as_ref()?.named(hash)?;
+    let form = signed.desired.profile.as_ref()?.by_name(hash)?;
     Some(form.bytes.clone())
 }
 
-/// Whether the node's state names this blob.
-pub(super) fn may_have_blob(slot: &Slot, hash: Hash) -> bool {
-    slot.desired().is_some_and(|signed| signed.released.names_blob(hash))
+/// Returns whether the node's state names this blob.
+pub(super) fn may_have_blob(slot: &NodeSlot, hash: Hash) -> bool {
+    slot.desired().is_some_and(|signed| signed.desired.has_blob(hash))
 }
 
-/// A file on its way.
+/// The body of a file that is being sent.
 #[derive(Debug)]
 pub(super) struct FileBody {
-    left: u64,
-    reading: Option<JoinHandle<io::Result<(File, Bytes)>>>,
+    remaining_bytes: u64,
+    pending_read: Option<JoinHandle<io::Result<(File, Bytes)>>>,
 }
 
 impl FileBody {
     pub(super) fn new(file: File) -> io::Result<Self> {
-        let left = file.metadata()?.len();
-        Ok(Self { left, reading: (left > 0).then(|| read_piece(file)) })
+        let remaining_bytes = file.metadata()?.len();
+        Ok(Self { remaining_bytes, pending_read: (remaining_bytes > 0).then(|| read_chunk(file)) })
     }
 }
 
-fn read_piece(mut file: File) -> JoinHandle<io::Result<(File, Bytes)>> {
+fn read_chunk(mut file: File) -> JoinHandle<io::Result<(File, Bytes)>> {
     spawn_blocking(move || {
-        let mut piece = vec![0; PIECE];
-        let read = file.read(&mut piece)?;
-        piece.truncate(read);
-        Ok((file, piece.into()))
+        let mut chunk = vec![0; CHUNK_BYTES];
+        let count = file.read(&mut chunk)?;
+        chunk.truncate(count);
+        Ok((file, chunk.into()))
     })
 }
 
@@ -58,29 +58,30 @@ impl Body for FileBody {
     type Error = io::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
-        let Some(reading) = &mut self.reading else { return Poll::Ready(None) };
+        let Some(reading) = &mut self.pending_read else { return Poll::Ready(None) };
         let read = ready!(Pin::new(reading).poll(cx));
-        self.reading = None;
-        let (file, piece) = match read.map_err(io::Error::other).flatten() {
+        self.pending_read = None;
+        let (file, chunk) = match read.map_err(io::Error::other).flatten() {
             Ok(read) => read,
             Err(error) => return Poll::Ready(Some(Err(error))),
         };
-        // A file that shrank meanwhile is cut short, which the agent sees by its length; the hash sees all else.
-        self.left = self.left.saturating_sub(piece.len() as u64);
-        if piece.is_empty() {
+        // If the file shrinks during the transfer, the body is too short. The agent notices that by its length, and any
+        // other change by its hash.
+        self.remaining_bytes = self.remaining_bytes.saturating_sub(chunk.len() as u64);
+        if chunk.is_empty() {
             return Poll::Ready(None);
         }
-        if self.left > 0 {
-            self.reading = Some(read_piece(file));
+        if self.remaining_bytes > 0 {
+            self.pending_read = Some(read_chunk(file));
         }
-        Poll::Ready(Some(Ok(Frame::data(piece))))
+        Poll::Ready(Some(Ok(Frame::data(chunk))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.reading.is_none()
+        self.pending_read.is_none()
     }
 
     fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.left)
+        SizeHint::with_exact(self.remaining_bytes)
     }
 }

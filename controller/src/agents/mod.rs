@@ -1,13 +1,13 @@
-//! The agents' side: what each node is to be told, and the listener that tells it.
+//! The agents' API: the desired state of each node, and the listener that sends it.
 //!
-//! Reconcile decides and never touches the network; the listener answers and never decides. Between them stand
-//! two seams: `desired` (what was decided, per node) and `intake` (what the hosts say).
+//! Reconcile decides and never uses the network. The listener responds and never decides. Two interfaces separate them:
+//! `desired` (the decisions, per node) and `intake` (the reports of hosts).
 
 mod checkin;
 mod content;
 mod listener;
 mod liveness;
 
-pub(crate) use listener::CHECK_IN;
+pub(crate) use listener::CHECK_IN_PATH;
 pub use listener::{AgentBody, AgentsListener};
-pub use liveness::{make_places, store_confirmed, watch_silence};
+pub use liveness::{create_slots, store_confirmations, watch_silence};

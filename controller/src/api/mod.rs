@@ -1,9 +1,10 @@
-//! The operators' side over HTTP.
+//! The operators' API over HTTP.
 //!
-//! It has two floors. [`http`] is the protocol: it opens a request, finds its row of `stemma_wire::endpoint`, and renders the
-//! answer. [`principal`] says who asks. [`resource`] gives each row what it does, by an exhaustive match. A resource uses the protocol; the protocol knows no
-//! resource. Handlers read the cache and write through the registry. Only events, the audit and requests
-//! of before are read from the store, and no decision is. No handler sees a socket or a clock.
+//! It has two layers. [`http`] is the protocol: it reads a request, finds its row of `stemma_wire::endpoint`, and
+//! renders the response. [`principal`] authenticates the caller. [`resource`] maps each endpoint to its handler, by an
+//! exhaustive match. Resources use the protocol, and the protocol does not depend on resources. Handlers read from the
+//! cache and write through the registry. Only events, the audit and the records of earlier requests are read from the
+//! store, and no decision depends on these. No handler uses a socket or a clock.
 
 mod http;
 mod principal;
@@ -15,105 +16,107 @@ use bytes::Bytes;
 use hyper::{Request, Response, body::Body};
 use stemma_core::object::{ClusterId, PrincipalSpec};
 use stemma_core::traits::TraitNames;
-use stemma_wire::serve::{BoxError, Peer, Rejected};
+use stemma_wire::serve::{BoxError, Peer, RejectionCounter};
 
-pub use http::body::{AnswerBody, Readers};
+pub use http::body::{BoxedBody, StreamLimiter};
 pub use http::budget::Budgets;
-pub use http::serve::{Answering, Guarding};
-pub use http::writers::Writers;
-pub use resource::Streams;
+pub use http::serve::{ListenerAuth, ServeFuture};
+pub use http::write_limiter::WriteLimiter;
+pub use resource::EventStreams;
 
-use crate::blobs::Blobs;
+use crate::blobs::BlobStore;
 use crate::ca::{Authority, ServerName};
 use crate::cache::{Cache, Model};
 use crate::desired::DesiredTable;
-use crate::enrol::Guesses;
+use crate::enrol::TokenAttempts;
 use crate::identity::Identities;
 use crate::init::Layout;
 use crate::metrics::Metrics;
 use crate::reconcile::Reconciler;
 use crate::registry::Registry;
 
-/// How agents reach a controller.
+/// The address at which agents reach a controller.
 #[derive(Clone, Debug)]
-pub struct Reached {
-    /// The port of their listener.
+pub struct AgentEndpoint {
+    /// The port of the listener for agents.
     pub port: u16,
-    /// The name by which others know this machine, where `init` or the configuration says one.
+    /// The name of this machine for other hosts, if `init` or the configuration sets one.
     pub name: Option<ServerName>,
 }
 
-/// What the handlers share; a clone is another handle of the same.
+/// What all handlers share. A clone shares the same state, and may restrict what its caller sees.
 #[derive(Clone)]
 pub struct Api {
-    /// Writes.
+    /// Executes writes.
     pub registry: Arc<Registry>,
-    /// Bodies of files.
-    pub blobs: Arc<Blobs>,
-    /// What nodes were told, and who waits to hear more; none in a test without agents.
+    /// The contents of files.
+    pub blobs: Arc<BlobStore>,
+    /// The desired states that nodes were sent, and the waiting check-ins. `None` in a test without agents.
     pub desired: Option<Arc<DesiredTable>>,
-    /// Who knows what nodes wait for; likewise.
+    /// Explains what nodes wait for. `None` in a test without agents.
     pub reconciler: Option<Arc<Reconciler>>,
-    /// What is counted; likewise.
+    /// The metrics. `None` in a test without agents.
     pub metrics: Option<Arc<Metrics>>,
-    /// What is refused.
-    pub rejected: Arc<Rejected>,
-    /// The traits that are known at this site.
+    /// The counters of refused requests.
+    pub rejections: Arc<RejectionCounter>,
+    /// The traits that this site defines.
     pub traits: TraitNames,
-    /// Who is sent an answer in pieces.
-    pub readers: Readers,
-    /// Whose write is worked on.
-    pub writers: Writers,
-    /// Who is told of events.
-    pub streams: Streams,
-    /// What clients may hold of bodies and answers.
+    /// The clients to which a response is sent in pieces.
+    pub stream_limiter: StreamLimiter,
+    /// Limits concurrent writes and costly reads.
+    pub write_limiter: WriteLimiter,
+    /// The clients that watch events.
+    pub streams: EventStreams,
+    /// The memory that clients use for bodies and responses.
     pub budgets: Budgets,
-    /// How agents reach this controller: a new token's answer says where to join.
-    pub agents: Reached,
-    /// Which requests the listener takes.
-    pub guarding: Guarding,
-    /// Who makes certificates; none in a test without agents.
+    /// The address at which agents reach this controller. The response to a new join token contains it.
+    pub agent_endpoint: AgentEndpoint,
+    /// How the listener authenticates callers.
+    pub listener_auth: ListenerAuth,
+    /// Issues certificates. `None` in a test without agents.
     pub authority: Option<Arc<Authority>>,
-    /// Who was wrong about a token.
-    pub guesses: Arc<Guesses>,
-    /// The first admin: stored together with the first principal of a fleet that was made before there were principals. `None` in tests.
+    /// The wrong tokens by client address.
+    pub token_attempts: Arc<TokenAttempts>,
+    /// The first admin. A fleet that was created by a version without principals does not contain the first admin yet,
+    /// so it is stored together with the first principal of such a fleet. `None` in tests.
     pub first_admin: Option<Arc<PrincipalSpec>>,
-    /// The cluster to which whoever asks is bound.
-    pub within: Option<ClusterId>,
-    /// Whether the table of states has not reached what whoever asks may have written: states are worked out of the model then.
-    pub is_behind: bool,
-    /// Which hosts are known; none in a test without agents.
+    /// The cluster to which the caller is bound. `None` if the caller sees the whole fleet.
+    pub visible_cluster: Option<ClusterId>,
+    /// True if the table of node states may not include a write of the caller yet. States are then computed from the
+    /// model.
+    pub is_stale: bool,
+    /// The enrolled hosts. `None` in a test without agents.
     pub identities: Option<Arc<Identities>>,
-    /// Where the data is; none in a test without a data directory.
+    /// The data directory. `None` in a test without one.
     pub layout: Option<Layout>,
 }
 
 impl Api {
-    /// The fleet as whoever asks sees it.
+    /// Returns the part of the fleet that the caller can see.
     fn model(&self) -> Arc<Model> {
-        self.cache().model().seen_within(self.within)
+        self.cache().model().visible_in(self.visible_cluster)
     }
 
-    /// What all reads come from.
+    /// Returns the cache from which all reads are answered.
     pub fn cache(&self) -> &Arc<Cache> {
         self.registry.cache()
     }
 }
 
-/// Answers one request. Never fails: what goes wrong is an answer.
-pub async fn answer<B>(api: Arc<Api>, peer: Option<Arc<Peer>>, request: Request<B>) -> Response<AnswerBody>
+/// Returns the response to one request. An error becomes a response too.
+pub async fn respond<B>(api: Arc<Api>, peer: Option<Arc<Peer>>, request: Request<B>) -> Response<BoxedBody>
 where
     B: Body<Data = Bytes> + Send,
     B::Error: Into<BoxError>,
 {
-    http::serve::answer(api, peer, request).await
+    http::serve::respond(api, peer, request).await
 }
 
-/// The handler of a listener.
-pub fn handler<B>(api: Arc<Api>) -> impl Fn(&Arc<Peer>, Request<B>) -> Answering + Send + Sync + 'static
+/// Returns the function that a listener calls for each request.
+pub fn handler<B>(api: Arc<Api>) -> impl Fn(&Arc<Peer>, Request<B>) -> ServeFuture + Send + Sync + 'static
 where
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
-    move |peer, request| Box::pin(answer(Arc::clone(&api), Some(Arc::clone(peer)), request))
+    move |peer, request| Box::pin(respond(Arc::clone(&api), Some(Arc::clone(peer)), request))
 }

@@ -1,6 +1,7 @@
-//! Who asks: by certificate, by token, or by the way in, and whether that is still so.
+//! Authenticates a caller by certificate, by token, or by the listener, and checks that the result is still valid.
 //!
-//! Each request is looked at, not each connection, and an answer in pieces at each piece: what is revoked ends at once.
+//! The check is made for each request, not for each connection, and for each piece of a response in pieces. So a
+//! revocation takes effect at once.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,194 +12,202 @@ use stemma_core::digest::Hex;
 use stemma_core::object::Principal;
 use stemma_wire::error::{ApiError, ErrorType};
 use stemma_wire::message::enroll::check_token;
-use stemma_wire::serve::{Peer, Room, TOO_MANY_OF_ONE_PRINCIPAL};
+use stemma_wire::serve::{AdmitOutcome, PRINCIPAL_LIMIT_REASON, Peer};
 use stemma_wire::tls::Identity;
 use subtle::ConstantTimeEq as _;
 use uuid::Uuid;
 
 use super::Api;
-use super::http::serve::Guarding;
-use super::http::who::{NOBODY, Unclear, Unknown, optional_token, token};
+use super::http::auth::{ANONYMOUS, AmbiguousToken, AuthFailure, optional_token, request_token};
+use super::http::serve::ListenerAuth;
 use crate::ca::FIRST_ADMIN;
 use crate::cache::Model;
 use crate::cache::model::token_key;
 use crate::enrol;
-use crate::registry::{Shown, Who, holder_of};
+use crate::registry::{Credential, Requester, certificate_holder};
 
-/// What is said beside a join token that is shown as a principal's.
-const TO_JOIN: &str =
-    "it is a join token, by which hosts join, and not a principal's, which `stemma principal token create` makes";
+/// The advice for a join token that is used as a principal's token.
+const JOIN_TOKEN_HINT: &str =
+    "it is a join token for hosts, not a principal's token; create one with `stemma principal token create`";
 
-/// The name of who comes in by the socket.
-const ROOT: &str = "root";
+/// The name of a caller on the Unix socket.
+const ROOT_NAME: &str = "root";
 
 impl Api {
-    /// Who asks; `None`: nobody, who showed nothing.
+    /// Returns the caller, or `None` if the request has no credentials.
     ///
     /// # Errors
-    /// [`Unknown`], for what is shown and is no good.
-    pub(super) fn who(&self, peer: Option<&Peer>, headers: &HeaderMap) -> Result<Option<Who>, Unknown> {
+    /// [`AuthFailure`], if the credentials are invalid.
+    pub(super) fn authenticate(&self, peer: Option<&Peer>, headers: &HeaderMap) -> Result<Option<Requester>, AuthFailure> {
         let model = self.cache().model();
-        // On no listener is whoever means to be a principal taken for another: for an admin by the way in, or for the holder of a certificate.
-        let optional = optional_token(headers).map_err(|Unclear| unclear())?;
-        match (self.guarding, token(headers)) {
-            (Guarding::Root, _) => self.by_way_or_token(peer, &model, optional, ROOT),
-            (Guarding::Loopback, _) => self.by_way_or_token(peer, &model, optional, FIRST_ADMIN),
-            (Guarding::Certificates, Some(text)) => match self.by_token(&model, text) {
+        // On each listener, a caller that tries to use a token must not be taken for someone else, such as the
+        // listener's admin or the holder of a certificate. So a malformed token is refused first.
+        let token = optional_token(headers).map_err(|AmbiguousToken| ambiguous_token())?;
+        match (self.listener_auth, request_token(headers)) {
+            (ListenerAuth::Root, _) => self.by_listener_or_token(peer, &model, token, ROOT_NAME),
+            (ListenerAuth::Loopback, _) => self.by_listener_or_token(peer, &model, token, FIRST_ADMIN),
+            (ListenerAuth::Certificates, Some(text)) => match self.authenticate_token(&model, text) {
                 Ok(who) => {
                     if let Some(peer) = peer {
-                        self.check_connections(peer, &who)?;
-                        peer.vouch();
+                        self.admit_connection(peer, &who)?;
+                        peer.mark_authenticated();
                     }
                     Ok(Some(who))
                 }
-                Err(wrong) => Err(self.unknown(peer, wrong)),
+                Err(wrong) => Err(self.auth_failure(peer, wrong)),
             },
-            (Guarding::Certificates, None) => match peer.and_then(|peer| peer.identity.as_ref()) {
-                Some(identity) => self.by_certificate(&model, identity),
+            (ListenerAuth::Certificates, None) => match peer.and_then(|peer| peer.identity.as_ref()) {
+                Some(identity) => self.authenticate_certificate(&model, identity),
                 None => Ok(None),
             },
         }
     }
 
-    /// Who comes by a way on which everybody is an admin who shows no token of a principal's. One that is shown is looked at.
-    fn by_way_or_token(
+    /// Returns the caller on a listener where every caller without a principal's token is an admin. `name` is the name
+    /// of that admin. If the request has a token, its principal is the caller.
+    fn by_listener_or_token(
         &self,
         peer: Option<&Peer>,
         model: &Model,
         token: Option<&str>,
-        way: &str,
-    ) -> Result<Option<Who>, Unknown> {
-        let Some(text) = token else { return Ok(Some(Who::by_way(way))) };
-        self.by_token(model, text).map(Some).map_err(|wrong| self.unknown(peer, wrong))
+        name: &str,
+    ) -> Result<Option<Requester>, AuthFailure> {
+        let Some(text) = token else { return Ok(Some(Requester::from_listener(name))) };
+        self.authenticate_token(model, text).map(Some).map_err(|wrong| self.auth_failure(peer, wrong))
     }
 
-    /// Who showed a token that is none.
-    fn unknown(&self, peer: Option<&Peer>, wrong: WrongToken) -> Unknown {
-        let from = peer.map(|peer| peer.address.ip()).filter(|_| wrong.is_guess);
-        let busy = from.is_some_and(|from| !self.may_guess(from));
+    /// Returns the failure for an invalid token, and counts the attempt for the client's address if the token may be a
+    /// guess. After too many guesses the client is told to try again later, and not whether the token is right.
+    fn auth_failure(&self, peer: Option<&Peer>, wrong: WrongToken) -> AuthFailure {
+        let address = peer.map(|peer| peer.address.ip()).filter(|_| wrong.is_guess);
+        let busy = address.is_some_and(|from| !self.record_attempt(from));
         let kind = if busy { ErrorType::ServerBusy } else { ErrorType::AuthRequired };
-        let refusal = ApiError::new(kind, "the token is unknown, has ended or was revoked");
-        let refusal = if wrong.is_to_join { refusal.detail(TO_JOIN) } else { refusal };
-        Unknown { refusal: Box::new(refusal), name: wrong.name, uuid: wrong.uuid }
+        let refusal = ApiError::new(kind, "the token is unknown, has expired or was revoked");
+        let refusal = if wrong.is_join_token { refusal.detail(JOIN_TOKEN_HINT) } else { refusal };
+        AuthFailure { refusal: Box::new(refusal), name: wrong.name, uuid: wrong.uuid }
     }
 
-    /// Counts a connection among those of who showed a token on it.
+    /// Counts the connection for the principal whose token was used on it.
     ///
     /// # Errors
-    /// [`ErrorType::ServerBusy`], where there is no place for one more.
-    fn check_connections(&self, peer: &Peer, who: &Who) -> Result<(), Unknown> {
-        let room = peer.hold(&who.holder());
-        if room != Room::Free {
-            self.rejected.refuse(TOO_MANY_OF_ONE_PRINCIPAL, Some(peer.address.ip()));
+    /// [`ErrorType::ServerBusy`], if there are too many connections.
+    fn admit_connection(&self, peer: &Peer, requester: &Requester) -> Result<(), AuthFailure> {
+        let outcome = peer.admit(&requester.holder());
+        if outcome != AdmitOutcome::Admitted {
+            self.rejections.record(PRINCIPAL_LIMIT_REASON, Some(peer.address.ip()));
         }
-        if room != Room::Full {
+        if outcome != AdmitOutcome::Full {
             return Ok(());
         }
-        let message = "there are too many connections, of you or in all; nothing was changed, close some and try again";
+        let message = "there are too many connections, of you or of all clients; nothing was changed, close some and try again";
         let refusal = Box::new(ApiError::new(ErrorType::ServerBusy, message));
-        Err(Unknown { refusal, name: who.name.clone(), uuid: who.uuid })
+        Err(AuthFailure { refusal, name: requester.name.clone(), uuid: requester.uuid })
     }
 
-    /// The API as a principal sees it.
-    pub(super) fn seen_by(self: Arc<Self>, who: &Who) -> Arc<Self> {
-        match who.rights.within {
+    /// Returns the API restricted to what a principal can see.
+    pub(super) fn visible_to(self: Arc<Self>, requester: &Requester) -> Arc<Self> {
+        match requester.rights.cluster {
             None => self,
-            within => Arc::new(Self { within, ..Self::clone(&self) }),
+            within => Arc::new(Self { visible_cluster: within, ..Self::clone(&self) }),
         }
     }
 
-    /// Refuses a caller whose principal, role, cluster or credential is no longer what it was at the beginning of the request.
+    /// Fails if the caller's principal, role, cluster or credential has changed since the request began.
     ///
     /// # Errors
-    /// As [`Who::check_still`].
-    pub(super) fn check_still(&self, who: &Who) -> Result<(), ApiError> {
-        who.check_still(&self.cache().model(), self.registry.now())
+    /// As [`Requester::recheck`].
+    pub(super) fn recheck(&self, requester: &Requester) -> Result<(), ApiError> {
+        requester.recheck(&self.cache().model(), self.registry.now())
     }
 
-    /// Whether the holder of a certificate is to be cut off: it was revoked, or its principal is gone.
+    /// Returns whether to close the connections of a certificate's holder, because the certificate was revoked or has
+    /// expired, or because its principal was deleted.
     pub fn is_revoked(&self, identity: &Identity) -> bool {
-        self.by_certificate(&self.cache().model(), identity).is_err()
+        self.authenticate_certificate(&self.cache().model(), identity).is_err()
     }
 
-    fn by_certificate(&self, model: &Model, identity: &Identity) -> Result<Option<Who>, Unknown> {
-        let Some(name) = identity.class.operator().map(ToString::to_string) else { return Ok(None) };
-        let uuid = holder_of(model, identity);
-        let unknown = |refusal| Unknown { refusal: Box::new(refusal), name: name.clone(), uuid };
+    /// Returns the principal of a client certificate, or `None` for a certificate of another class, such as a host's.
+    fn authenticate_certificate(&self, model: &Model, identity: &Identity) -> Result<Option<Requester>, AuthFailure> {
+        let Some(name) = identity.class.principal_name().map(ToString::to_string) else { return Ok(None) };
+        let uuid = certificate_holder(model, identity);
+        let failure = |refusal| AuthFailure { refusal: Box::new(refusal), name: name.clone(), uuid };
         let now = self.registry.now();
-        if identity.expired_at(now.0 / 1000) {
+        if identity.is_expired_at(now.0 / 1000) {
             let message = "the certificate has ended; another is needed";
-            return Err(unknown(ApiError::new(ErrorType::AuthRequired, message)));
+            return Err(failure(ApiError::new(ErrorType::AuthRequired, message)));
         }
-        let shown = Shown::Certificate(Hex(&identity.serial).to_string());
-        let who = match model.principals.named(None, &name) {
-            Some(principal) => Who::shown(principal, shown),
-            // A fleet of before there were principals: its admin is stored with the first.
-            None if name == FIRST_ADMIN => Who { shown, ..Who::by_way(name.clone()) },
-            None => return Err(unknown(ErrorType::AuthRevoked.into())),
+        let credential = Credential::Certificate(Hex(&identity.serial).to_string());
+        let requester = match model.principals.get_by_name(None, &name) {
+            Some(principal) => Requester::from_principal(principal, credential),
+            // The fleet was created by a version without principals. Its admin is stored together with the first
+            // principal.
+            None if name == FIRST_ADMIN => Requester { credential, ..Requester::from_listener(name.clone()) },
+            None => return Err(failure(ErrorType::AuthRevoked.into())),
         };
-        who.check_still(model, now).map_err(unknown)?;
-        Ok(Some(who))
+        requester.recheck(model, now).map_err(failure)?;
+        Ok(Some(requester))
     }
 
-    /// The principal of a token. What is wrong takes as long as what is right.
-    fn by_token(&self, model: &Model, text: &str) -> Result<Who, WrongToken> {
+    /// Finds the principal of a token. The time that this takes does not depend on whether the secret is correct, so it
+    /// tells nothing about the secret.
+    fn authenticate_token(&self, model: &Model, text: &str) -> Result<Requester, WrongToken> {
         let (id, secret) = text.split_once('.').unwrap_or((text, ""));
-        let shown = Hex(&Sha256::digest(secret.as_bytes())).to_string();
-        let of = |one: &Principal| one.spec.tokens.iter().find(|token| token.id == id).cloned();
-        let found = model.principals.keyed(&token_key(id)).and_then(|one| Some((one, of(one)?)));
+        let digest = Hex(&Sha256::digest(secret.as_bytes())).to_string();
+        let token_of = |principal: &Principal| principal.spec.tokens.iter().find(|token| token.id == id).cloned();
+        let found = model.principals.get_by_key(&token_key(id)).and_then(|principal| Some((principal, token_of(principal)?)));
         let expected = found.as_ref().map_or_else(|| "0".repeat(64), |(_, token)| token.secret_sha256.clone());
-        // Whose secret is empty has none.
-        let is_equal = bool::from(shown.as_bytes().ct_eq(expected.as_bytes())) && !secret.is_empty();
+        // An empty secret is never accepted.
+        let is_equal = bool::from(digest.as_bytes().ct_eq(expected.as_bytes())) && !secret.is_empty();
         match found {
-            Some((one, token)) if is_equal && token.ends_at > self.registry.now() => {
-                Ok(Who::shown(one, Shown::Token(token.id)))
+            Some((principal, token)) if is_equal && token.ends_at > self.registry.now() => {
+                Ok(Requester::from_principal(principal, Credential::Token(token.id)))
             }
-            Some((one, _)) if is_equal => Err(WrongToken {
-                name: one.meta.name.to_string(),
-                uuid: Some(one.meta.uuid),
+            Some((principal, _)) if is_equal => Err(WrongToken {
+                name: principal.meta.name.to_string(),
+                uuid: Some(principal.meta.uuid),
                 is_guess: false,
-                is_to_join: false,
+                is_join_token: false,
             }),
-            Some((_, token)) => Err(WrongToken::of(format!("token/{}", token.id), model, text)),
-            None => Err(WrongToken::of(NOBODY.to_owned(), model, text)),
+            Some((_, token)) => Err(WrongToken::new(format!("token/{}", token.id), model, text)),
+            None => Err(WrongToken::new(ANONYMOUS.to_owned(), model, text)),
         }
     }
 
-    /// Notes a wrong token; whether it is told so. Whoever was wrong too often is told to come back later instead.
-    fn may_guess(&self, from: IpAddr) -> bool {
+    /// Records a wrong token of a client address. Returns whether the caller is told that the token is wrong. After too
+    /// many attempts it is told to try again later instead.
+    fn record_attempt(&self, address: IpAddr) -> bool {
         let now_s = self.registry.now().0 / 1000;
-        let is_allowed = self.guesses.allowed(from, now_s);
-        let is_told = self.guesses.note(from, now_s) && is_allowed;
+        let is_allowed = self.token_attempts.is_allowed(address, now_s);
+        let is_told = self.token_attempts.record_failure(address, now_s) && is_allowed;
         if !is_told {
-            self.rejected.refuse("token_guesses", Some(from));
+            self.rejections.record("token_guesses", Some(address));
         }
         is_told
     }
 }
 
-/// Who may have meant to show a token and did not show exactly one.
-fn unclear() -> Unknown {
-    let message =
-        "what the request shows may be meant as a principal's token and is not exactly one; nothing was changed";
-    let advice = "show one token, as `Authorization: Bearer ID.SECRET` or as `X-Auth-Token: ID.SECRET`, or none";
+/// Returns the failure for a request that may contain a principal's token but not exactly one.
+fn ambiguous_token() -> AuthFailure {
+    let message = "the request has something that looks like a principal's token but is not exactly one; nothing was changed";
+    let advice = "send exactly one token, as `Authorization: Bearer ID.SECRET` or as `X-Auth-Token: ID.SECRET`, or none";
     let refusal = Box::new(ApiError::new(ErrorType::AuthRequired, message).detail(advice));
-    Unknown { refusal, name: NOBODY.to_owned(), uuid: None }
+    AuthFailure { refusal, name: ANONYMOUS.to_owned(), uuid: None }
 }
 
-/// Why a token is none.
+/// The reason why a token is invalid.
 struct WrongToken {
     name: String,
     uuid: Option<Uuid>,
-    /// Whether it may be one that somebody tries out.
+    /// True if the token may be a guess.
     is_guess: bool,
-    is_to_join: bool,
+    is_join_token: bool,
 }
 
 impl WrongToken {
-    /// One that no principal has. Nobody guesses with a text that can be no token, as a file of another form has it, nor with the token of a host.
-    fn of(name: String, model: &Model, text: &str) -> Self {
+    /// Creates the reason for a token that no principal has. A text that does not have the form of a token is not a
+    /// guess, and neither is the join token of a host.
+    fn new(name: String, model: &Model, text: &str) -> Self {
         let is_to_join = enrol::token::find(model, text).is_some();
-        Self { name, uuid: None, is_guess: check_token(text).is_ok() && !is_to_join, is_to_join }
+        Self { name, uuid: None, is_guess: check_token(text).is_ok() && !is_to_join, is_join_token: is_to_join }
     }
 }

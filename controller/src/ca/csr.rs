@@ -1,7 +1,8 @@
-//! A certificate request, of which only the public key is taken (docs/trust.md, rule 5).
+//! Certificate requests. Only the public key is used (docs/trust.md, rule 5).
 //!
-//! One that asks for more is refused, not trimmed: an agent that believes it has what it asked for is worse than one that
-//! is told why not. Every refused field is listed, so that whoever wrote the request mends it in one go.
+//! A request that asks for anything else, such as a name, is refused. If the other fields were ignored, an agent would
+//! believe that its certificate has them. The refusal lists every such field, so that the author of the request can
+//! remove all of them at once.
 
 use rcgen::SubjectPublicKeyInfo;
 use x509_parser::certification_request::X509CertificationRequest;
@@ -11,40 +12,40 @@ use x509_parser::oid_registry::{
 };
 use x509_parser::prelude::{FromDer, ParsedCriAttribute};
 
-/// The largest request taken, in bytes of DER.
+/// Maximum size of a request, in bytes of DER.
 pub const MAX_BYTES: usize = 4096;
 
-/// A request that was found good: its key, and nothing else of it.
+/// A certificate request that passed all checks, reduced to its key.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct CertificateRequest {
     /// The key that the certificate will be for.
     pub public_key: SubjectPublicKeyInfo,
-    /// SHA-256 of the same (`SubjectPublicKeyInfo`, DER): what says whether two requests are for one key.
+    /// SHA-256 of the key (`SubjectPublicKeyInfo`, DER), by which the keys of two requests are compared.
     pub spki_sha256: [u8; 32],
 }
 
 /// Why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CsrRefused {
-    /// Not one PKCS#10 request in DER of at most [`MAX_BYTES`].
-    #[error("it is no PKCS#10 request in DER of at most 4096 bytes")]
+    /// The bytes are not one PKCS#10 request in DER of at most [`MAX_BYTES`].
+    #[error("it is not a PKCS#10 request in DER of at most 4096 bytes")]
     Unreadable,
     /// The key is not P-256.
     #[error("its key is not ECDSA on P-256")]
     WeakKey,
-    /// It is not signed with the key that it names.
+    /// The request is not signed with the key that it contains.
     #[error("its signature was not made with its own key")]
     BadSignature,
-    /// It asks for more than a certificate for its key.
-    #[error("only its public key is taken, and it also asks for: {}; leave them out", .0.join(", "))]
-    AsksForMore(Vec<String>),
+    /// The request asks for more than a certificate for its key. Lists the fields.
+    #[error("only its public key is used, but it also requests: {}; remove these fields", .0.join(", "))]
+    ExtraFields(Vec<String>),
 }
 
-/// Reads a request and judges all of it.
+/// Parses and checks a request.
 ///
 /// # Errors
-/// [`CsrRefused`].
-pub fn check(der: &[u8]) -> Result<Request, CsrRefused> {
+/// [`CsrRefused`] with the reason of the refusal.
+pub fn check(der: &[u8]) -> Result<CertificateRequest, CsrRefused> {
     use sha2::Digest as _;
     if der.len() > MAX_BYTES {
         return Err(CsrRefused::Unreadable);
@@ -59,37 +60,38 @@ pub fn check(der: &[u8]) -> Result<Request, CsrRefused> {
         return Err(CsrRefused::WeakKey);
     }
     request.verify_signature().map_err(|_| CsrRefused::BadSignature)?;
-    let more = asked_for_beside_the_key(&request);
-    if !more.is_empty() {
-        return Err(CsrRefused::AsksForMore(more));
+    let extra = extra_fields(&request);
+    if !extra.is_empty() {
+        return Err(CsrRefused::ExtraFields(extra));
     }
     let public_key = SubjectPublicKeyInfo::from_der(spki.raw).map_err(|_| CsrRefused::WeakKey)?;
-    Ok(Request { public_key, spki_sha256: sha2::Sha256::digest(spki.raw).into() })
+    Ok(CertificateRequest { public_key, spki_sha256: sha2::Sha256::digest(spki.raw).into() })
 }
 
-fn asked_for_beside_the_key(request: &X509CertificationRequest<'_>) -> Vec<String> {
+/// Returns the names of all fields of a request other than its public key.
+fn extra_fields(request: &X509CertificationRequest<'_>) -> Vec<String> {
     let info = &request.certification_request_info;
-    let mut more = Vec::new();
+    let mut extra = Vec::new();
     if info.subject.iter_attributes().next().is_some() {
-        more.push("subject".to_owned());
+        extra.push("subject".to_owned());
     }
     for attribute in info.iter_attributes() {
         match attribute.parsed_attribute() {
-            ParsedCriAttribute::ExtensionRequest(wanted) if attribute.oid == OID_PKCS9_EXTENSION_REQUEST => {
-                more.extend(wanted.extensions.iter().map(|extension| {
+            ParsedCriAttribute::ExtensionRequest(requested) if attribute.oid == OID_PKCS9_EXTENSION_REQUEST => {
+                extra.extend(requested.extensions.iter().map(|extension| {
                     extension_name(extension.parsed_extension()).unwrap_or_else(|| extension.oid.to_id_string())
                 }));
             }
-            _ if attribute.oid == OID_PKCS9_CHALLENGE_PASSWORD => more.push("challengePassword".to_owned()),
-            _ => more.push(attribute.oid.to_id_string()),
+            _ if attribute.oid == OID_PKCS9_CHALLENGE_PASSWORD => extra.push("challengePassword".to_owned()),
+            _ => extra.push(attribute.oid.to_id_string()),
         }
     }
-    more.sort();
-    more.dedup();
-    more
+    extra.sort();
+    extra.dedup();
+    extra
 }
 
-/// The name that RFC 5280 gives to what is asked for.
+/// Returns the RFC 5280 name of an extension.
 fn extension_name(extension: &ParsedExtension<'_>) -> Option<String> {
     let name = match extension {
         ParsedExtension::SubjectAlternativeName(_) => "subjectAltName",
@@ -108,8 +110,8 @@ fn extension_name(extension: &ParsedExtension<'_>) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use rcgen::{
-        BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
-        KeyUsagePurpose, PKCS_ECDSA_P384_SHA384, PKCS_ED25519, SanType,
+        BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose,
+        PKCS_ECDSA_P384_SHA384, PKCS_ED25519, SanType,
     };
 
     use super::*;
@@ -125,14 +127,14 @@ mod tests {
     }
 
     #[test]
-    fn a_request_for_a_key_alone_is_taken() {
+    fn check_accepts_request_for_key_alone() {
         let key = KeyPair::generate().unwrap();
         let got = check(&request(&plain(), &key)).unwrap();
         assert_eq!(rcgen::PublicKeyData::der_bytes(&got.public_key), key.public_key_raw());
     }
 
     #[test]
-    fn s24_a_request_for_more_is_refused_and_each_field_listed() {
+    fn s24_check_lists_each_field_when_request_has_more() {
         let key = KeyPair::generate().unwrap();
         let mut all = plain();
         all.distinguished_name.push(DnType::CommonName, "root");
@@ -140,13 +142,12 @@ mod tests {
         all.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         all.key_usages = vec![KeyUsagePurpose::KeyCertSign];
         all.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-        // PKCS#10 has no field for a validity, so ten years cannot be asked for but by an unknown attribute.
-        all.custom_extensions =
-            vec![rcgen::CustomExtension::from_oid_content(&[1, 3, 6, 1, 4, 1, 99999, 1], vec![5, 0])];
+        // PKCS#10 has no field for a validity period, so ten years can be requested only with an unknown attribute.
+        all.custom_extensions = vec![rcgen::CustomExtension::from_oid_content(&[1, 3, 6, 1, 4, 1, 99999, 1], vec![5, 0])];
         let refused = check(&request(&all, &key)).unwrap_err();
         assert_eq!(
             refused,
-            CsrRefused::AsksForMore(
+            CsrRefused::ExtraFields(
                 ["1.3.6.1.4.1.99999.1", "basicConstraints", "extKeyUsage", "keyUsage", "subject", "subjectAltName"]
                     .map(str::to_owned)
                     .to_vec()
@@ -154,13 +155,13 @@ mod tests {
         );
         assert_eq!(
             refused.to_string(),
-            "only its public key is taken, and it also asks for: 1.3.6.1.4.1.99999.1, basicConstraints, extKeyUsage, \
-             keyUsage, subject, subjectAltName; leave them out"
+            "only its public key is used, but it also requests: 1.3.6.1.4.1.99999.1, basicConstraints, extKeyUsage, \
+             keyUsage, subject, subjectAltName; remove these fields"
         );
     }
 
     #[test]
-    fn s25_a_bad_signature_and_another_kind_of_key_are_refused() {
+    fn s25_check_rejects_bad_signature_and_other_key_type() {
         let key = KeyPair::generate().unwrap();
         let mut torn = request(&plain(), &key);
         let last = torn.len() - 1;

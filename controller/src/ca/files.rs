@@ -1,7 +1,7 @@
-//! Key and certificate files: written whole and durable, in directories that others cannot write (S71).
+//! Files of keys and certificates. Writes are atomic and durable, in directories that others cannot write (S71).
 //!
-//! Whoever can replace an issuer's key owns the fleet. That a file is not open to others is looked at where it is read
-//! (`stemma_wire::config`); that nobody can put another in its place is looked at here.
+//! A person who can replace an issuer's key controls the fleet. `stemma_wire::config` checks, when a file is read, that
+//! others have no access to it. This module checks that nobody can replace the file.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -11,84 +11,83 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
-pub use stemma_wire::config::Holds;
+pub use stemma_wire::config::FileSensitivity;
 use stemma_wire::config::{self, ConfigError};
 
-/// Why a file was not read or written.
+/// Why a file could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// It could not be read, or others may write it (a key: or read it).
+    /// The file could not be read, or other users may write it, or it contains a secret that other users may read.
     #[error(transparent)]
     Read(#[from] ConfigError),
-    /// The system said no.
+    /// A system call failed.
     #[error("{}: cannot {what} it", path.display())]
     Io {
-        /// Which file.
+        /// The path of the file.
         path: PathBuf,
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
-        /// The system's answer.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
-    /// Others may put files of theirs in the place of what is in it.
+    /// Others may replace files in the directory.
     #[error(
         "{}: others may write in this directory (mode {mode:04o}), so what it holds is not trusted; run: chmod go-w {}",
         path.display(), path.display()
     )]
     OpenDirectory {
-        /// Which directory.
+        /// The path of the directory.
         path: PathBuf,
         /// Its permission bits.
         mode: u32,
     },
-    /// It belongs to someone who is neither root nor the user that runs this.
+    /// The directory belongs to a user who is neither root nor the user of this process.
     #[error(
         "{}: this directory belongs to user {owner}, not to root or the user that runs this ({user}), so what it holds is not \
-         trusted; look whether it was changed, then run: chown {user} {}",
+         trusted; check whether it was changed, then run: chown {user} {}",
         path.display(), path.display()
     )]
     DirectoryOwner {
-        /// Which directory.
+        /// The path of the directory.
         path: PathBuf,
-        /// Whose it is.
+        /// The owner of the directory.
         owner: u32,
-        /// Who runs this.
+        /// The user of this process.
         user: u32,
     },
-    /// Somebody else holds it.
+    /// Another process has locked the directory.
     #[error(
-        "{}: a restore, an init or a controller that starts is at work in this directory; nothing was changed: wait until that is over and \
-         look what is there then, or give another --data-dir",
+        "{}: a restore, an init or a controller that starts is using this directory; nothing was changed: wait until it has finished and \
+         check the directory again, or give another --data-dir",
         path.display()
     )]
     Busy {
-        /// Which directory.
+        /// The path of the directory.
         path: PathBuf,
     },
-    /// Not a directory.
-    #[error("{}: is no directory", path.display())]
+    /// The path is not a directory.
+    #[error("{}: not a directory", path.display())]
     NotADirectory {
-        /// What is there.
+        /// The path.
         path: PathBuf,
     },
 }
 
-/// Reads a file's text after a look at who else could have.
+/// Reads a text file, after a check that other users cannot write it and, if it is secret, cannot read it.
 ///
 /// # Errors
-/// [`FileError::Read`]; the file is left as it is.
-pub fn read(path: &Path, holds: Holds) -> Result<String, FileError> {
-    Ok(config::read(path, holds)?)
+/// [`FileError::Read`]. The file is not changed.
+pub fn read(path: &Path, sensitivity: FileSensitivity) -> Result<String, FileError> {
+    Ok(config::read(path, sensitivity)?)
 }
 
-/// Refuses a directory in which others could replace a file.
+/// Checks that other users cannot replace a file in this directory.
 ///
 /// # Errors
-/// [`FileError`].
+/// [`FileError`] with the reason.
 pub fn check_directory(path: &Path) -> Result<(), FileError> {
-    let metadata =
-        fs::metadata(path).map_err(|source| FileError::Io { path: path.to_owned(), what: "look at", source })?;
+    let metadata = fs::metadata(path).map_err(|source| FileError::Io { path: path.to_owned(), what: "look at", source })?;
     let mode = metadata.mode() & 0o7777;
     if !metadata.is_dir() {
         return Err(FileError::NotADirectory { path: path.to_owned() });
@@ -106,11 +105,11 @@ fn check_owner(path: &Path, owner: u32, user: u32) -> Result<(), FileError> {
     Err(FileError::DirectoryOwner { path: path.to_owned(), owner, user })
 }
 
-/// What is in a directory, by name; nothing where there is none.
+/// Returns the paths in a directory, sorted. Empty if there is no directory.
 ///
 /// # Errors
 /// [`FileError::Io`].
-pub fn listed(path: &Path) -> Result<Vec<PathBuf>, FileError> {
+pub fn list_directory(path: &Path) -> Result<Vec<PathBuf>, FileError> {
     let failed = |source| FileError::Io { path: path.to_owned(), what: "list", source };
     let entries = match fs::read_dir(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -121,33 +120,35 @@ pub fn listed(path: &Path) -> Result<Vec<PathBuf>, FileError> {
     Ok(paths)
 }
 
-fn mode_of(holds: Holds) -> u32 {
-    match holds {
-        Holds::Secret => 0o600,
-        Holds::Settings => 0o644,
+fn file_mode(sensitivity: FileSensitivity) -> u32 {
+    match sensitivity {
+        FileSensitivity::Secret => 0o600,
+        FileSensitivity::Settings => 0o644,
     }
 }
 
-/// Writes a file whole: a new one beside it, synced, then renamed over it; a reader never sees half of it.
+/// Replaces a file atomically: writes and syncs a new file next to it, and renames the new file over the old one. A
+/// reader never sees a partly written file.
 ///
 /// # Errors
 /// [`FileError::Io`].
-pub fn write(path: &Path, holds: Holds, bytes: &[u8]) -> Result<(), FileError> {
+pub fn write(path: &Path, sensitivity: FileSensitivity, bytes: &[u8]) -> Result<(), FileError> {
     let io = |what| move |source| FileError::Io { path: path.to_owned(), what, source };
-    let beside = path.with_added_extension("new");
-    // What a crash left there is nobody's.
-    let _ = fs::remove_file(&beside);
+    let temporary = path.with_added_extension("new");
+    // A file that a crash left there is of no use.
+    let _ = fs::remove_file(&temporary);
     let mut file =
-        OpenOptions::new().write(true).create_new(true).mode(mode_of(holds)).open(&beside).map_err(io("write"))?;
+        OpenOptions::new().write(true).create_new(true).mode(file_mode(sensitivity)).open(&temporary).map_err(io("write"))?;
     file.write_all(bytes).and_then(|()| file.sync_all()).map_err(io("write"))?;
-    fs::rename(&beside, path).map_err(io("replace"))?;
+    fs::rename(&temporary, path).map_err(io("replace"))?;
     sync_directory(path.parent().unwrap_or(Path::new("."))).map_err(io("sync the directory of"))
 }
 
-/// Makes a directory that only its owner enters. One that is there is closed to others.
+/// Creates a directory that only its owner can enter. If the directory exists, takes access to it away from other
+/// users.
 ///
 /// # Errors
-/// [`FileError`]; that another user owns one that is there.
+/// [`FileError`], also if the directory exists and belongs to another user.
 pub fn make_directory(path: &Path) -> Result<(), FileError> {
     let io = |what| move |source| FileError::Io { path: path.to_owned(), what, source };
     DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(io("make"))?;
@@ -156,34 +157,35 @@ pub fn make_directory(path: &Path) -> Result<(), FileError> {
     fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(io("set the mode of"))
 }
 
-/// A directory that is held, as long as this is there.
+/// A lock of a directory. It lasts until this value is dropped.
 #[derive(Debug)]
-pub struct HeldDirectory {
-    _open: OwnedFd,
+pub struct DirectoryLock {
+    _fd: OwnedFd,
     is_locked: bool,
 }
 
-impl HeldDirectory {
-    /// Whether others are kept out: not where the file system knows no locks.
+impl DirectoryLock {
+    /// Returns whether the lock excludes others. False if the file system does not support locks.
     pub const fn is_locked(&self) -> bool {
         self.is_locked
     }
 }
 
-/// Holds a directory in which a fleet is made, as long as what is returned is there: one at a time makes a fleet there. It is let go of when the
-/// process ends, however that comes. Where the file system knows no locks, each may make one: a fleet can be made there too.
+/// Locks a directory in which a fleet is created, until the returned value is dropped or the process ends. So only one
+/// process at a time creates a fleet there. On a file system without locks, the function succeeds without a lock, so
+/// that a fleet can be created there too.
 ///
 /// # Errors
-/// [`FileError::Busy`] where another holds it, else [`FileError::Io`].
-pub fn hold(path: &Path) -> Result<HeldDirectory, FileError> {
+/// [`FileError::Busy`] if another process holds the lock, otherwise [`FileError::Io`].
+pub fn lock_directory(path: &Path) -> Result<DirectoryLock, FileError> {
     let io = |what| move |errno: Errno| FileError::Io { path: path.to_owned(), what, source: errno.into() };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let open = rustix::fs::open(path, flags, Mode::empty()).map_err(io("open"))?;
-    let is_locked = is_locked(path, flock(&open, FlockOperation::NonBlockingLockExclusive))?;
-    Ok(HeldDirectory { _open: open, is_locked })
+    let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(io("open"))?;
+    let is_locked = is_locked(path, flock(&fd, FlockOperation::NonBlockingLockExclusive))?;
+    Ok(DirectoryLock { _fd: fd, is_locked })
 }
 
-/// Whether a lock was taken; not where the file system knows none.
+/// Returns whether the lock was acquired. False if the file system does not support locks.
 fn is_locked(path: &Path, locked: Result<(), Errno>) -> Result<bool, FileError> {
     match locked {
         Ok(()) => Ok(true),
@@ -203,28 +205,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn s71_a_key_or_its_directory_open_to_others_is_refused_with_the_fixing_command() {
+    fn s71_read_names_fixing_command_when_others_have_access() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("agents.key");
-        write(&path, Holds::Secret, b"key").unwrap();
+        write(&path, FileSensitivity::Secret, b"key").unwrap();
         let shown = path.display().to_string();
         for (mode, want) in [
             (0o600, None),
-            (
-                0o640,
-                Some(format!(
-                    "{shown}: others may read it (mode 0640), and it holds a secret; run: chmod 0600 {shown}"
-                )),
-            ),
-            (
-                0o622,
-                Some(format!(
-                    "{shown}: others may write it (mode 0622), so it is not trusted; run: chmod go-w {shown}"
-                )),
-            ),
+            (0o640, Some(format!("{shown}: others may read it (mode 0640), and it holds a secret; run: chmod 0600 {shown}"))),
+            (0o622, Some(format!("{shown}: others may write it (mode 0622), so it is not trusted; run: chmod go-w {shown}"))),
         ] {
             fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
-            assert_eq!(read(&path, Holds::Secret).err().map(|error| error.to_string()), want, "{mode:o}");
+            assert_eq!(read(&path, FileSensitivity::Secret).err().map(|error| error.to_string()), want, "{mode:o}");
         }
         let shown = directory.path().display().to_string();
         for (mode, refused) in [(0o700, false), (0o755, false), (0o775, true), (0o702, true)] {
@@ -244,11 +236,9 @@ mod tests {
     }
 
     #[test]
-    fn w10_11_a_directory_of_another_user_is_refused_with_the_fixing_command() {
+    fn w10_11_check_owner_names_fixing_command_when_owner_differs() {
         let path = Path::new("/var/lib/stemma-controller");
-        for (owner, user, refused) in
-            [(0, 0, false), (0, 990, false), (990, 990, false), (65_534, 0, true), (990, 0, true)]
-        {
+        for (owner, user, refused) in [(0, 0, false), (0, 990, false), (990, 990, false), (65_534, 0, true), (990, 0, true)] {
             let said = check_owner(path, owner, user).map_err(|error| error.to_string());
             assert_eq!(said.is_err(), refused, "{owner} {user}");
             let Err(said) = said else { continue };
@@ -258,19 +248,19 @@ mod tests {
     }
 
     #[test]
-    fn x02_a_directory_is_held_by_one_until_that_one_lets_go() {
+    fn x02_lock_directory_fails_when_locked() {
         let directory = tempfile::tempdir().unwrap();
-        let held = hold(directory.path()).unwrap();
-        let refused = hold(directory.path()).unwrap_err().to_string();
+        let held = lock_directory(directory.path()).unwrap();
+        let refused = lock_directory(directory.path()).unwrap_err().to_string();
         let shown = directory.path().display();
         assert!(refused.starts_with(&format!("{shown}: a restore, an init or a controller")), "{refused}");
         assert!(refused.contains("nothing was changed"), "{refused}");
         drop(held);
-        assert!(hold(directory.path()).unwrap().is_locked());
+        assert!(lock_directory(directory.path()).unwrap().is_locked());
     }
 
     #[test]
-    fn x02_where_a_file_system_knows_no_locks_a_directory_is_held_without_one() {
+    fn x02_lock_directory_succeeds_when_file_system_lacks_locks() {
         let path = Path::new("/var/lib/stemma-controller");
         for unknown in [Errno::NOTSUP, Errno::NOSYS, Errno::NOLCK] {
             assert!(!is_locked(path, Err(unknown)).unwrap(), "{unknown}");
@@ -281,10 +271,10 @@ mod tests {
     }
 
     #[test]
-    fn a_written_file_has_its_mode_and_leaves_nothing_beside_it() {
+    fn write_sets_mode_and_leaves_no_temporary_file() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("root.pem");
-        for (holds, beyond) in [(Holds::Secret, 0o177), (Holds::Settings, 0o133)] {
+        for (holds, beyond) in [(FileSensitivity::Secret, 0o177), (FileSensitivity::Settings, 0o133)] {
             write(&path, holds, b"x").unwrap();
             assert_eq!(fs::metadata(&path).unwrap().mode() & beyond, 0);
         }

@@ -1,203 +1,213 @@
-//! What each kind of certificate says, and for how long. One function a kind, so that none can take on another's usages.
+//! The contents and lifetime of each kind of certificate. Each kind has its own function, so that no certificate can
+//! get the key usages of another kind by mistake.
 
 use std::time::Duration;
 
 use rcgen::string::Ia5String;
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose as Extended, IsCa, Issuer,
-    KeyPair, KeyUsagePurpose as Usage, PKCS_ED25519, PublicKeyData, SanType, SerialNumber, date_time_ymd,
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose as Extended, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose as Usage, PKCS_ED25519, PublicKeyData, SanType, SerialNumber, date_time_ymd,
 };
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
-use stemma_wire::tls::{Class, Fleet, Name, SpiffeId};
+use stemma_wire::tls::{FleetName, IdentityClass, PrincipalName, SpiffeId};
 use uuid::Uuid;
 
-use super::csr::Request;
-use super::{Authority, ServerName, Signing, new_key, random};
+use super::csr::CertificateRequest;
+use super::{Authority, IssuerKey, ServerName, new_key, random_bytes};
 
 const DAY_S: u64 = 24 * 3600;
 
-/// How far `notBefore` lies in the past: clocks differ (docs/trust.md, rule 5).
-pub const BACKDATED_SECONDS: u64 = 300;
-/// A node's certificate: 24 hours, so that one that is stolen is soon worth nothing.
-pub const NODE_SECONDS: u64 = DAY_S;
-/// A signer's: 30 days (docs/trust.md, rule 6).
-pub const SIGNER_SECONDS: u64 = 30 * DAY_S;
-/// The controller's own as a server: made at every start, and renewed while it runs.
-pub const SERVER_SECONDS: u64 = 90 * DAY_S;
-/// The admin's that `init` writes.
-pub const ADMIN_SECONDS: u64 = 365 * DAY_S;
-/// The three issuers.
-const ISSUER_SECONDS: u64 = 5 * 365 * DAY_S;
-/// The fleet root.
-const ROOT_SECONDS: u64 = 10 * 365 * DAY_S;
+/// How far `notBefore` is in the past, in seconds, because clocks differ (docs/trust.md, rule 5).
+pub const BACKDATE_S: u64 = 300;
+/// Lifetime of a node's certificate: 24 hours, so that a stolen one soon becomes useless.
+pub const NODE_VALIDITY_S: u64 = DAY_S;
+/// Lifetime of a signer's certificate: 30 days (docs/trust.md, rule 6).
+pub const SIGNER_VALIDITY_S: u64 = 30 * DAY_S;
+/// Lifetime of the controller's server certificate. It is issued at every start and renewed while the controller runs.
+pub const SERVER_VALIDITY_S: u64 = 90 * DAY_S;
+/// Lifetime of the admin's certificate that `init` writes.
+pub const ADMIN_VALIDITY_S: u64 = 365 * DAY_S;
+/// Lifetime of the certificates of the three issuers.
+const ISSUER_VALIDITY_S: u64 = 5 * 365 * DAY_S;
+/// Lifetime of the root certificate of the fleet.
+const ROOT_VALIDITY_S: u64 = 10 * 365 * DAY_S;
 
-/// A certificate could not be made: the system gave no randomness, or the key does not sign.
+/// A certificate could not be issued: the system returned no random bytes, or signing failed.
 #[derive(Debug, thiserror::Error)]
 #[error("a certificate could not be made")]
 pub struct IssueError(#[source] pub(crate) rcgen::Error);
 
-/// A certificate that was made for someone.
+/// An issued certificate.
 #[derive(Debug)]
-pub struct Issued {
-    /// Leaf first, then its issuer; for a server the root as well.
+pub struct IssuedCertificate {
+    /// The certificate chain: the issued certificate first, then its issuer and, for a server, the root.
     pub chain: Vec<CertificateDer<'static>>,
-    /// Its serial number, 16 bytes, as its DER integer's bytes.
+    /// The serial number: the 16 bytes of its DER integer.
     pub serial: [u8; 16],
-    /// Its last second, since 1970.
+    /// The last second of its validity, since 1970.
     pub not_after_s: u64,
-    /// Its private key, PKCS#8, where it was made here.
+    /// The private key (PKCS#8), or `None` if the certificate is for the key of a request.
     pub key: Option<PrivateKeyDer<'static>>,
 }
 
 impl Authority {
-    /// A node's certificate for the key that it asked with.
+    /// Issues a node's certificate for the key in the node's request.
     ///
     /// # Errors
     /// [`IssueError`].
-    pub fn issue_node(&self, node: Uuid, request: &Request, now_s: u64) -> Result<Issued, IssueError> {
-        let mut leaf = self.leaf(Class::Node(node), now_s, NODE_SECONDS)?;
-        leaf.params.extended_key_usages = vec![Extended::ClientAuth];
-        leaf.signed_by(&request.public_key, &self.agents)
+    pub fn issue_node(&self, node: Uuid, request: &CertificateRequest, now_s: u64) -> Result<IssuedCertificate, IssueError> {
+        let mut draft = self.new_draft(IdentityClass::Node(node), now_s, NODE_VALIDITY_S)?;
+        draft.params.extended_key_usages = vec![Extended::ClientAuth];
+        draft.sign(&request.public_key, &self.agents)
     }
 
-    /// The controller's certificate as a server, under all the names that it is reached by, with a key of its own.
+    /// Issues the controller's server certificate, with all names under which clients reach it, for a new key.
     ///
     /// # Errors
     /// [`IssueError`].
-    pub fn issue_server(&self, controller: Uuid, names: &[ServerName], now_s: u64) -> Result<Issued, IssueError> {
-        let mut leaf = self.leaf(Class::Controller(controller), now_s, SERVER_SECONDS)?;
-        leaf.params.extended_key_usages = vec![Extended::ServerAuth];
+    pub fn issue_server(&self, controller: Uuid, names: &[ServerName], now_s: u64) -> Result<IssuedCertificate, IssueError> {
+        let mut draft = self.new_draft(IdentityClass::Controller(controller), now_s, SERVER_VALIDITY_S)?;
+        draft.params.extended_key_usages = vec![Extended::ServerAuth];
         for name in names {
-            leaf.params.subject_alt_names.push(match name {
+            draft.params.subject_alt_names.push(match name {
                 ServerName::Dns(name) => SanType::DnsName(Ia5String::try_from(name.as_str()).map_err(IssueError)?),
                 ServerName::Ip(address) => SanType::IpAddress(*address),
             });
         }
-        let mut issued = leaf.with_key(&new_key()?, &self.admin)?;
+        let mut issued = draft.sign_with_key(&new_key()?, &self.admin)?;
         issued.chain.push(self.root.clone());
         Ok(issued)
     }
 
-    /// A certificate for an admin, with a key of its own.
+    /// Issues an admin's certificate for a new key.
     ///
     /// # Errors
     /// [`IssueError`].
-    pub fn issue_admin(&self, name: Name, now_s: u64) -> Result<Issued, IssueError> {
-        let mut leaf = self.leaf(Class::Admin(name), now_s, ADMIN_SECONDS)?;
-        leaf.params.extended_key_usages = vec![Extended::ClientAuth];
-        leaf.with_key(&new_key()?, &self.admin)
+    pub fn issue_admin(&self, name: PrincipalName, now_s: u64) -> Result<IssuedCertificate, IssueError> {
+        let mut draft = self.new_draft(IdentityClass::Admin(name), now_s, ADMIN_VALIDITY_S)?;
+        draft.params.extended_key_usages = vec![Extended::ClientAuth];
+        draft.sign_with_key(&new_key()?, &self.admin)
     }
 
-    /// A principal's certificate for the key that it asked with.
+    /// Issues a principal's certificate, of a lifetime of `seconds`, for the key in the principal's request.
     ///
     /// # Errors
     /// [`IssueError`].
     pub fn issue_principal(
         &self,
-        name: Name,
-        request: &Request,
+        name: PrincipalName,
+        request: &CertificateRequest,
         now_s: u64,
         seconds: u64,
-    ) -> Result<Issued, IssueError> {
-        let mut leaf = self.leaf(Class::Principal(name), now_s, seconds)?;
-        leaf.params.extended_key_usages = vec![Extended::ClientAuth];
-        leaf.signed_by(&request.public_key, &self.admin)
+    ) -> Result<IssuedCertificate, IssueError> {
+        let mut draft = self.new_draft(IdentityClass::Principal(name), now_s, seconds)?;
+        draft.params.extended_key_usages = vec![Extended::ClientAuth];
+        draft.sign(&request.public_key, &self.admin)
     }
 
-    /// A controller's certificate for signing desired states, Ed25519, with a key of its own.
+    /// Issues a controller's certificate for signing desired states, for a new Ed25519 key.
     ///
     /// # Errors
     /// [`IssueError`].
-    pub fn issue_signer(&self, controller: Uuid, now_s: u64) -> Result<Issued, IssueError> {
-        let mut leaf = self.leaf(Class::Signer(controller), now_s, SIGNER_SECONDS)?;
-        leaf.params.extended_key_usages = vec![Extended::CodeSigning];
-        leaf.with_key(&KeyPair::generate_for(&PKCS_ED25519).map_err(IssueError)?, &self.signers)
+    pub fn issue_signer(&self, controller: Uuid, now_s: u64) -> Result<IssuedCertificate, IssueError> {
+        let mut draft = self.new_draft(IdentityClass::Signer(controller), now_s, SIGNER_VALIDITY_S)?;
+        draft.params.extended_key_usages = vec![Extended::CodeSigning];
+        draft.sign_with_key(&KeyPair::generate_for(&PKCS_ED25519).map_err(IssueError)?, &self.signers)
     }
 
-    fn leaf(&self, class: Class, now_s: u64, seconds: u64) -> Result<Leaf, IssueError> {
+    /// Returns the contents that all certificates of hosts, people and controllers have in common: the identity in the
+    /// URI name, and the lifetime.
+    fn new_draft(&self, class: IdentityClass, now_s: u64, seconds: u64) -> Result<CertificateDraft, IssueError> {
         let serial = new_serial()?;
         let uri = SpiffeId { fleet: self.fleet.clone(), class }.to_string();
         let mut params = params(DistinguishedName::new(), serial, now_s, seconds);
         params.subject_alt_names = vec![SanType::URI(Ia5String::try_from(uri).map_err(IssueError)?)];
         params.key_usages = vec![Usage::DigitalSignature];
         params.use_authority_key_identifier_extension = true;
-        Ok(Leaf { params, serial, not_after_s: now_s.saturating_add(seconds) })
+        Ok(CertificateDraft { params, serial, not_after_s: now_s.saturating_add(seconds) })
     }
 }
 
-struct Leaf {
+struct CertificateDraft {
     params: CertificateParams,
     serial: [u8; 16],
     not_after_s: u64,
 }
 
-impl Leaf {
-    fn signed_by(self, key: &impl PublicKeyData, by: &Signing) -> Result<Issued, IssueError> {
-        let certificate = self.params.signed_by(key, &by.issuer).map_err(IssueError)?;
-        let chain = vec![certificate.der().clone(), by.certificate.clone()];
-        Ok(Issued { chain, serial: self.serial, not_after_s: self.not_after_s, key: None })
+impl CertificateDraft {
+    fn sign(self, key: &impl PublicKeyData, signer: &IssuerKey) -> Result<IssuedCertificate, IssueError> {
+        let certificate = self.params.signed_by(key, &signer.issuer).map_err(IssueError)?;
+        let chain = vec![certificate.der().clone(), signer.certificate.clone()];
+        Ok(IssuedCertificate { chain, serial: self.serial, not_after_s: self.not_after_s, key: None })
     }
 
-    fn with_key(self, key: &KeyPair, by: &Signing) -> Result<Issued, IssueError> {
-        let mut issued = self.signed_by(key, by)?;
+    fn sign_with_key(self, key: &KeyPair, signer: &IssuerKey) -> Result<IssuedCertificate, IssueError> {
+        let mut issued = self.sign(key, signer)?;
         issued.key = Some(PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der())));
         Ok(issued)
     }
 }
 
-pub(super) fn root(fleet: &Fleet, now_s: u64) -> Result<Signing, IssueError> {
-    let params = authority_params(fleet, "root", 1, Vec::new(), now_s, ROOT_SECONDS)?;
+/// Creates the key and the self-signed certificate of the root.
+pub(super) fn root(fleet: &FleetName, now_s: u64) -> Result<IssuerKey, IssueError> {
+    let params = authority_params(fleet, "root", 1, Vec::new(), now_s, ROOT_VALIDITY_S)?;
     let key = new_key()?;
     let certificate = params.self_signed(&key).map_err(IssueError)?.der().clone();
-    Ok(Signing { issuer: Issuer::new(params, key), certificate })
+    Ok(IssuerKey { issuer: Issuer::new(params, key), certificate })
 }
 
-pub(super) fn issuer(fleet: &Fleet, name: &str, root: &Signing, now_s: u64) -> Result<Signing, IssueError> {
-    // Path validation wants a leaf's usage in every issuer above it, so these lines are what keeps the three apart.
+/// Creates the key and the certificate of one of the three issuers.
+pub(super) fn issuer(fleet: &FleetName, name: &str, root: &IssuerKey, now_s: u64) -> Result<IssuerKey, IssueError> {
+    // Path validation requires that an issuer has every usage of a certificate below it. So these usages prevent an
+    // issuer from issuing the certificates of the other issuers.
     let usages = match name {
         "agents" => vec![Extended::ClientAuth],
         "admin" => vec![Extended::ClientAuth, Extended::ServerAuth],
         _ => vec![Extended::CodeSigning],
     };
-    let params = authority_params(fleet, name, 0, usages, now_s, ISSUER_SECONDS)?;
+    let params = authority_params(fleet, name, 0, usages, now_s, ISSUER_VALIDITY_S)?;
     let key = new_key()?;
     let certificate = params.signed_by(&key, &root.issuer).map_err(IssueError)?.der().clone();
-    Ok(Signing { issuer: Issuer::new(params, key), certificate })
+    Ok(IssuerKey { issuer: Issuer::new(params, key), certificate })
 }
 
+/// Returns the parameters of the certificate of the root or of an issuer. `max_path_len` is the maximum number of
+/// issuers below it in a chain.
 fn authority_params(
-    fleet: &Fleet,
+    fleet: &FleetName,
     name: &str,
-    below: u8,
+    max_path_len: u8,
     usages: Vec<Extended>,
     now_s: u64,
     seconds: u64,
 ) -> Result<CertificateParams, IssueError> {
-    // The subject is for people and for chaining; identity is never taken from it.
+    // The subject is for readers and for path building. Identity is never derived from it.
     let mut subject = DistinguishedName::new();
     subject.push(DnType::OrganizationName, fleet.as_str());
     subject.push(DnType::CommonName, format!("stemma {name}"));
     let mut params = params(subject, new_serial()?, now_s, seconds);
-    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(below));
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(max_path_len));
     params.key_usages = vec![Usage::KeyCertSign];
     params.extended_key_usages = usages;
     params.use_authority_key_identifier_extension = true;
     Ok(params)
 }
 
+/// Returns the parameters that every certificate has: subject, serial number and validity.
 fn params(subject: DistinguishedName, serial: [u8; 16], now_s: u64, seconds: u64) -> CertificateParams {
     let epoch = date_time_ymd(1970, 1, 1);
     let mut params = CertificateParams::default();
     params.distinguished_name = subject;
     params.serial_number = Some(SerialNumber::from_slice(&serial));
-    params.not_before = epoch + Duration::from_secs(now_s.saturating_sub(BACKDATED_SECONDS));
+    params.not_before = epoch + Duration::from_secs(now_s.saturating_sub(BACKDATE_S));
     params.not_after = epoch + Duration::from_secs(now_s.saturating_add(seconds));
     params
 }
 
-/// 126 random bits in 16 bytes, the first neither negative nor zero, so that DER writes it as it is.
+/// Returns 126 random bits in 16 bytes. The first byte is neither negative nor zero, so DER encodes the bytes
+/// unchanged.
 fn new_serial() -> Result<[u8; 16], IssueError> {
-    let mut serial: [u8; 16] = random().map_err(|_| IssueError(rcgen::Error::RingUnspecified))?;
+    let mut serial: [u8; 16] = random_bytes().map_err(|_| IssueError(rcgen::Error::RingUnspecified))?;
     serial[0] = serial[0] & 0x3f | 0x40;
     Ok(serial)
 }

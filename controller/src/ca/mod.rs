@@ -1,9 +1,9 @@
-//! The fleet's own certificate authority: one root, three issuers, and the certificates that they make.
+//! The fleet's own certificate authority: one root, three issuers, and the certificates that they issue.
 //!
-//! Three issuers stand under the root because each listener trusts one alone: an agent's certificate finds no path on the
-//! admin listener whatever it says of itself, and no issuer can make another's leaves (docs/trust.md, rule 3; the table of what
-//! certificates look like is `stemma_wire::tls`'s). What it takes to be each of them is one private key in one file
-//! below `trust/` in the data directory; nothing of it stands in the store, so that a backup of the fleet's objects is not its keys.
+//! There are three issuers because each listener trusts only one. An agent's certificate has no valid path on the admin
+//! listener, whatever it contains, and no issuer can issue another's certificates (docs/trust.md, rule 3). The table of
+//! certificate contents is in `stemma_wire::tls`. The private key of each issuer is in a file of its own below `trust/`
+//! in the data directory. No key is in the store, so a backup of the fleet's objects does not contain its keys.
 
 pub mod csr;
 pub mod files;
@@ -17,146 +17,151 @@ use ring::error::Unspecified;
 use ring::rand::{SecureRandom, SystemRandom};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
-use stemma_wire::tls::Fleet;
+use stemma_wire::tls::FleetName;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-use files::{FileError, Holds};
-pub use issue::{ADMIN_SECONDS, BACKDATED_SECONDS, IssueError, Issued, NODE_SECONDS, SERVER_SECONDS, SIGNER_SECONDS};
+use files::{FileError, FileSensitivity};
+pub use issue::{
+    ADMIN_VALIDITY_S, BACKDATE_S, IssueError, IssuedCertificate, NODE_VALIDITY_S, SERVER_VALIDITY_S, SIGNER_VALIDITY_S,
+};
 pub use names::{BadServerName, ServerName};
 
-/// Why the authority could not be made or read.
+/// Why the authority could not be created or loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum CaError {
-    /// A file of it.
+    /// A file could not be read or written.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A file holds something else than it should.
-    #[error("{}: it is no {what} in PEM; restore it from a backup of the data directory", path.display())]
+    /// A file does not contain a certificate or key in PEM.
+    #[error("{}: not a {what} in PEM; restore it from a backup of the data directory", path.display())]
     Damaged {
-        /// Which file.
+        /// The path of the file.
         path: PathBuf,
-        /// What it should hold.
+        /// The expected content.
         what: &'static str,
     },
-    /// A key and a certificate of different pairs: what it issued, no listener would take.
+    /// The key and the certificate do not match. No listener would accept a certificate issued with them.
     #[error(
-        "{} and {} do not belong together: the certificate is of another key; restore both from one backup of the data directory",
+        "{} and {} do not belong together: the certificate is for another key; restore both from one backup of the data directory",
         key.display(), certificate.display()
     )]
     NotAPair {
-        /// The key's file.
+        /// The file of the key.
         key: PathBuf,
-        /// The certificate's.
+        /// The file of the certificate.
         certificate: PathBuf,
     },
-    /// A certificate could not be made.
+    /// A certificate could not be issued.
     #[error(transparent)]
     Issue(#[from] IssueError),
 }
 
-/// One of the three issuers, or the root: a certificate and the key that signs in its name.
-pub struct Signing {
+/// A certificate and its private key, of the root or one of the three issuers.
+pub struct IssuerKey {
     issuer: Issuer<'static, KeyPair>,
     certificate: CertificateDer<'static>,
 }
 
-/// The fleet's authority.
+/// The fleet's certificate authority.
 pub struct Authority {
-    fleet: Fleet,
+    fleet: FleetName,
     root: CertificateDer<'static>,
-    agents: Signing,
-    admin: Signing,
-    signers: Signing,
+    agents: IssuerKey,
+    admin: IssuerKey,
+    signers: IssuerKey,
 }
 
-/// The issuers' names, as their files and subjects have them.
+/// The names of the issuers in their files and subjects.
 pub(crate) const ISSUERS: [&str; 3] = ["agents", "admin", "signers"];
 
 impl Authority {
-    /// Makes a root and three issuers, and writes them below `directory`, which must be there.
+    /// Creates a root and three issuers, and writes them to `directory`, which must exist.
     ///
     /// # Errors
     /// [`CaError`].
-    pub fn create(directory: &Path, fleet: Fleet, now_s: u64) -> Result<Self, CaError> {
+    pub fn create(directory: &Path, fleet: FleetName, now_s: u64) -> Result<Self, CaError> {
         let root = issue::root(&fleet, now_s)?;
-        store(directory, "root", &root)?;
+        write_issuer(directory, "root", &root)?;
         for name in ISSUERS {
             let issuer = issue::issuer(&fleet, name, &root, now_s)?;
-            store(directory, name, &issuer)?;
+            write_issuer(directory, name, &issuer)?;
         }
         Self::load(directory, None, fleet)
     }
 
-    /// Reads what `create` wrote. The root's key is not needed and not looked for: it may be kept elsewhere. An issuer's key that stands
-    /// among the `credentials`, as `agents.key`, goes before the one in the directory, which need not be there then.
+    /// Loads the authority that [`Self::create`] wrote. The root's key is not needed and not read, because it may be
+    /// stored elsewhere. An issuer's key in `credentials`, such as `agents.key`, takes precedence over the file in the
+    /// directory, which may then be absent.
     ///
     /// # Errors
-    /// [`CaError`]; a key that others may read or write is refused (S71).
-    pub fn load(directory: &Path, credentials: Option<&Path>, fleet: Fleet) -> Result<Self, CaError> {
+    /// [`CaError`], also if others may read or write a key (S71).
+    pub fn load(directory: &Path, credentials: Option<&Path>, fleet: FleetName) -> Result<Self, CaError> {
         files::check_directory(directory)?;
         let root = read_certificate(&directory.join("root.pem"))?;
-        let [agents, admin, signers] = ISSUERS.map(|name| load(directory, credentials, name));
+        let [agents, admin, signers] = ISSUERS.map(|name| load_issuer(directory, credentials, name));
         Ok(Self { fleet, root, agents: agents?, admin: admin?, signers: signers? })
     }
 
-    /// The fleet's name.
-    pub fn fleet(&self) -> &Fleet {
+    /// Returns the fleet's name.
+    pub fn fleet(&self) -> &FleetName {
         &self.fleet
     }
 
-    /// The fleet root.
+    /// Returns the root certificate of the fleet.
     pub fn root(&self) -> &CertificateDer<'static> {
         &self.root
     }
 
-    /// What the agents' listener trusts.
+    /// Returns the certificate that the agents' listener trusts.
     pub fn agents_issuer(&self) -> &CertificateDer<'static> {
         &self.agents.certificate
     }
 
-    /// What the admin listener trusts.
+    /// Returns the certificate that the admin listener trusts.
     pub fn admin_issuer(&self) -> &CertificateDer<'static> {
         &self.admin.certificate
     }
 }
 
-/// The name of the first admin, as their certificate has it.
+/// The name in the certificate of the first admin, whom `init` creates.
 pub const FIRST_ADMIN: &str = "admin";
 
-/// Random bytes of the system.
-pub(crate) fn random<const N: usize>() -> Result<[u8; N], Unspecified> {
+/// Returns random bytes from the system.
+pub(crate) fn random_bytes<const N: usize>() -> Result<[u8; N], Unspecified> {
     let mut bytes = [0; N];
     SystemRandom::new().fill(&mut bytes)?;
     Ok(bytes)
 }
 
-/// A new P-256 key.
+/// Creates a P-256 key.
 pub(crate) fn new_key() -> Result<KeyPair, IssueError> {
     KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(IssueError)
 }
 
-fn store(directory: &Path, name: &str, signing: &Signing) -> Result<(), FileError> {
+/// Writes the key and the certificate of the root or an issuer to their files.
+fn write_issuer(directory: &Path, name: &str, signing: &IssuerKey) -> Result<(), FileError> {
     let key = signing.issuer.key().serialize_pem();
-    files::write(&directory.join(name).with_added_extension("key"), Holds::Secret, key.as_bytes())?;
+    files::write(&directory.join(name).with_added_extension("key"), FileSensitivity::Secret, key.as_bytes())?;
     let certificate = pem(&signing.certificate);
-    files::write(&directory.join(name).with_added_extension("pem"), Holds::Settings, certificate.as_bytes())
+    files::write(&directory.join(name).with_added_extension("pem"), FileSensitivity::Settings, certificate.as_bytes())
 }
 
-/// The file of an issuer's key. One of the service manager's is closed to others by where it stands, and by its mode it is only seen that
-/// the controller's user may read it.
-fn key_file(directory: &Path, credentials: Option<&Path>, name: &str) -> (PathBuf, Holds) {
+/// Returns the file of an issuer's key, and the access check for it. A credential of the service manager is protected
+/// by its directory. Its mode shows only that the controller's user may read it, so it is checked like settings.
+fn key_file(directory: &Path, credentials: Option<&Path>, name: &str) -> (PathBuf, FileSensitivity) {
     let credential = credentials.map(|directory| directory.join(name).with_added_extension("key"));
     match credential.filter(|path| path.exists()) {
-        Some(path) => (path, Holds::Settings),
-        None => (directory.join(name).with_added_extension("key"), Holds::Secret),
+        Some(path) => (path, FileSensitivity::Settings),
+        None => (directory.join(name).with_added_extension("key"), FileSensitivity::Secret),
     }
 }
 
-fn load(directory: &Path, credentials: Option<&Path>, name: &str) -> Result<Signing, CaError> {
+/// Reads the certificate and the key of an issuer, and checks that they belong together.
+fn load_issuer(directory: &Path, credentials: Option<&Path>, name: &str) -> Result<IssuerKey, CaError> {
     let certificate_path = directory.join(name).with_added_extension("pem");
     let certificate = read_certificate(&certificate_path)?;
-    let (path, holds) = key_file(directory, credentials, name);
-    let text = files::read(&path, holds)?;
+    let (path, sensitivity) = key_file(directory, credentials, name);
+    let text = files::read(&path, sensitivity)?;
     let damaged = || CaError::Damaged { path: path.clone(), what: "private key" };
     let key = KeyPair::from_pem(&text).map_err(|_| damaged())?;
     let (_, parsed) = X509Certificate::from_der(&certificate)
@@ -165,7 +170,7 @@ fn load(directory: &Path, credentials: Option<&Path>, name: &str) -> Result<Sign
         return Err(CaError::NotAPair { key: path, certificate: certificate_path });
     }
     let issuer = Issuer::from_ca_cert_der(&certificate, key).map_err(|_| damaged())?;
-    Ok(Signing { issuer, certificate })
+    Ok(IssuerKey { issuer, certificate })
 }
 
 /// Reads a file with one certificate.
@@ -173,17 +178,16 @@ fn load(directory: &Path, credentials: Option<&Path>, name: &str) -> Result<Sign
 /// # Errors
 /// [`CaError`].
 pub fn read_certificate(path: &Path) -> Result<CertificateDer<'static>, CaError> {
-    let text = files::read(path, Holds::Settings)?;
-    CertificateDer::from_pem_slice(text.as_bytes())
-        .map_err(|_| CaError::Damaged { path: path.to_owned(), what: "certificate" })
+    let text = files::read(path, FileSensitivity::Settings)?;
+    CertificateDer::from_pem_slice(text.as_bytes()).map_err(|_| CaError::Damaged { path: path.to_owned(), what: "certificate" })
 }
 
-/// A certificate as PEM (RFC 7468).
+/// Encodes a certificate as PEM (RFC 7468).
 pub fn pem(certificate: &CertificateDer<'_>) -> String {
     encode_pem("CERTIFICATE", certificate)
 }
 
-/// A private key as PEM (PKCS#8).
+/// Encodes a private key as PEM (PKCS#8).
 pub fn key_pem(key: &rustls_pki_types::PrivateKeyDer<'_>) -> String {
     encode_pem("PRIVATE KEY", key.secret_der())
 }

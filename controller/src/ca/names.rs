@@ -1,4 +1,4 @@
-//! The names under which a controller is reached, as they stand in its server certificate.
+//! The names in the controller's server certificate, under which clients reach it.
 
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -6,13 +6,13 @@ use std::str::FromStr;
 /// A DNS name or an IP address.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
 pub enum ServerName {
-    /// A host name, lower case, without a dot at its end.
+    /// A host name in lower case, without a trailing dot.
     Dns(String),
-    /// An address.
+    /// An IP address.
     Ip(IpAddr),
 }
 
-/// A text that is neither.
+/// A text that is neither a DNS name nor an IP address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is neither a DNS name (letters, digits, '-', '.', at most 253 characters, no '*') nor an IP address")]
 pub struct BadServerName(String);
@@ -20,6 +20,7 @@ pub struct BadServerName(String);
 impl FromStr for ServerName {
     type Err = BadServerName;
 
+    /// Parses an address, also in brackets, or a DNS name, also with a trailing dot.
     fn from_str(text: &str) -> Result<Self, BadServerName> {
         let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
         if let Ok(address) = bare.parse() {
@@ -32,9 +33,9 @@ impl FromStr for ServerName {
                 && !label.starts_with('-')
                 && !label.ends_with('-')
         };
-        // A last label of digits alone is an address that was mistyped: `10.0.0.256`.
-        let number = name.rsplit('.').next().is_some_and(|last| last.bytes().all(|byte| byte.is_ascii_digit()));
-        if name.len() > 253 || number || !name.split('.').all(label) {
+        // If the last label has only digits, the text is a mistyped address, such as `10.0.0.256`.
+        let is_numeric = name.rsplit('.').next().is_some_and(|last| last.bytes().all(|byte| byte.is_ascii_digit()));
+        if name.len() > 253 || is_numeric || !name.split('.').all(label) {
             return Err(BadServerName(text.chars().take(64).collect()));
         }
         Ok(Self::Dns(name))
@@ -46,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_strictly() {
+    fn server_name_parses_only_dns_names_and_addresses() {
         for (text, want) in [
             ("stemma.example.net", Some("stemma.example.net")),
             ("Stemma.Example.", Some("stemma.example")),

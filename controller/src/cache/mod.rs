@@ -1,7 +1,8 @@
-//! The whole fleet in memory, kept by following the store: the store is the truth, this is what is asked.
+//! The whole fleet in memory, kept up to date by a watch of the store. The store is authoritative, but requests are
+//! answered from this cache.
 //!
-//! A snapshot is one pointer, and a change makes the next one beside it, so readers wait for nobody. Writers wait
-//! here until their own commit is seen, so that whoever wrote reads what was written.
+//! Readers share a pointer to an unchanging [`Model`]. A change builds the next model and then replaces the pointer, so
+//! readers never wait. A writer waits until the cache has applied its commit, so that it then reads what it wrote.
 
 pub mod model;
 pub(crate) mod released;
@@ -13,69 +14,70 @@ use log::error;
 use tokio::sync::{Notify, watch};
 use uuid::Uuid;
 
-pub use model::{Model, Reach};
+pub use model::{AffectedNodes, Model};
 
-use crate::store::{Change, EventKind, Query, Revision, Store, StoreError, WatchError};
+use crate::store::{Change, EventKind, ListQuery, Revision, Store, StoreError, WatchError};
 use model::{StoredValue, prefixes};
 
 /// The fleet in memory.
 pub struct Cache {
     model: ArcSwap<Model>,
-    reached: watch::Sender<Revision>,
-    changes: Mutex<Reach>,
-    nudge: Notify,
+    revision: watch::Sender<Revision>,
+    changes: Mutex<AffectedNodes>,
+    notify: Notify,
 }
 
 impl Cache {
-    /// Loads the fleet.
+    /// Loads the fleet from the store.
     ///
     /// # Errors
-    /// What the store says; [`StoreError::Corrupt`] for a record that can't be read.
+    /// The error of the store, or [`StoreError::Corrupt`] if a record cannot be read.
     pub async fn load(store: &dyn Store) -> Result<Self, StoreError> {
-        let model = load(store).await?;
+        let model = load_model(store).await?;
         let (reached, _) = watch::channel(model.revision);
-        Ok(Self { model: ArcSwap::from_pointee(model), reached, changes: Mutex::default(), nudge: Notify::new() })
+        Ok(Self { model: ArcSwap::from_pointee(model), revision: reached, changes: Mutex::default(), notify: Notify::new() })
     }
 
-    /// The fleet as of the last revision that was seen.
+    /// Returns the fleet as of the last revision that was applied.
     pub fn model(&self) -> Arc<Model> {
         self.model.load_full()
     }
 
-    /// Waits until the fleet is that of a revision or of a later one.
-    pub async fn reached(&self, revision: Revision) {
-        let mut reached = self.reached.subscribe();
-        // The sender lives as long as the cache, so this ends by the revision alone.
-        let _sender_is_ours = reached.wait_for(|seen| *seen >= revision).await;
+    /// Waits until the fleet has reached this revision or a later one.
+    pub async fn wait_for(&self, revision: Revision) {
+        let mut reached = self.revision.subscribe();
+        // The wait cannot fail: it would only if the sender were dropped, and this cache owns the sender.
+        let _result = reached.wait_for(|seen| *seen >= revision).await;
     }
 
-    /// Whom the changes reached since this was asked last, and the fleet as of which that is so.
-    pub fn take_changes(&self) -> (Arc<Model>, Reach) {
+    /// Returns the present fleet, and the nodes that the changes since the last call affect. Clears these nodes, so
+    /// there can be only one caller.
+    pub fn take_changes(&self) -> (Arc<Model>, AffectedNodes) {
         let mut changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         (self.model(), std::mem::take(&mut *changes))
     }
 
-    /// As [`Self::take_changes`], and leaves them for who asks next.
-    pub fn look_at_changes(&self) -> (Arc<Model>, Reach) {
+    /// Returns what [`Self::take_changes`] would return, without clearing the affected nodes.
+    pub fn peek_changes(&self) -> (Arc<Model>, AffectedNodes) {
         let changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         (self.model(), changes.clone())
     }
 
-    /// Waits until something was touched.
+    /// Waits until a change was applied since the last call.
     pub async fn changed(&self) {
-        self.nudge.notified().await;
+        self.notify.notified().await;
     }
 
-    /// Follows the store until it is closed.
+    /// Applies every change of the store to this cache, until the store is closed.
     ///
     /// # Errors
-    /// A record that can't be read, or a store that can't: the controller must not go on with half a fleet.
+    /// Fails if a record or the store cannot be read. The controller must not continue with half a fleet.
     pub async fn follow(&self, store: &dyn Store) -> Result<(), StoreError> {
         let mut changes = store.watch(self.model.load().revision.next());
         loop {
             match changes.next().await {
-                Ok(change) => self.take(&change)?,
-                Err(WatchError::Compacted { .. }) => changes = store.watch(self.read_again(store).await?.next()),
+                Ok(change) => self.apply_change(&change)?,
+                Err(WatchError::Compacted { .. }) => changes = store.watch(self.reload(store).await?.next()),
                 Err(WatchError::Store(StoreError::Closed)) => return Ok(()),
                 Err(WatchError::Store(failure)) => {
                     error!(error:err = failure; "the store can no longer be followed");
@@ -85,70 +87,78 @@ impl Cache {
         }
     }
 
-    /// Reads the whole store again, after a gap in what was followed. Returns the revision up to which it was read.
-    pub(crate) async fn read_again(&self, store: &dyn Store) -> Result<Revision, StoreError> {
-        let model = load(store).await?;
+    /// Reads the whole store again after a gap in the watch. Returns the revision that was read.
+    pub(crate) async fn reload(&self, store: &dyn Store) -> Result<Revision, StoreError> {
+        let model = load_model(store).await?;
         let revision = model.revision;
         self.replace(model);
         Ok(revision)
     }
 
-    fn take(&self, change: &Change) -> Result<(), StoreError> {
+    /// Builds the next model from the present one and a change of the store, and publishes it.
+    fn apply_change(&self, change: &Change) -> Result<(), StoreError> {
         let mut model = Model::clone(&self.model.load());
-        let mut reach = Reach::default();
-        // As they are read at a start: objects that one commit makes have the same order in a list then.
+        let mut affected = AffectedNodes::default();
+        // The events are sorted by key, because a start reads the objects in this order too. So objects that one commit
+        // creates have the same order in lists before and after a restart.
         let mut events: Vec<_> = change.events.iter().collect();
-        events.sort_by(|one, other| one.key.cmp(&other.key));
+        events.sort_by(|a, b| a.key.cmp(&b.key));
         for event in events {
-            let now = match &event.kind {
+            let stored = match &event.kind {
                 EventKind::Put { value, create_revision, .. } => {
-                    StoredValue { value: Some(value.as_ref()), written: change.revision, made: *create_revision }
+                    StoredValue { value: Some(value.as_ref()), mod_revision: change.revision, create_revision: *create_revision }
                 }
-                EventKind::Delete => StoredValue { value: None, written: change.revision, made: change.revision },
+                EventKind::Delete => StoredValue { value: None, mod_revision: change.revision, create_revision: change.revision },
             };
-            reach.extend(model.take(&event.key, &now)?);
+            affected.extend(model.apply_entry(&event.key, &stored)?);
         }
         model.revision = change.revision;
-        self.show(model, reach);
+        self.publish(model, affected);
         Ok(())
     }
 
-    /// After a gap nobody knows what was touched, so everything was.
+    /// Replaces the model after a gap in the watch. What changed is unknown, so every node counts as affected.
     fn replace(&self, model: Model) {
         let is_gone = |node: &Uuid| model.nodes.get(*node).is_none();
-        let reach = Reach {
-            gone: self.model.load().nodes.iter().map(|node| node.meta.uuid).filter(is_gone).collect(),
-            everything: true,
-            ..Reach::default()
+        let affected = AffectedNodes {
+            deleted: self.model.load().nodes.iter().map(|node| node.meta.uuid).filter(is_gone).collect(),
+            all: true,
+            ..AffectedNodes::default()
         };
-        self.show(model, reach);
+        self.publish(model, affected);
     }
 
-    fn show(&self, model: Model, reach: Reach) {
+    /// Makes a model the present one, and adds the affected nodes to those that [`Self::take_changes`] returns.
+    fn publish(&self, model: Model, affected: AffectedNodes) {
         let revision = model.revision;
         {
-            // Together, so that whoever takes the changes sees a fleet that holds them.
+            // The model is replaced under the lock of the changes, so that `take_changes` never returns affected nodes
+            // with a model from before their change.
             let mut changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
             self.model.store(Arc::new(model));
-            changes.extend(reach);
+            changes.extend(affected);
         }
-        self.reached.send_replace(revision);
-        // Also where nobody is reached: who follows says up to which revision it has followed.
-        self.nudge.notify_one();
+        self.revision.send_replace(revision);
+        // The reconciler is also notified if no node is affected, because it reports the revision that it has reached.
+        self.notify.notify_one();
     }
 }
 
-async fn load(store: &dyn Store) -> Result<Model, StoreError> {
+/// Builds a model from everything in the store that a model holds.
+async fn load_model(store: &dyn Store) -> Result<Model, StoreError> {
     let snapshot = store.snapshot().await?;
     let mut model = Model { revision: snapshot.revision(), ..Model::default() };
     for prefix in prefixes() {
-        let list = snapshot.list(&Query::prefix(prefix)).await?;
+        let list = snapshot.list(&ListQuery::prefix(prefix)).await?;
         for entry in list.entries {
-            let now =
-                StoredValue { value: Some(&entry.value), written: entry.mod_revision, made: entry.create_revision };
-            model.read(&entry.key, &now)?;
+            let stored = StoredValue {
+                value: Some(&entry.value),
+                mod_revision: entry.mod_revision,
+                create_revision: entry.create_revision,
+            };
+            model.read_entry(&entry.key, &stored)?;
         }
     }
-    model.settle();
+    model.finish_load();
     Ok(model)
 }

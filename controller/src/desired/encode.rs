@@ -1,4 +1,4 @@
-//! From an answer to the parts of a desired state, and to the profile that nodes alike share.
+//! Encodes a resolved node as the parts of a desired state, and the profile that equal nodes share.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use stemma_core::lifecycle::Limit;
 use stemma_core::name::TagName;
 use stemma_core::origin::{Level, Origin};
 use stemma_core::release::{Profile, ProfileHash, sent_definition};
-use stemma_core::resolve::Answer;
-use stemma_core::rollout::dropped_barriers;
+use stemma_core::resolve::ResolvedNode;
+use stemma_core::rollout::obsolete_barriers;
 use stemma_wire::message::Hash;
 use stemma_wire::message::desired::{self, Barrier, InputValue, Known, KnownLabel, ProfileTask, TaskSet};
 
-use super::{EncodedProfile, PUBLISHED};
+use super::{EncodedProfile, PUBLISHED_VERSION};
 
 /// A profile as it is sent, with the blobs that it names.
 #[derive(Clone, Debug)]
@@ -25,128 +25,131 @@ pub(crate) struct SentProfile {
 }
 
 impl SentProfile {
-    /// Its name as it is stored and compared.
+    /// Returns the name by which the profile is stored and compared.
     pub(crate) fn name(&self) -> Hash {
-        self.encoded.form(PUBLISHED).name
+        self.encoded.for_version(PUBLISHED_VERSION).name
     }
 }
 
-/// Profiles that were encoded before: thousands of nodes share one.
+/// A cache of encoded profiles, because thousands of nodes share one profile.
 #[derive(Default)]
-pub(crate) struct Profiles {
+pub(crate) struct ProfileCache {
     by_hash: HashMap<ProfileHash, SentProfile>,
-    kept: HashMap<Hash, SentProfile>,
-    dropped: HashMap<(Hash, Hash), Arc<[Barrier]>>,
+    /// Profiles that were read from the store because hosts still have them.
+    stored: HashMap<Hash, SentProfile>,
+    /// The barriers that the first of two profiles has and the second lacks.
+    obsolete_barriers: HashMap<(Hash, Hash), Arc<[Barrier]>>,
 }
 
-/// How many characters a host is told of why a task is left out. `explain` has the whole of it.
-pub(crate) const MOST_WHY: usize = 200;
-/// More than a fleet has in use; past it all are forgotten.
-const MOST_PROFILES: usize = 10_000;
+/// Maximum length of the reason for a task that is left out, as it is sent to a host, in characters. `explain` shows
+/// the full reason.
+pub(crate) const MAX_REASON_CHARS: usize = 200;
+/// Maximum number of cached profiles, more than a fleet has in use. When it is reached, the cache is cleared.
+const MAX_PROFILES: usize = 10_000;
 
-impl Profiles {
-    /// The profile as it is sent.
-    pub(crate) fn encoded(&mut self, profile: &Profile) -> SentProfile {
-        remembered(&mut self.by_hash, profile.hash, || {
-            let sent = sent(profile);
+impl ProfileCache {
+    /// Returns a profile in the form that is sent to hosts.
+    pub(crate) fn encode(&mut self, profile: &Profile) -> SentProfile {
+        get_or_insert(&mut self.by_hash, profile.hash, || {
+            let sent = wire_profile(profile);
             let blobs: BTreeSet<Hash> = sent.blobs().collect();
             SentProfile { encoded: Arc::new(EncodedProfile::new(&sent)), blobs: blobs.into_iter().collect() }
         })
     }
 
-    /// A stored profile that hosts keep: read once, and shared by all of them.
-    pub(crate) fn kept(&mut self, name: Hash, read: impl FnOnce() -> Option<SentProfile>) -> Option<SentProfile> {
-        match self.kept.get(&name) {
-            Some(known) => Some(known.clone()),
-            None => read().map(|profile| remembered(&mut self.kept, name, || profile)),
+    /// Returns a stored profile that hosts still have. It is read once and shared by all of them.
+    pub(crate) fn stored(&mut self, name: Hash, read: impl FnOnce() -> Option<SentProfile>) -> Option<SentProfile> {
+        match self.stored.get(&name) {
+            Some(stored) => Some(stored.clone()),
+            None => read().map(|profile| get_or_insert(&mut self.stored, name, || profile)),
         }
     }
 
-    /// The barriers of a profile as it was sent before that the one of today no longer has, worked out once for each pair. A profile
-    /// that cannot be read has none.
-    pub(crate) fn dropped_barriers(&mut self, before: &SentProfile, today: &SentProfile) -> Arc<[Barrier]> {
-        let read = |profile: &SentProfile| profile.encoded.form(PUBLISHED).read(PUBLISHED);
-        remembered(&mut self.dropped, (before.name(), today.name()), || {
+    /// Returns the barriers that a profile had when it was sent and that today's profile no longer has, computed once
+    /// for each pair. Returns none for a profile that cannot be read.
+    pub(crate) fn obsolete_barriers(&mut self, before: &SentProfile, today: &SentProfile) -> Arc<[Barrier]> {
+        let read = |profile: &SentProfile| profile.encoded.for_version(PUBLISHED_VERSION).decode(PUBLISHED_VERSION);
+        get_or_insert(&mut self.obsolete_barriers, (before.name(), today.name()), || {
             let (Some(before), Some(today)) = (read(before), read(today)) else { return Arc::default() };
-            dropped_barriers(barriers(&before), barriers(&today))
+            obsolete_barriers(barrier_names(&before), barrier_names(&today))
         })
     }
 }
 
-/// What was worked out before, or is now.
-fn remembered<K: Eq + std::hash::Hash, V: Clone>(known: &mut HashMap<K, V>, key: K, work_out: impl FnOnce() -> V) -> V {
-    if known.len() >= MOST_PROFILES {
-        known.clear();
+/// Returns the cached value, or computes and caches it.
+fn get_or_insert<K: Eq + std::hash::Hash, V: Clone>(cache: &mut HashMap<K, V>, key: K, compute: impl FnOnce() -> V) -> V {
+    if cache.len() >= MAX_PROFILES {
+        cache.clear();
     }
-    known.entry(key).or_insert_with(work_out).clone()
+    cache.entry(key).or_insert_with(compute).clone()
 }
 
-/// The part that goes out at once.
-pub(crate) fn known(answer: &Answer) -> Known {
-    let labels = answer.labels();
-    let flows = answer.host_labels().decide(&labels).flows;
-    let node = answer.node();
+/// Returns the known part of a node's desired state, which is sent at once.
+pub(crate) fn known_part(resolved: &ResolvedNode) -> Known {
+    let labels = resolved.labels();
+    let flows = resolved.host_labels().map_labels(&labels).exported;
+    let node = resolved.node();
     Known {
         name: node.display_name(),
-        group: answer.place().unwrap_or_default(),
+        group: resolved.group_path().unwrap_or_default(),
         labels: labels
             .iter()
             .map(|(key, effective)| {
                 let label = KnownLabel {
                     value: effective.value.as_str().to_owned(),
                     to_host: flows.contains(key),
-                    origin: origin(answer, &effective.origin),
+                    origin: origin_text(resolved, &effective.origin),
                 };
                 (key.as_str().to_owned(), label)
             })
             .collect(),
-        annotations: answer
+        annotations: resolved
             .annotations()
             .iter()
             .map(|(key, effective)| (key.as_str().to_owned(), effective.value.as_str().to_owned()))
             .collect(),
-        traits: answer.traits().names().map(|name| name.as_str().to_owned()).collect(),
-        lifecycle: lifecycle(answer),
-        ceiling: answer.mode().value,
-        splay_s: answer.splay_seconds(),
-        hold: answer.hold().map(|hold| (hold.end().map_or(u64::MAX, |end| end.0 / 1000), hold.reason.clone())),
-        parked: answer.is_parked(),
-        paused: answer.is_paused(),
-        ready: answer
-            .ready()
+        traits: resolved.traits().names().map(|name| name.as_str().to_owned()).collect(),
+        lifecycle: lifecycle(resolved),
+        ceiling: resolved.mode().value,
+        splay_s: resolved.splay_seconds(),
+        hold: resolved.hold().map(|hold| (hold.end_time().map_or(u64::MAX, |end| end.0 / 1000), hold.reason.clone())),
+        parked: resolved.is_parked(),
+        paused: resolved.is_paused(),
+        ready: resolved
+            .ready_probes()
             .into_iter()
             .map(|(tag, probes)| (tag.as_str().to_owned(), canonical_json(&Value::Array(probes.to_vec()))))
             .collect(),
     }
 }
 
-/// Tags as they are sent.
-pub(crate) fn texts_of(tags: &[TagName]) -> Vec<String> {
+/// Returns the names of tags in the form that is sent to hosts.
+pub(crate) fn tag_texts(tags: &[TagName]) -> Vec<String> {
     tags.iter().map(|tag| tag.as_str().to_owned()).collect()
 }
 
-/// The part that goes out when it is released, its digest under one definition; of a node without a place, one
-/// without tasks. `encoded` has the inputs that were encoded before.
+/// Returns a node's task set, which is sent when it is released, with its digest under the definition `version`. A node
+/// that has no task set gets one without tasks. `encoded` returns inputs that were encoded before.
 pub(crate) fn task_set(
-    answer: &Answer,
+    resolved: &ResolvedNode,
     profile: Option<Hash>,
     version: DigestVersion,
     encoded: impl Fn(&Reference, &Input) -> Option<InputValue>,
 ) -> TaskSet {
-    let Some(set) = answer.task_set() else {
-        return TaskSet { mode: answer.mode().value, ..TaskSet::default() };
+    let Some(set) = resolved.task_set() else {
+        return TaskSet { mode: resolved.mode().value, ..TaskSet::default() };
     };
     TaskSet {
         group_revision: 0,
         digest_version: version.number(),
         task_digest: set.task_digest(version).0,
-        mode: answer.mode().value,
+        mode: resolved.mode().value,
         profile,
-        tags: texts_of(set.tags()),
-        primaries: texts_of(set.primary_tags()),
-        left_out: set.left_out_ids().map(|(id, why)| (id.to_owned(), in_short(&why.to_string()).into())).collect(),
+        tags: tag_texts(set.tags()),
+        primaries: tag_texts(set.primary_tags()),
+        left_out: set.skipped_ids().map(|(id, why)| (id.to_owned(), short_reason(&why.to_string()).into())).collect(),
         inputs: set
-            .each_input()
+            .iter_inputs()
             .map(|(reference, input)| {
                 let value = encoded(reference, input).unwrap_or_else(|| input.into());
                 (reference.to_string(), value)
@@ -155,55 +158,57 @@ pub(crate) fn task_set(
     }
 }
 
-/// Why a task is left out, as a host is told it: it is stored for each node, and conditions may be long.
-pub(crate) fn in_short(why: &str) -> String {
-    if why.chars().nth(MOST_WHY).is_none() {
-        return why.to_owned();
+/// Shortens the reason for a task that is left out, before it is sent to a host. It is stored for each node, and
+/// conditions may be long.
+pub(crate) fn short_reason(reason: &str) -> String {
+    if reason.chars().nth(MAX_REASON_CHARS).is_none() {
+        return reason.to_owned();
     }
-    why.chars().take(MOST_WHY).chain(['…']).collect()
+    reason.chars().take(MAX_REASON_CHARS).chain(['…']).collect()
 }
 
-/// The text by which both ends name a barrier.
-pub(crate) fn barrier(profile: &Profile, barrier: &stemma_core::release::Barrier) -> Barrier {
+/// Returns the name by which both ends know a barrier.
+pub(crate) fn wire_barrier(profile: &Profile, barrier: &stemma_core::release::Barrier) -> Barrier {
     Barrier { task: profile.release.id(barrier.task).to_owned(), selector: barrier.to_string() }
 }
 
-/// The names of a profile's barriers.
-fn barriers(profile: &desired::Profile) -> impl Iterator<Item = &Barrier> {
+/// Returns the names of a profile's barriers.
+fn barrier_names(profile: &desired::Profile) -> impl Iterator<Item = &Barrier> {
     profile.tasks.iter().flat_map(|task| &task.barriers)
 }
 
-fn sent(profile: &Profile) -> desired::Profile {
-    let tasks = profile.tasks.iter().enumerate().map(|(at, ix)| {
+/// Returns a profile in the form of the wire messages.
+fn wire_profile(profile: &Profile) -> desired::Profile {
+    let tasks = profile.tasks.iter().enumerate().map(|(index, ix)| {
         let compiled = profile.release.task(*ix);
-        let before = profile.edges.iter().filter(|(_, after)| *after as usize == at).map(|(before, _)| *before);
-        let waits = profile.waits.iter().filter(|(waiting, _)| *waiting as usize == at);
+        let before = profile.edges.iter().filter(|(_, after)| *after as usize == index).map(|(before, _)| *before);
+        let waits = profile.waits.iter().filter(|(waiting, _)| *waiting as usize == index);
         ProfileTask {
             id: compiled.task.id.clone(),
             definition: sent_definition(&compiled.task),
             references: compiled.references.iter().map(ToString::to_string).collect(),
             after: before.map(|before| u16::try_from(before).expect("a release has at most 4096 tasks")).collect(),
-            barriers: waits.map(|(_, wait)| barrier(profile, &profile.barriers[*wait as usize])).collect(),
+            barriers: waits.map(|(_, wait)| wire_barrier(profile, &profile.barriers[*wait as usize])).collect(),
         }
     });
     desired::Profile { tasks: tasks.collect() }
 }
 
-fn lifecycle(answer: &Answer) -> BTreeMap<String, u64> {
-    let limited = answer.limits().each().into_iter().filter_map(|(field, limit)| match limit.value {
+fn lifecycle(resolved: &ResolvedNode) -> BTreeMap<String, u64> {
+    let limited = resolved.lifecycle_limits().by_field().into_iter().filter_map(|(field, limit)| match limit.value {
         Limit::Forever => None,
         Limit::Within(time) => Some((field.name().to_owned(), time.as_secs())),
     });
     limited.collect()
 }
 
-/// Where a label came from, in short.
-fn origin(answer: &Answer, origin: &Origin) -> String {
-    let at = |level: Level| {
-        let fold = answer.fold();
+/// Returns the origin of a label as a short text.
+fn origin_text(resolved: &ResolvedNode, origin: &Origin) -> String {
+    let level_text = |level: Level| {
+        let fold = resolved.resolved_group();
         match level {
-            Level::Node => format!("node {}", answer.node().display_name()),
-            Level::NodeGroup => format!("nodegroup {}", answer.place().unwrap_or_default()),
+            Level::Node => format!("node {}", resolved.node().display_name()),
+            Level::NodeGroup => format!("nodegroup {}", resolved.group_path().unwrap_or_default()),
             Level::Cluster => {
                 format!("cluster {}", fold.map(|fold| fold.cluster.meta.name.to_string()).unwrap_or_default())
             }
@@ -214,7 +219,7 @@ fn origin(answer: &Answer, origin: &Origin) -> String {
         }
     };
     match origin {
-        Origin::Level(level) => at(*level),
+        Origin::Level(level) => level_text(*level),
         Origin::Rule(rule) => format!("rule {rule}"),
         Origin::Host => "host".to_owned(),
         Origin::Default => "default".to_owned(),
@@ -226,14 +231,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn x03_f07_why_a_task_is_left_out_is_told_and_stored_in_short() {
+    fn x03_f07_short_reason_limits_text() {
         let whole = format!("condition is false: {}", "é".repeat(180));
-        assert_eq!(in_short(&whole), whole);
-        assert_eq!(in_short(&format!("{whole}{}", "x".repeat(5_000))), format!("{whole}…"));
+        assert_eq!(short_reason(&whole), whole);
+        assert_eq!(short_reason(&format!("{whole}{}", "x".repeat(5_000))), format!("{whole}…"));
     }
 
     #[test]
-    fn dropped_barriers_are_read_once_for_each_pair_of_profiles() {
+    fn obsolete_barriers_is_computed_once_per_profile_pair() {
         let barrier = |task: &str| Barrier { task: task.to_owned(), selector: "kind=node".to_owned() };
         let profile = |barriers: Vec<Barrier>| {
             let (id, definition) = (String::new(), String::new());
@@ -242,10 +247,10 @@ mod tests {
             SentProfile { encoded, blobs: Arc::default() }
         };
         let (before, today) = (profile(vec![barrier("a"), barrier("b")]), profile(vec![barrier("b")]));
-        let mut profiles = Profiles::default();
-        let dropped = profiles.dropped_barriers(&before, &today);
+        let mut profiles = ProfileCache::default();
+        let dropped = profiles.obsolete_barriers(&before, &today);
         assert_eq!(*dropped, [barrier("a")]);
-        assert!(Arc::ptr_eq(&dropped, &profiles.dropped_barriers(&before, &today)));
-        assert!(profiles.dropped_barriers(&today, &before).is_empty());
+        assert!(Arc::ptr_eq(&dropped, &profiles.obsolete_barriers(&before, &today)));
+        assert!(profiles.obsolete_barriers(&today, &before).is_empty());
     }
 }

@@ -1,12 +1,13 @@
-//! What each node is to be told: the seam between reconcile, which decides, and the listener, which answers.
+//! The desired state of each node: the interface between the reconciler, which decides, and the listener, which
+//! answers.
 //!
-//! Reconcile publishes one pass at a time, and one pass is one signed batch. Equal digests are left alone here,
-//! so a pass that changed nothing (every full resolve, and the first one after a restart) signs nothing, sends nothing and wakes
-//! nobody. The table is memory: what must survive (what was released to whom) is in the store, and a restarted
-//! controller publishes it again before an agent is told anything.
+//! The reconciler publishes one pass at a time, and one pass is one signed batch. A state with equal digests is left
+//! unchanged here. So a pass that changed nothing (every full resolve, and the first one after a restart) signs
+//! nothing, sends nothing and wakes no check-in. The table is in memory only. What must survive (what was released to
+//! which node) is in the store, and a restarted controller publishes it again before it sends anything to an agent.
 
+pub(crate) mod duplicates;
 pub(crate) mod encode;
-pub(crate) mod hosts;
 pub(crate) mod size;
 pub(crate) mod slot;
 
@@ -20,9 +21,9 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use prometheus_client::metrics::counter::Counter;
-use stemma_core::epoch::{EpochLine, HeldRevision};
-use stemma_core::status::{Facts, Liveness, Told};
-use stemma_wire::message::checkin::Held;
+use stemma_core::epoch::{EpochHistory, HeldRevision};
+use stemma_core::status::{HostConfirmation, Liveness, StateInputs};
+use stemma_wire::message::checkin::HeldDesired;
 use stemma_wire::message::desired::{Barrier, Known, Profile, TaskSet};
 use stemma_wire::message::signed::{EpochChange, Grant, SignedDesired, SignedGrant};
 use stemma_wire::message::{
@@ -32,55 +33,55 @@ use stemma_wire::sign::{Leaf, SignedBatch, Signer};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use hosts::Addresses;
-use slot::{Revisions, Slot};
+use duplicates::HostAddresses;
+use slot::{NodeRevisions, NodeSlot};
 
-use crate::intake::{Confirmed, ToldParts};
+use crate::intake::{ConfirmedState, SentParts};
 use crate::status::StatusTable;
 
-/// The wire version in which what nodes are told is decided on, compared and stored. A host is given it in the version that its agent
-/// speaks, and by the names of that one.
-pub const PUBLISHED: WireVersion = WireVersion::CURRENT;
+/// The wire version in which desired states are decided, compared and stored. A host gets them in the version that its
+/// agent speaks, with the names of that version.
+pub const PUBLISHED_VERSION: WireVersion = WireVersion::CURRENT;
 
-/// Bytes that are sent as they are, with their name.
+/// Bytes that are sent unchanged, with their name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Encoded<N> {
-    /// The name by which both ends know them.
+pub struct NamedBytes<N> {
+    /// The name by which both ends know the bytes.
     pub name: N,
-    /// Postcard, without a version byte.
+    /// The encoded form (postcard), without a version byte.
     pub bytes: Bytes,
 }
 
-impl Encoded<Hash> {
+impl NamedBytes<Hash> {
     /// Encodes a profile in a version.
     pub fn profile(version: WireVersion, profile: &Profile) -> Self {
         let bytes = Bytes::from(encode_part(version, profile));
         Self { name: hash_content(&bytes), bytes }
     }
 
-    /// The profile, from its bytes of this version; `None` where they cannot be read.
-    pub(crate) fn read(&self, version: WireVersion) -> Option<Profile> {
+    /// Decodes the profile from its bytes of this version. Returns `None` if they cannot be read.
+    pub(crate) fn decode(&self, version: WireVersion) -> Option<Profile> {
         decode_part(version, &self.bytes).ok()
     }
 }
 
 /// A profile as it is sent: one form for each wire version.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EncodedProfile(Box<[Encoded<Hash>]>);
+pub struct EncodedProfile(Box<[NamedBytes<Hash>]>);
 
 impl EncodedProfile {
     /// Encodes a profile in all versions.
     pub fn new(profile: &Profile) -> Self {
-        Self(WireVersion::all().map(|version| Encoded::profile(version, profile)).collect())
+        Self(WireVersion::all().map(|version| NamedBytes::profile(version, profile)).collect())
     }
 
-    /// The form of a version.
-    pub fn form(&self, version: WireVersion) -> &Encoded<Hash> {
+    /// Returns the form for a version.
+    pub fn for_version(&self, version: WireVersion) -> &NamedBytes<Hash> {
         &self.0[version.index()]
     }
 
-    /// The bytes of this name, in whichever version they are.
-    pub fn named(&self, name: Hash) -> Option<&Encoded<Hash>> {
+    /// Returns the form with this name, in whichever version it is.
+    pub fn by_name(&self, name: Hash) -> Option<&NamedBytes<Hash>> {
         self.0.iter().find(|form| form.name == name)
     }
 }
@@ -88,9 +89,9 @@ impl EncodedProfile {
 /// A part of a desired state in one wire version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NamedPart {
-    /// The digest by which both ends know it.
+    /// The digest by which both ends know the part.
     pub name: PartDigest,
-    /// How many bytes it has as it is sent.
+    /// The size of the part in bytes, as it is sent.
     pub bytes: usize,
 }
 
@@ -104,18 +105,19 @@ impl NamedPart {
 /// The two parts of a desired state in one wire version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DesiredParts {
-    /// `desired::Known`.
+    /// The part that is sent at once, `desired::Known`.
     pub known: NamedPart,
-    /// `desired::TaskSet`. The profile that it names is the one of the same version.
+    /// The part that is released, `desired::TaskSet`. It names the profile of the same version.
     pub task_set: NamedPart,
 }
 
-/// What the parts of a desired state are made from, the same each time. They are encoded to be named, and again for each host that lacks
-/// them, and are not kept: what all nodes of a group inherit would be kept once for each of them.
+/// The source of the parts of a desired state, which returns the same parts each time. The parts are encoded once to
+/// compute their names, and again for each host that lacks them. They are not stored, because what all nodes of a group
+/// inherit would then be stored once for each node.
 pub trait DesiredContent: fmt::Debug + Send + Sync {
-    /// The part that is sent at once.
+    /// Returns the part that is sent at once.
     fn known(&self) -> Known;
-    /// The part that is released.
+    /// Returns the part that is released.
     fn task_set(&self) -> Cow<'_, TaskSet>;
 }
 
@@ -129,25 +131,25 @@ impl DesiredContent for (Known, TaskSet) {
     }
 }
 
-/// What was decided for one node.
+/// The desired state that was decided for one node.
 #[derive(Clone, Debug)]
-pub struct Released {
+pub struct DesiredState {
     /// The revision of the snapshot that was resolved.
     pub revision: Revision,
     /// Both parts, in each wire version.
     parts: Arc<[DesiredParts]>,
-    /// What they are made from.
+    /// The source of both parts, which encodes them again when they are sent.
     content: Arc<dyn DesiredContent>,
-    /// `desired::Profile` that the task set names; shared by all nodes alike.
+    /// The `desired::Profile` that the task set names. Equal nodes share it.
     pub profile: Option<Arc<EncodedProfile>>,
-    /// The blobs that the profile's tasks name, sorted; shared likewise.
+    /// The blobs that the profile's tasks name, sorted. Equal nodes share them.
     pub blobs: Arc<[Hash]>,
-    /// After so long without a check-in the node counts as silent (of its group; 90 s).
+    /// The time without a check-in after which the node counts as silent. Set by its group; 90 s by default.
     pub silent_after: Duration,
 }
 
-impl Released {
-    /// Names what was decided in all versions; both parts are kept.
+impl DesiredState {
+    /// Creates a desired state, with the names of both parts in all versions. Both parts are stored in it.
     pub fn new(
         revision: Revision,
         (known, task_set): (&Known, &TaskSet),
@@ -155,12 +157,13 @@ impl Released {
         silent_after: Duration,
     ) -> Self {
         let content = Arc::new((known.clone(), task_set.clone()));
-        Self::made_from(content, revision, (known, task_set), shared, silent_after)
+        Self::from_content(content, revision, (known, task_set), shared, silent_after)
     }
 
-    /// Names what was decided in all versions: the two parts, which the content gives again when they are sent. The task set names the profile
-    /// by its name of the version in which it is encoded; without a profile it keeps the name that it has.
-    pub(crate) fn made_from(
+    /// Creates a desired state, with the names of both parts in all versions. The content returns the parts again when
+    /// they are sent. The task set names the profile of the version in which it is encoded. Without a profile, its name
+    /// is left unchanged.
+    pub(crate) fn from_content(
         content: Arc<dyn DesiredContent>,
         revision: Revision,
         (known, task_set): (&Known, &TaskSet),
@@ -168,208 +171,208 @@ impl Released {
         silent_after: Duration,
     ) -> Self {
         let parts = WireVersion::all().map(|version| {
-            let name = profile.as_ref().map(|profile| profile.form(version).name);
-            let task_set = task_set.naming(name);
+            let name = profile.as_ref().map(|profile| profile.for_version(version).name);
+            let task_set = task_set.with_profile(name);
             DesiredParts { known: NamedPart::new(version, known), task_set: NamedPart::new(version, &*task_set) }
         });
         Self { revision, parts: parts.collect(), content, profile, blobs, silent_after }
     }
 
-    /// The bytes of the part that is sent at once, in a version.
+    /// Returns the bytes of the part that is sent at once, in a version.
     fn known(&self, version: WireVersion) -> Vec<u8> {
         encode_part(version, &self.content.known())
     }
 
-    /// The bytes of the part that is released, in a version.
+    /// Returns the bytes of the part that is released, in a version.
     fn task_set(&self, version: WireVersion) -> Vec<u8> {
-        let name = self.profile.as_ref().map(|profile| profile.form(version).name);
-        encode_part(version, &*self.content.task_set().naming(name))
+        let name = self.profile.as_ref().map(|profile| profile.for_version(version).name);
+        encode_part(version, &*self.content.task_set().with_profile(name))
     }
 
-    /// Both parts in a version.
+    /// Returns the names and sizes of both parts in a version.
     pub fn parts(&self, version: WireVersion) -> &DesiredParts {
         &self.parts[version.index()]
     }
 
-    /// Whether another one says the same, in every version.
-    pub(crate) fn is_told_as(&self, other: &Self) -> bool {
+    /// Returns whether another state has the same content in every version.
+    pub(crate) fn is_equivalent(&self, other: &Self) -> bool {
         self.parts
             .iter()
             .zip(&*other.parts)
             .all(|(own, other)| own.known.name == other.known.name && own.task_set.name == other.task_set.name)
     }
 
-    /// Whether this node may fetch the body of this name: only while its own desired state names it.
-    pub fn names_blob(&self, hash: Hash) -> bool {
+    /// Returns whether the node's host may fetch the blob with this hash: only while this desired state names the blob.
+    pub fn has_blob(&self, hash: Hash) -> bool {
         self.blobs.binary_search(&hash).is_ok()
     }
 }
 
-/// One change of a batch: a node's desired state, or that it has none any more (the node is gone).
+/// A change of one node: a new desired state, or its deletion.
 #[derive(Clone, Debug)]
-pub enum Change {
-    /// The node is to be this.
-    Release(Box<Released>),
-    /// The node was deleted: its check-in is cut and its certificates are dead at once.
-    Gone,
+pub enum DesiredChange {
+    /// The node has this desired state now.
+    Release(Box<DesiredState>),
+    /// The node was deleted. Its check-in is ended, and its certificates are invalid at once.
+    Deleted,
 }
 
-/// What one pass of the reconciler answered.
+/// The result of one pass of the reconciler.
 #[derive(Clone, Debug)]
-pub struct Batch {
-    /// The snapshot's revision: all nodes, also those not named here, are resolved as of it.
+pub struct PassResult {
+    /// The revision of the snapshot. All nodes are resolved as of this revision, also those without a change here.
     pub revision: Revision,
-    /// Nodes that were resolved again.
-    pub changes: Vec<(Uuid, Change)>,
+    /// The changes of the nodes that were resolved again.
+    pub changes: Vec<(Uuid, DesiredChange)>,
 }
 
-/// A node's desired state with its places in a signed batch: one for each wire version, from the first one's on.
+/// A node's desired state with its places in a signed batch: one for each wire version, from `first_index` on.
 #[derive(Debug)]
-pub(crate) struct Signed {
-    pub(crate) released: Released,
-    /// The epoch in which it is signed.
+pub(crate) struct SignedState {
+    pub(crate) desired: DesiredState,
+    /// The epoch in which the state is signed.
     pub(crate) epoch: Epoch,
     batch: Arc<SignedBatch>,
-    first: usize,
+    first_index: usize,
 }
 
-impl Signed {
-    /// The message for an agent that speaks this version and holds `held`: parts that it has are left out, their digests never. `change` is
-    /// what leads it here from the epoch of what it holds.
-    pub(crate) fn message(
-        &self,
-        version: WireVersion,
-        held: Option<&Held>,
-        change: Option<EpochChange>,
-    ) -> SignedDesired {
-        let DesiredParts { known, task_set } = self.released.parts(version);
+impl SignedState {
+    /// Returns the message for an agent that speaks this version and holds `held`. It has the digests of both parts,
+    /// but only those parts that the agent lacks. `change` is the signed change from the epoch of `held` to the epoch
+    /// of this state, if they differ.
+    pub(crate) fn message(&self, version: WireVersion, held: Option<&HeldDesired>, change: Option<EpochChange>) -> SignedDesired {
+        let DesiredParts { known, task_set } = self.desired.parts(version);
         let held = held.filter(|held| held.epoch == self.epoch);
         let lacks = |part: &NamedPart, digest: Option<PartDigest>| digest != Some(part.name);
         let lacks_known = lacks(known, held.map(|held| held.known));
         let lacks_task_set = lacks(task_set, held.map(|held| held.task_set));
-        let place = self.first + version.index();
+        let place = self.first_index + version.index();
         SignedDesired {
             epoch: self.epoch,
-            revision: self.released.revision,
+            revision: self.desired.revision,
             known_digest: known.name,
             task_set_digest: task_set.name,
-            known: lacks_known.then(|| self.released.known(version)),
-            task_set: lacks_task_set.then(|| self.released.task_set(version)),
+            known: lacks_known.then(|| self.desired.known(version)),
+            task_set: lacks_task_set.then(|| self.desired.task_set(version)),
             proof: self.batch.proof(place).expect("the place is that of a leaf of this batch"),
             epoch_change: change,
         }
     }
 
-    /// The same, with what says the same and was decided later: so that nothing of earlier objects is kept.
-    pub(crate) fn with_content_of(&self, later: &Released) -> Self {
-        let released = Released { content: Arc::clone(&later.content), ..self.released.clone() };
-        Self { released, epoch: self.epoch, batch: Arc::clone(&self.batch), first: self.first }
+    /// Returns this state with the source of an equivalent later state. Otherwise this state would keep objects of an
+    /// earlier revision in memory.
+    pub(crate) fn with_content(&self, later: &DesiredState) -> Self {
+        let released = DesiredState { content: Arc::clone(&later.content), ..self.desired.clone() };
+        Self { desired: released, epoch: self.epoch, batch: Arc::clone(&self.batch), first_index: self.first_index }
     }
 
-    /// What an agent holds that was told it.
-    pub(crate) fn told(&self) -> HeldRevision {
-        HeldRevision { epoch: Uuid::from_bytes(self.epoch.0), revision: self.released.revision.0 }
+    /// Returns what an agent holds after this state was sent to it.
+    pub(crate) fn sent_revision(&self) -> HeldRevision {
+        HeldRevision { epoch: Uuid::from_bytes(self.epoch.0), revision: self.desired.revision.0 }
     }
 
-    /// The parts of that, as they are recorded.
-    pub(crate) fn told_parts(&self) -> ToldParts {
-        let DesiredParts { known, task_set } = self.released.parts(PUBLISHED);
-        ToldParts { known: known.name, task_set: task_set.name }
+    /// Returns the digests of both parts, as they are recorded when the state is sent.
+    pub(crate) fn sent_parts(&self) -> SentParts {
+        let DesiredParts { known, task_set } = self.desired.parts(PUBLISHED_VERSION);
+        SentParts { known: known.name, task_set: task_set.name }
     }
 
-    /// Whether an agent that speaks this version and holds `held` has all of it.
-    pub(crate) fn is_held(&self, version: WireVersion, held: &Held) -> bool {
-        let DesiredParts { known, task_set } = self.released.parts(version);
+    /// Returns whether an agent that speaks this version and holds `held` has both parts of this state.
+    pub(crate) fn is_held(&self, version: WireVersion, held: &HeldDesired) -> bool {
+        let DesiredParts { known, task_set } = self.desired.parts(version);
         held.epoch == self.epoch && held.known == known.name && held.task_set == task_set.name
     }
 
-    /// Whether an agent that holds `held` has all of it, whichever version it speaks.
-    pub(crate) fn is_held_in_any(&self, held: &Held) -> bool {
+    /// Returns whether an agent that holds `held` has both parts of this state, whichever version it speaks.
+    pub(crate) fn is_held_in_any_version(&self, held: &HeldDesired) -> bool {
         WireVersion::all().any(|version| self.is_held(version, held))
     }
 }
 
-/// A grant as it is signed: one form for each wire version where it names a task set, whose digest is another one in each.
+/// A signed grant. If it names a task set, it has one form for each wire version, because the digest differs in each.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct GivenGrant(Box<[SignedGrant]>);
+pub(crate) struct GrantForms(Box<[SignedGrant]>);
 
-impl GivenGrant {
-    /// The form of a version.
-    pub(crate) fn form(&self, version: WireVersion) -> &SignedGrant {
+impl GrantForms {
+    /// Returns the form for a version.
+    pub(crate) fn for_version(&self, version: WireVersion) -> &SignedGrant {
         self.0.get(version.index()).unwrap_or(&self.0[0])
     }
 
-    /// What is given, as this controller names it.
+    /// Returns the grant, with the names that this controller uses.
     pub(crate) fn grant(&self) -> &Grant {
-        &self.form(PUBLISHED).grant
+        &self.for_version(PUBLISHED_VERSION).grant
     }
 }
 
-/// What every node is to be told, and who waits to hear it.
+/// The desired state of every node, and the check-ins that wait for it.
 pub struct DesiredTable {
-    /// The epochs of the store. Replaced under the lock of `publishing`.
-    line: ArcSwap<EpochLine>,
+    /// The epochs of the store. Replaced under the lock of `publish_lock`.
+    epoch_line: ArcSwap<EpochHistory>,
     signer: ArcSwap<Signer>,
     status: StatusTable,
-    slots: RwLock<HashMap<Uuid, Arc<Slot>>>,
-    /// One pass at a time: two would sign what the other had just replaced.
-    publishing: Mutex<()>,
-    /// All nodes are resolved as of this revision; zero before the first pass.
-    resolved: AtomicU64,
-    /// Those whose agents named a later revision than is resolved. Compared with `resolved`, and `resolved` moved on, under this lock.
-    behind: Mutex<HashMap<Uuid, Arc<Slot>>>,
-    /// Desired states published whose digest differs from what stood here before.
-    pub published: Counter,
-    /// Desired states sent to agents.
-    pub sent: Counter,
-    stopping: AtomicBool,
-    /// Since when it is there, as the controller is.
-    began: Instant,
+    slots: RwLock<HashMap<Uuid, Arc<NodeSlot>>>,
+    /// Held while states or grants are signed and published. Otherwise a pass could sign what another one has just
+    /// replaced.
+    publish_lock: Mutex<()>,
+    /// The revision as of which all nodes are resolved; zero before the first pass.
+    resolved_revision: AtomicU64,
+    /// The nodes whose agents named a later revision than is resolved. `resolved_revision` is compared and advanced
+    /// under this lock.
+    waiting_for_revision: Mutex<HashMap<Uuid, Arc<NodeSlot>>>,
+    /// Number of published desired states whose digest differs from the one before.
+    pub published_count: Counter,
+    /// Number of desired states sent to agents.
+    pub sent_count: Counter,
+    is_stopping: AtomicBool,
+    /// When this table, and with it the controller, started.
+    started_at: Instant,
 }
 
 impl DesiredTable {
-    /// An empty table: nobody is told anything until the first batch.
-    pub fn new(line: EpochLine, signer: Signer) -> Self {
+    /// Creates an empty table. Nothing is sent to any agent before the first pass.
+    pub fn new(line: EpochHistory, signer: Signer) -> Self {
         let status = StatusTable::default();
-        status.note_store_waiting(line.waits);
+        status.set_store_waiting(line.waits);
         Self {
-            line: ArcSwap::from_pointee(line),
+            epoch_line: ArcSwap::from_pointee(line),
             signer: ArcSwap::from_pointee(signer),
             status,
             slots: RwLock::default(),
-            publishing: Mutex::default(),
-            resolved: AtomicU64::new(0),
-            behind: Mutex::default(),
-            published: Counter::default(),
-            sent: Counter::default(),
-            stopping: AtomicBool::new(false),
-            began: Instant::now(),
+            publish_lock: Mutex::default(),
+            resolved_revision: AtomicU64::new(0),
+            waiting_for_revision: Mutex::default(),
+            published_count: Counter::default(),
+            sent_count: Counter::default(),
+            is_stopping: AtomicBool::new(false),
+            started_at: Instant::now(),
         }
     }
 
-    /// Takes in one pass of the reconciler: signs what is new as one batch, and wakes those whom it concerns.
+    /// Applies one pass of the reconciler: signs the new states as one batch, and wakes the check-ins that they
+    /// concern.
     ///
-    /// May take a millisecond for each thousand nodes that are new; call it from the reconciler's own thread. Gives the nodes that
-    /// are new.
-    pub fn publish(&self, batch: Batch) -> Vec<Uuid> {
-        let _one_at_a_time = lock(&self.publishing);
+    /// May take a millisecond for each thousand new states, so call it from the reconciler's own thread. Returns the
+    /// nodes with a new state.
+    pub fn publish(&self, batch: PassResult) -> Vec<Uuid> {
+        let _one_at_a_time = lock(&self.publish_lock);
         let mut new = Vec::new();
         for (node, change) in batch.changes {
             match change {
-                Change::Gone => self.remove(node),
-                Change::Release(released) => {
+                DesiredChange::Deleted => self.remove(node),
+                DesiredChange::Release(released) => {
                     let slot = self.slot(node);
-                    if slot.differs(&released) {
+                    if slot.should_publish(&released) {
                         new.push((slot, *released));
                     }
                 }
             }
         }
-        self.published.inc_by(new.len() as u64);
+        self.published_count.inc_by(new.len() as u64);
         let published = new.iter().map(|(slot, _)| slot.node()).collect();
-        self.sign_and_tell(new);
-        let mut behind = lock(&self.behind);
-        self.resolved.store(batch.revision.0, Ordering::Release);
+        self.sign_and_wake(new);
+        let mut behind = lock(&self.waiting_for_revision);
+        self.resolved_revision.store(batch.revision.0, Ordering::Release);
         let waiting = std::mem::take(&mut *behind);
         drop(behind);
         for slot in waiting.into_values() {
@@ -378,62 +381,65 @@ impl DesiredTable {
         published
     }
 
-    /// Changes the signer, and signs again what is published: an agent must be able to take it after the old signer's certificate
-    /// has ended. Nobody is woken, since no digest changes.
+    /// Replaces the signer, and signs again what is published, so that agents accept it after the certificate of the
+    /// old signer has expired. No check-in is woken, because no digest changes.
     pub fn change_signer(&self, signer: Signer) {
         self.signer.store(Arc::new(signer));
-        let _one_at_a_time = lock(&self.publishing);
+        let _one_at_a_time = lock(&self.publish_lock);
         let slots: Vec<_> = read(&self.slots).values().cloned().collect();
-        let state = |slot: &Arc<Slot>| slot.desired().map(|signed| (Arc::clone(slot), signed.released.clone()));
+        let state = |slot: &Arc<NodeSlot>| slot.desired().map(|signed| (Arc::clone(slot), signed.desired.clone()));
         self.sign(slots.iter().filter_map(state).collect());
     }
 
-    /// Goes on in another epoch: signs what is published again, as of the revision up to which all nodes are resolved, and wakes all, since
-    /// each agent has to be led there. Returns whether it is another one.
-    pub(crate) fn change_epoch(&self, line: &EpochLine) -> bool {
-        let _one_at_a_time = lock(&self.publishing);
-        if **self.line.load() == *line {
+    /// Continues in another epoch. Signs again what is published, as of the revision at which all nodes are resolved,
+    /// and wakes all check-ins, because each agent must learn of the new epoch. Returns whether the epochs have
+    /// changed.
+    pub(crate) fn change_epoch(&self, line: &EpochHistory) -> bool {
+        let _one_at_a_time = lock(&self.publish_lock);
+        if **self.epoch_line.load() == *line {
             return false;
         }
         self.begin_epoch(line);
-        self.status.note_store_waiting(line.waits);
-        let revision = self.resolved();
+        self.status.set_store_waiting(line.waits);
+        let revision = self.resolved_revision();
         let slots: Vec<_> = read(&self.slots).values().cloned().collect();
-        let state = |slot: &Arc<Slot>| {
-            slot.desired().map(|signed| (Arc::clone(slot), Released { revision, ..signed.released.clone() }))
+        let state = |slot: &Arc<NodeSlot>| {
+            slot.desired().map(|signed| (Arc::clone(slot), DesiredState { revision, ..signed.desired.clone() }))
         };
-        self.sign_and_tell(slots.iter().filter_map(state).collect());
+        self.sign_and_wake(slots.iter().filter_map(state).collect());
         true
     }
 
-    /// Another epoch begins; what is published is still signed in the one before.
-    pub(crate) fn begin_epoch(&self, line: &EpochLine) {
-        self.line.store(Arc::new(line.clone()));
+    /// Begins another epoch. What is published is still signed in the previous one.
+    pub(crate) fn begin_epoch(&self, line: &EpochHistory) {
+        self.epoch_line.store(Arc::new(line.clone()));
     }
 
-    /// What leads an agent from the epoch of what it holds to that of a state; `None`: it is there, or cannot be led there.
-    pub(crate) fn epoch_change(&self, line: &EpochLine, held: Option<&Held>, to: Epoch) -> Option<EpochChange> {
+    /// Returns the signed change from the epoch of what an agent holds to the epoch `to`. Returns `None` if both are
+    /// the same, or if `to` is not the present epoch.
+    pub(crate) fn epoch_change(&self, line: &EpochHistory, held: Option<&HeldDesired>, to: Epoch) -> Option<EpochChange> {
         let from = held.map(|held| held.epoch).filter(|from| *from != to)?;
         let is_present = *line.now.as_bytes() == to.0;
         let at = Revision(line.at);
         is_present.then(|| self.signer.load().sign_epoch_change((from, to), at, &line.reason))
     }
 
-    /// The epochs of the store.
-    pub(crate) fn epoch_line(&self) -> Arc<EpochLine> {
-        self.line.load_full()
+    /// Returns the epochs of the store.
+    pub(crate) fn epoch_line(&self) -> Arc<EpochHistory> {
+        self.epoch_line.load_full()
     }
 
-    /// Opens barriers for nodes: all that are open now for the task set of a node's published state. An empty list shuts them.
-    /// Returns the nodes whose open barriers changed.
+    /// Opens barriers for nodes. Each entry lists all barriers that are open now for the task set of the node's
+    /// published state. An empty list shuts them. Returns the nodes whose open barriers changed.
     pub fn open_barriers(&self, opened: Vec<(Uuid, PartDigest, Vec<Barrier>)>, revision: Revision) -> Vec<Uuid> {
-        // Not while the signer changes, which would miss what the old one has just signed.
-        let _one_at_a_time = lock(&self.publishing);
+        // The signer must not change in the meantime, because the new one would not sign again the grants that are
+        // signed here.
+        let _one_at_a_time = lock(&self.publish_lock);
         let mut new = Vec::new();
         for (node, task_set, open) in opened {
             let (slot, grant) = (self.slot(node), Grant::Barriers { task_set, open });
             if !slot.has_grant(&grant) {
-                let forms = grant_forms(&grant, slot.desired().as_ref().map(|signed| &signed.released));
+                let forms = grant_forms(&grant, slot.desired().as_ref().map(|signed| &signed.desired));
                 new.push(UnsignedGrant { slot, revision, forms });
             }
         }
@@ -444,14 +450,14 @@ impl DesiredTable {
         changed
     }
 
-    /// Signs grants in one batch. They stay in their order.
-    fn signed_grants(&self, grants: Vec<UnsignedGrant>) -> Vec<(Arc<Slot>, GivenGrant)> {
+    /// Signs grants in one batch, and returns them in the same order.
+    fn signed_grants(&self, grants: Vec<UnsignedGrant>) -> Vec<(Arc<NodeSlot>, GrantForms)> {
         if grants.is_empty() {
             return Vec::new();
         }
         let epoch = self.epoch();
         let leaves = grants.iter().flat_map(|UnsignedGrant { slot, revision, forms }| {
-            forms.iter().map(move |form| Leaf::grant(slot.node(), epoch, *revision, form))
+            forms.iter().map(move |form| Leaf::for_grant(slot.node(), epoch, *revision, form))
         });
         let batch = self.signer.load().sign(&leaves.collect());
         let mut places = 0..;
@@ -460,134 +466,135 @@ impl DesiredTable {
                 let proof = batch.proof(place).expect("the place is that of a leaf of this batch");
                 SignedGrant { epoch, revision, grant, proof }
             });
-            (slot, GivenGrant(forms.collect()))
+            (slot, GrantForms(forms.collect()))
         };
         grants.into_iter().map(&mut signed).collect()
     }
 
-    /// Takes in what decides a node's state, with what its host has said meanwhile.
-    pub(crate) fn set_facts(&self, node: Uuid, facts: Facts) {
-        let of_now = || read(&self.slots).get(&node).map_or(facts, |slot| slot.facts(facts, Instant::now()));
-        self.status.set_facts(node, of_now);
+    /// Sets the inputs of a node's state, together with what its host has reported in the meantime.
+    pub(crate) fn set_state_inputs(&self, node: Uuid, facts: StateInputs) {
+        let current_inputs = || read(&self.slots).get(&node).map_or(facts, |slot| slot.state_inputs(facts, Instant::now()));
+        self.status.set_facts(node, current_inputs);
     }
 
-    /// Whether a node's agent is there: as the table of statuses has it, and before the first pass as what is stored says.
+    /// Returns the liveness of a node's agent: from the status table or, before the first pass, from the node's slot.
     pub(crate) fn liveness(&self, node: Uuid) -> Liveness {
-        let of_place = || Some(read(&self.slots).get(&node)?.liveness(Instant::now()));
-        self.status.facts(node).map(|facts| facts.liveness).or_else(of_place).unwrap_or_default()
+        let from_slot = || Some(read(&self.slots).get(&node)?.liveness(Instant::now()));
+        self.status.facts(node).map(|facts| facts.liveness).or_else(from_slot).unwrap_or_default()
     }
 
-    /// Whether a node's host holds what it was told, as its last check-in since the start said.
-    pub(crate) fn told(&self, node: Uuid) -> Told {
-        read(&self.slots).get(&node).map_or(Told::Unknown, |slot| slot.confirmed())
+    /// Returns whether a node's host holds its desired state, by its last check-in since the start.
+    pub(crate) fn confirmation(&self, node: Uuid) -> HostConfirmation {
+        read(&self.slots).get(&node).map_or(HostConfirmation::Unknown, |slot| slot.confirmation())
     }
 
-    /// The places whose hosts say that they hold what they were told last, where the records of it do not say so yet.
-    pub(crate) fn to_confirm(&self) -> Vec<(Arc<Slot>, Confirmed)> {
-        let of_slot = |slot: &Arc<Slot>| slot.to_confirm().map(|confirmed| (Arc::clone(slot), confirmed));
-        read(&self.slots).values().filter_map(of_slot).collect()
+    /// Returns the slots whose hosts report to hold the state that was last sent to them, if that is not recorded yet.
+    pub(crate) fn unrecorded_confirmations(&self) -> Vec<(Arc<NodeSlot>, ConfirmedState)> {
+        let confirmation = |slot: &Arc<NodeSlot>| slot.unrecorded_confirmation().map(|confirmed| (Arc::clone(slot), confirmed));
+        read(&self.slots).values().filter_map(confirmation).collect()
     }
 
-    /// How far a node has come.
-    pub(crate) fn revisions(&self, node: Uuid) -> Revisions {
+    /// Returns the revisions that a node has reached.
+    pub(crate) fn revisions(&self, node: Uuid) -> NodeRevisions {
         read(&self.slots).get(&node).map(|slot| slot.revisions()).unwrap_or_default()
     }
 
-    /// Where nodes stand.
+    /// Returns the status table of the nodes.
     pub fn status(&self) -> &StatusTable {
         &self.status
     }
 
-    /// The revision as of which all nodes are resolved.
-    pub fn resolved(&self) -> Revision {
-        Revision(self.resolved.load(Ordering::Acquire))
+    /// Returns the revision as of which all nodes are resolved.
+    pub fn resolved_revision(&self) -> Revision {
+        Revision(self.resolved_revision.load(Ordering::Acquire))
     }
 
-    /// The digests that a node is to hold, of the version in which it is decided: known part and task set.
+    /// Returns the digests of the known part and task set that a node must hold, in the version in which it is decided.
     pub fn digests(&self, node: Uuid) -> Option<(PartDigest, PartDigest)> {
         let signed = read(&self.slots).get(&node)?.desired()?;
-        let DesiredParts { known, task_set } = signed.released.parts(PUBLISHED);
+        let DesiredParts { known, task_set } = signed.desired.parts(PUBLISHED_VERSION);
         Some((known.name, task_set.name))
     }
 
-    /// Whether this is the task set that a node is to hold, by its digest in any wire version.
+    /// Returns whether this is the digest, in any wire version, of the task set that a node must hold.
     pub(crate) fn is_task_set(&self, node: Uuid, digest: PartDigest) -> bool {
         let signed = read(&self.slots).get(&node).and_then(|slot| slot.desired());
-        signed.is_some_and(|signed| signed.released.parts.iter().any(|parts| parts.task_set.name == digest))
+        signed.is_some_and(|signed| signed.desired.parts.iter().any(|parts| parts.task_set.name == digest))
     }
 
-    /// How long ago a node was last heard of; `None`: not since this process has started.
-    pub(crate) fn heard(&self, node: Uuid) -> Option<Duration> {
-        read(&self.slots).get(&node)?.heard(Instant::now())
+    /// Returns the time since a node last checked in, or `None` if it has not since this process started.
+    pub(crate) fn time_since_check_in(&self, node: Uuid) -> Option<Duration> {
+        read(&self.slots).get(&node)?.time_since_check_in(Instant::now())
     }
 
-    /// How long this process has run.
-    pub(crate) fn running(&self) -> Duration {
-        self.began.elapsed()
+    /// Returns how long this process has run.
+    pub(crate) fn uptime(&self) -> Duration {
+        self.started_at.elapsed()
     }
 
-    /// The digest of the task set that a node's agent said it holds; `None`: it holds none, or said nothing since this process has started.
+    /// Returns the digest of the task set that a node's agent last reported to hold. `None` if it holds none, or has
+    /// not checked in since this process started.
     pub(crate) fn held_task_set(&self, node: Uuid) -> Option<PartDigest> {
         read(&self.slots).get(&node)?.held().map(|held| held.task_set)
     }
 
-    /// From where two hosts check in with one node's identity, if they do.
-    pub(crate) fn two_hosts(&self, node: Uuid) -> Option<Addresses> {
-        read(&self.slots).get(&node)?.two_hosts(Instant::now())
+    /// Returns the addresses from which two hosts check in with one node's identity, if there are two.
+    pub(crate) fn duplicate_hosts(&self, node: Uuid) -> Option<HostAddresses> {
+        read(&self.slots).get(&node)?.duplicate_hosts(Instant::now())
     }
 
-    /// How many nodes have two hosts.
-    pub fn doubled(&self) -> usize {
+    /// Returns the number of nodes that have two hosts.
+    pub fn duplicate_count(&self) -> usize {
         let now = Instant::now();
-        read(&self.slots).values().filter(|slot| slot.two_hosts(now).is_some()).count()
+        read(&self.slots).values().filter(|slot| slot.duplicate_hosts(now).is_some()).count()
     }
 
-    /// Whether a node's check-in is held right now.
-    pub fn is_parked(&self, node: Uuid) -> bool {
-        read(&self.slots).get(&node).is_some_and(|slot| slot.is_parked())
+    /// Returns whether a check-in of the node is waiting now.
+    pub fn is_waiting(&self, node: Uuid) -> bool {
+        read(&self.slots).get(&node).is_some_and(|slot| slot.is_waiting())
     }
 
-    /// How many check-ins are held right now.
-    pub fn parked(&self) -> usize {
-        read(&self.slots).values().filter(|slot| slot.is_parked()).count()
+    /// Returns the number of check-ins that are waiting now.
+    pub fn waiting_check_ins(&self) -> usize {
+        read(&self.slots).values().filter(|slot| slot.is_waiting()).count()
     }
 
-    /// Answers every check-in that is held, and holds none from now on: the controller is stopping.
+    /// Answers every waiting check-in, and lets none wait from now on, because the controller is stopping.
     pub fn stop(&self) {
-        self.stopping.store(true, Ordering::Release);
+        self.is_stopping.store(true, Ordering::Release);
         read(&self.slots).values().for_each(|slot| slot.wake());
     }
 
     pub(crate) fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Acquire)
+        self.is_stopping.load(Ordering::Acquire)
     }
 
-    /// The epoch in which is signed.
+    /// Returns the epoch in which states are signed.
     fn epoch(&self) -> Epoch {
-        Epoch(*self.line.load().now.as_bytes())
+        Epoch(*self.epoch_line.load().now.as_bytes())
     }
 
-    /// The node's place, made when there is none: an agent may be here before its first desired state.
-    pub(crate) fn slot(&self, node: Uuid) -> Arc<Slot> {
+    /// Returns the node's slot, and creates it if there is none. An agent may check in before it has a desired state.
+    pub(crate) fn slot(&self, node: Uuid) -> Arc<NodeSlot> {
         if let Some(slot) = read(&self.slots).get(&node) {
             return Arc::clone(slot);
         }
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(slots.entry(node).or_insert_with(|| Arc::new(Slot::new(node))))
+        Arc::clone(slots.entry(node).or_insert_with(|| Arc::new(NodeSlot::new(node))))
     }
 
-    /// Notes that a node's host has enrolled.
+    /// Records that a node's host has enrolled.
     pub(crate) fn note_enrolled(&self, node: Uuid, is_enrolled: impl FnOnce() -> bool) {
-        if let Some(slot) = self.slot_of_agent(node, is_enrolled) {
+        if let Some(slot) = self.enrolled_slot(node, is_enrolled) {
             slot.note_enrolled();
             self.status.set_enrolled(node);
         }
     }
 
-    /// The place of a node whose agent is at work, made where there is none, and taken away again where the node is no longer
-    /// enrolled. The order matters: a node is marked as deleted before its place is taken away, so a place that is made before the
-    /// mark is read is always found by one of the two.
-    pub(crate) fn slot_of_agent(&self, node: Uuid, is_enrolled: impl FnOnce() -> bool) -> Option<Arc<Slot>> {
+    /// Returns the slot of a node whose agent is active. Creates it if there is none, and removes it again if the node
+    /// is no longer enrolled. The order matters. A node is marked as deleted before its slot is removed, so one of the
+    /// two always finds a slot that is created before the mark is read.
+    pub(crate) fn enrolled_slot(&self, node: Uuid, is_enrolled: impl FnOnce() -> bool) -> Option<Arc<NodeSlot>> {
         if let Some(slot) = read(&self.slots).get(&node) {
             return Some(Arc::clone(slot));
         }
@@ -599,40 +606,41 @@ impl DesiredTable {
         None
     }
 
-    /// Forgets a node: whoever is parked for it is let go.
+    /// Removes a node, and ends its waiting check-in.
     pub(crate) fn remove(&self, node: Uuid) {
         let slot = self.slots.write().unwrap_or_else(PoisonError::into_inner).remove(&node);
         if let Some(slot) = slot {
-            slot.end();
+            slot.mark_deleted();
         }
         self.status.remove(node);
     }
 
-    /// Whether this revision is later than what is resolved; then this place is woken when the next batch has come.
-    pub(crate) fn is_behind(&self, slot: &Arc<Slot>, named: Revision) -> bool {
-        if named <= self.resolved() {
+    /// Returns whether this revision is later than what is resolved. If so, the slot is woken after the next pass.
+    pub(crate) fn wait_for_revision(&self, slot: &Arc<NodeSlot>, revision: Revision) -> bool {
+        if revision <= self.resolved_revision() {
             return false;
         }
-        let mut behind = lock(&self.behind);
-        // Compared again: a batch that came in between has woken only those who were here before it.
-        let is_behind = named > self.resolved();
-        if is_behind {
-            behind.insert(slot.node(), Arc::clone(slot));
+        let mut waiting = lock(&self.waiting_for_revision);
+        // Compared again, because a pass in between has woken only the slots that were registered before it.
+        let must_wait = revision > self.resolved_revision();
+        if must_wait {
+            waiting.insert(slot.node(), Arc::clone(slot));
         }
-        is_behind
+        must_wait
     }
 
-    /// Signs a node's state again, as of the revision up to which all nodes are resolved. Its agent holds another state at a later
-    /// revision than this one has, and would refuse it.
-    pub(crate) fn restamp(&self, slot: &Arc<Slot>) {
-        let _one_at_a_time = lock(&self.publishing);
+    /// Signs a node's state again, as of the revision at which all nodes are resolved. It is called if the agent holds
+    /// another state at a later revision than that of the signed state, because the agent would refuse the signed
+    /// state.
+    pub(crate) fn sign_again(&self, slot: &Arc<NodeSlot>) {
+        let _one_at_a_time = lock(&self.publish_lock);
         if let Some(signed) = slot.desired() {
-            let revision = self.resolved();
-            self.sign(vec![(Arc::clone(slot), Released { revision, ..signed.released.clone() })]);
+            let revision = self.resolved_revision();
+            self.sign(vec![(Arc::clone(slot), DesiredState { revision, ..signed.desired.clone() })]);
         }
     }
 
-    fn sign_and_tell(&self, new: Vec<(Arc<Slot>, Released)>) {
+    fn sign_and_wake(&self, new: Vec<(Arc<NodeSlot>, DesiredState)>) {
         let slots: Vec<_> = new.iter().map(|(slot, _)| Arc::clone(slot)).collect();
         self.sign(new);
         for slot in slots {
@@ -640,64 +648,68 @@ impl DesiredTable {
         }
     }
 
-    /// Signs states, and puts them in the place of the ones that were published. A grant that stays beside its state gets the state's
-    /// revision: an agent that takes up the state takes an earlier grant for one of an earlier wave.
-    fn sign(&self, new: Vec<(Arc<Slot>, Released)>) {
+    /// Signs states, and replaces the published ones with them. A grant that is retained gets the revision of the
+    /// state, because an agent that applies the state would treat an earlier grant as one of an earlier wave.
+    fn sign(&self, new: Vec<(Arc<NodeSlot>, DesiredState)>) {
         if new.is_empty() {
             return;
         }
         let epoch = self.epoch();
         let leaves = new.iter().flat_map(|(slot, released)| {
             released.parts.iter().map(move |DesiredParts { known, task_set }| {
-                Leaf::desired(slot.node(), epoch, released.revision, known.name, task_set.name)
+                Leaf::for_desired(slot.node(), epoch, released.revision, known.name, task_set.name)
             })
         });
         let batch = Arc::new(self.signer.load().sign(&leaves.collect()));
-        let staying: Vec<_> = new.iter().map(|(slot, released)| staying_grants(slot, released)).collect();
-        let counts: Vec<_> = staying.iter().map(Vec::len).collect();
-        let mut grants =
-            self.signed_grants(staying.into_iter().flatten().collect()).into_iter().map(|(_, grant)| grant);
+        let retained: Vec<_> = new.iter().map(|(slot, released)| retained_grants(slot, released)).collect();
+        let counts: Vec<_> = retained.iter().map(Vec::len).collect();
+        let mut grants = self.signed_grants(retained.into_iter().flatten().collect()).into_iter().map(|(_, grant)| grant);
         let mut first = 0;
         for ((slot, released), count) in new.into_iter().zip(counts) {
             let next = first + released.parts.len();
-            let staying = grants.by_ref().take(count).collect();
-            slot.set_desired(Arc::new(Signed { released, epoch, batch: Arc::clone(&batch), first }), staying);
+            let retained = grants.by_ref().take(count).collect();
+            slot.set_desired(
+                Arc::new(SignedState { desired: released, epoch, batch: Arc::clone(&batch), first_index: first }),
+                retained,
+            );
             first = next;
         }
     }
 }
 
-/// What an agent holds, as core compares it.
-pub(crate) fn held_revision(held: &Held) -> HeldRevision {
+/// Converts what an agent holds to core's form.
+pub(crate) fn held_revision(held: &HeldDesired) -> HeldRevision {
     HeldRevision { epoch: Uuid::from_bytes(held.epoch.0), revision: held.revision.0 }
 }
 
 /// A grant before it is signed.
 struct UnsignedGrant {
-    slot: Arc<Slot>,
+    slot: Arc<NodeSlot>,
     revision: Revision,
-    /// As hosts of each version are given it.
+    /// The forms for hosts of each version.
     forms: Vec<Grant>,
 }
 
-/// The forms of a grant beside a node's state. One for a task set that is not the node's is for nothing in any version.
-fn grant_forms(grant: &Grant, released: Option<&Released>) -> Vec<Grant> {
+/// Returns the forms of a grant for a node with this state. A grant for a task set that is not the node's matches
+/// nothing in any version.
+fn grant_forms(grant: &Grant, released: Option<&DesiredState>) -> Vec<Grant> {
     let Grant::Barriers { task_set, open } = grant else { return vec![grant.clone()] };
-    let named = released.filter(|released| released.parts(PUBLISHED).task_set.name == *task_set);
-    let name = |version| named.map_or(*task_set, |released| released.parts(version).task_set.name);
+    let matching = released.filter(|released| released.parts(PUBLISHED_VERSION).task_set.name == *task_set);
+    let name = |version| matching.map_or(*task_set, |released| released.parts(version).task_set.name);
     WireVersion::all().map(|version| Grant::Barriers { task_set: name(version), open: open.clone() }).collect()
 }
 
-/// The grants that a node keeps beside a new state, at the state's revision at least. Those for another task set end.
-fn staying_grants(slot: &Arc<Slot>, released: &Released) -> Vec<UnsignedGrant> {
-    let task_set = released.parts(PUBLISHED).task_set.name;
-    let stays = |grant: &Grant| !matches!(grant, Grant::Barriers { task_set: of, .. } if *of != task_set);
-    let unsigned = |given: &GivenGrant| UnsignedGrant {
+/// Returns the grants that a node retains with a new state, at the state's revision or a later one. Grants for another
+/// task set end.
+fn retained_grants(slot: &Arc<NodeSlot>, released: &DesiredState) -> Vec<UnsignedGrant> {
+    let task_set = released.parts(PUBLISHED_VERSION).task_set.name;
+    let is_retained = |grant: &Grant| !matches!(grant, Grant::Barriers { task_set: of, .. } if *of != task_set);
+    let unsigned = |grant: &GrantForms| UnsignedGrant {
         slot: Arc::clone(slot),
-        revision: given.form(PUBLISHED).revision.max(released.revision),
-        forms: grant_forms(given.grant(), Some(released)),
+        revision: grant.for_version(PUBLISHED_VERSION).revision.max(released.revision),
+        forms: grant_forms(grant.grant(), Some(released)),
     };
-    slot.grants().iter().filter(|given| stays(given.grant())).map(unsigned).collect()
+    slot.grants().iter().filter(|grant| is_retained(grant.grant())).map(unsigned).collect()
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -1,8 +1,8 @@
-//! One node's place: what it is to be told, what it said last, and which of its check-ins is the latest.
+//! One node's slot: its desired state, what it last reported, and which of its check-ins is the latest.
 //!
-//! A place is a few hundred bytes and a lock of its own, so 100,000 nodes are some tens of megabytes and ten thousand check-ins never
-//! meet in one lock. Whoever is parked is woken by a `Notify`, looks again, and sleeps on if it was not for them: nothing
-//! is handed over in the waking, so nothing can be lost in it.
+//! A slot has a few hundred bytes and its own lock. So 100,000 nodes need some tens of megabytes, and ten thousand
+//! check-ins never compete for one lock. A `Notify` wakes every waiting check-in of the node. Each polls the slot
+//! again, and continues to wait if there is nothing for it. The wakeup carries no data, so no data can be lost with it.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, Weak};
@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use stemma_core::epoch::HeldRevision;
 use stemma_core::object::NodeGroupSpec;
-use stemma_core::status::{Facts, Heard, Liveness, Told};
+use stemma_core::status::{HostConfirmation, Liveness, LivenessInputs, StateInputs};
 use stemma_wire::message::PartDigest;
-use stemma_wire::message::checkin::Held;
+use stemma_wire::message::checkin::HeldDesired;
 use stemma_wire::message::signed::{Grant, LeaseKind};
 use stemma_wire::serve::Peer;
 use tokio::sync::futures::Notified;
@@ -20,92 +20,96 @@ use tokio::sync::{MutexGuard, Notify};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::hosts::{Addresses, Hosts, Speaker};
-use super::{GivenGrant, Released, Signed, held_revision, lock};
-use crate::intake::{Confirmed, Said, Stored, ToldParts};
+use super::duplicates::{CheckInOrigin, DuplicateDetector, HostAddresses};
+use super::{DesiredState, GrantForms, SignedState, held_revision, lock};
+use crate::intake::{AgentState, ConfirmedState, SentParts, StoredReports};
 
-/// Which check-in of a node this is; a later one supersedes it.
+/// The number of a node's check-in. A later check-in supersedes an earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Turn(u64);
+pub(crate) struct CheckInNumber(u64);
 
-/// One node's place.
+/// The slot of one node: all that the controller holds in memory about the node's check-ins.
 #[derive(Debug)]
-pub(crate) struct Slot {
+pub(crate) struct NodeSlot {
     node: Uuid,
     wake: Notify,
-    /// Held while a record of this node is stored, so that an older one never overwrites a newer one.
-    writing: tokio::sync::Mutex<()>,
-    state: Mutex<State>,
+    /// Held while a record of this node is stored, so that an older record never overwrites a newer one.
+    write_lock: tokio::sync::Mutex<()>,
+    state: Mutex<SlotState>,
 }
 
 #[derive(Debug)]
-struct State {
-    turn: u64,
-    /// The check-in whose Report was stored last.
-    reported: u64,
-    parked: bool,
-    ended: bool,
+struct SlotState {
+    latest_check_in: u64,
+    /// The check-in whose `Report` was stored last.
+    reported_check_in: u64,
+    is_waiting: bool,
+    is_deleted: bool,
     has_enrolled: bool,
-    desired: Option<Arc<Signed>>,
-    /// By key, so that one kind of grant replaces only itself.
-    grants: Arc<[GivenGrant]>,
-    /// The connection on which the present grants were told. One that broke may have lost them.
-    told: Weak<Peer>,
+    desired: Option<Arc<SignedState>>,
+    /// At most one for each [`GrantKey`], so that one kind of grant replaces only itself.
+    grants: Arc<[GrantForms]>,
+    /// The connection on which the present grants were sent. If it broke, they may be lost.
+    grants_sent_on: Weak<Peer>,
     silent_after: Duration,
-    /// When its last check-in began, or, where that was held, when it ended.
-    heard: Instant,
-    silence: Written,
-    stored: Option<Stored>,
-    refused: Option<PartDigest>,
-    observed: Option<Instant>,
-    /// What is stored of its words beside results; `None`: nobody knows.
-    said: Option<Box<Said>>,
-    /// What its agent holds, as it said last.
-    held: Option<Held>,
-    /// The same, where it is ahead of the store.
-    ahead: Option<Held>,
-    hosts: Hosts,
+    /// When the last check-in began or, if that check-in waited, when it ended.
+    last_contact: Instant,
+    stored_silence: StoredSilence,
+    /// What the store has from the node, or `None` if that was not read yet.
+    stored: Option<StoredReports>,
+    /// The digest of the last `Observation`, if it was refused.
+    refused_observation: Option<PartDigest>,
+    /// When an `Observation` was last stored or refused.
+    observed_at: Option<Instant>,
+    /// The stored state of the node's agent, without results; `None` if it is unknown.
+    stored_state: Option<Box<AgentState>>,
+    /// The desired state that the node's agent last reported to hold.
+    held: Option<HeldDesired>,
+    /// The value of `held`, if it is ahead of the store.
+    held_ahead: Option<HeldDesired>,
+    duplicates: DuplicateDetector,
 }
 
-/// How far a node has come, by revisions of the store.
+/// The revisions of the store that a node has reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Revisions {
-    /// The revision of what it is to hold; `None`: nothing was released to it.
+pub(crate) struct NodeRevisions {
+    /// The revision of the node's desired state; `None` if nothing was published for it.
     pub(crate) published: Option<u64>,
-    /// The revision that its host said last that it holds; `None`: none of this epoch, since the controller started.
+    /// The revision that the node's host last reported to hold; `None` if it reported none of the present epoch since
+    /// the controller started.
     pub(crate) confirmed: Option<u64>,
 }
 
-/// Whether the store says that the node is silent.
+/// The stored record of whether the node is silent, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Written {
-    /// It was not looked at yet.
-    Unasked,
-    /// It is being written, or its write ended nobody knows how.
+enum StoredSilence {
+    /// The record was not read yet.
+    Unread,
+    /// The record is being written, or its write ended with an unknown result.
     Unknown,
-    /// It says so, or the contrary.
+    /// The record says that the node is silent (true), or that it is not.
     Silent(bool),
 }
 
-impl Written {
-    fn or_ask(&mut self, stored: Stored) {
-        if *self == Self::Unasked {
-            *self = Self::Silent(stored.silent);
+impl StoredSilence {
+    fn set_if_unread(&mut self, stored: StoredReports) {
+        if *self == Self::Unread {
+            *self = Self::Silent(stored.is_silent);
         }
     }
 }
 
-/// Which grants replace each other: at most one of a key is given to a node.
+/// The kind of a grant. A node has at most one grant of each kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum GrantKey {
-    /// The barriers that are open for its task set.
+    /// The barriers that are open for the node's task set.
     Barriers,
-    /// Leave to do something that takes from a budget.
+    /// Permission to do something that uses a budget.
     Lease(LeaseKind),
 }
 
 impl GrantKey {
-    fn of(grant: &Grant) -> Self {
+    fn for_grant(grant: &Grant) -> Self {
         match grant {
             Grant::Barriers { .. } => Self::Barriers,
             Grant::Lease { kind, .. } => Self::Lease(*kind),
@@ -113,250 +117,267 @@ impl GrantKey {
     }
 }
 
-impl State {
-    fn heard(&self, now: Instant) -> Heard {
-        Heard {
-            was_silent: self.stored.map(|stored| stored.silent),
-            is_parked: self.parked,
-            since_start: self.turn > 0,
-            quiet: now.saturating_duration_since(self.heard),
+impl SlotState {
+    fn liveness_inputs(&self, now: Instant) -> LivenessInputs {
+        LivenessInputs {
+            is_silent_at_start: self.stored.map(|stored| stored.is_silent),
+            has_waiting_check_in: self.is_waiting,
+            is_heard_since_start: self.latest_check_in > 0,
+            silent_for: now.saturating_duration_since(self.last_contact),
             silent_after: self.silent_after,
         }
     }
 
-    fn has_stored(&self, digest: PartDigest) -> bool {
+    fn has_stored_observation(&self, digest: PartDigest) -> bool {
         self.stored.is_some_and(|stored| stored.observation == Some(digest))
     }
 }
 
-/// How a check-in begins.
+/// The data of a check-in that is recorded when it begins.
 #[derive(Debug)]
-pub(crate) struct Opening<'a> {
-    /// What it says beside results.
-    pub(crate) said: &'a Said,
-    /// What the agent holds.
-    pub(crate) held: Option<Held>,
-    /// The same, where it is ahead of the store.
-    pub(crate) ahead: Option<Held>,
-    /// The digest of the host's present Observation.
-    pub(crate) observation: PartDigest,
-    /// It has results, an Observation or a Report.
-    pub(crate) says_more: bool,
+pub(crate) struct CheckInStart<'a> {
+    /// The state of the agent, without results.
+    pub(crate) state: &'a AgentState,
+    /// The desired state that the agent holds.
+    pub(crate) held: Option<HeldDesired>,
+    /// The value of `held`, if it is ahead of the store.
+    pub(crate) held_ahead: Option<HeldDesired>,
+    /// The digest of the host's present `Observation`.
+    pub(crate) observation_digest: PartDigest,
+    /// True if the check-in contains results, an `Observation` or a `Report`.
+    pub(crate) has_news: bool,
     /// The other end of the connection.
-    pub(crate) from: SocketAddr,
+    pub(crate) address: SocketAddr,
 }
 
-/// What is known of a check-in at once.
+/// The result of [`NodeSlot::begin_check_in`]: what has changed since the check-in before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Begun {
-    pub(crate) turn: Turn,
-    /// What it says beside results differs from what was said last.
-    pub(crate) says_news: bool,
-    /// Whether the host is ahead of the store, or by what, is other than before.
-    pub(crate) ahead_changed: bool,
-    /// Whether its agent holds something else than it said before, or says it for the first time.
-    pub(crate) holds_other: bool,
-    /// The node was silent until now, or nobody knows.
-    pub(crate) silence_ended: bool,
-    /// An Observation was refused, and the host says again what is stored.
-    pub(crate) refusal_ended: bool,
-    /// The node's agent was not there before it, or was not heard of since the controller started.
+pub(crate) struct CheckInStarted {
+    pub(crate) number: CheckInNumber,
+    /// True if the agent's state, without results, differs from the stored one.
+    pub(crate) has_new_state: bool,
+    /// True if the host began or ceased to be ahead of the store, or is ahead of it with another desired state than
+    /// before.
+    pub(crate) has_ahead_changed: bool,
+    /// True if the agent holds another desired state than before, or if this is its first check-in.
+    pub(crate) has_held_changed: bool,
+    /// True if the node was silent until now, or if this is unknown.
+    pub(crate) has_silence_ended: bool,
+    /// True if an `Observation` was refused, and the host reports the stored one again.
+    pub(crate) has_refusal_ended: bool,
+    /// True if the node's agent was not connected before, or had not checked in since the controller started.
     pub(crate) is_back: bool,
-    /// It first tells that two hosts have the node's identity, and from where.
-    pub(crate) two_hosts: Option<Addresses>,
+    /// The addresses of two hosts with the node's identity, if this check-in is the first to show them.
+    pub(crate) duplicate_hosts: Option<HostAddresses>,
 }
 
-/// What a check-in finds.
+/// The result of a check-in's poll of its slot.
 #[derive(Debug)]
-pub(crate) enum Look {
-    /// A later check-in of the same node is here.
+pub(crate) enum PollResult {
+    /// A later check-in of the same node has begun.
     Superseded,
-    /// The node is gone.
-    Ended,
-    /// It is the latest.
-    Here(Here),
+    /// The node was deleted.
+    Deleted,
+    /// The check-in is the latest.
+    Update(PendingUpdate),
 }
 
-/// What there is for the latest check-in of a node.
+/// The data for the latest check-in of a node.
 #[derive(Debug)]
-pub(crate) struct Here {
-    /// What the node is to be.
-    pub(crate) desired: Option<Arc<Signed>>,
-    /// What is given to it.
-    pub(crate) grants: Arc<[GivenGrant]>,
-    /// The grants were not told on this connection.
-    pub(crate) grants_are_new: bool,
-    /// What of the node's words is stored.
-    pub(crate) stored: Stored,
-    /// The host's Observation is to be had: it is neither stored nor refused.
-    pub(crate) lacks_observation: bool,
+pub(crate) struct PendingUpdate {
+    /// The node's desired state.
+    pub(crate) desired: Option<Arc<SignedState>>,
+    /// The grants of the node that are in force.
+    pub(crate) grants: Arc<[GrantForms]>,
+    /// True if the grants were not sent on this connection.
+    pub(crate) has_new_grants: bool,
+    /// What the store already has from the node.
+    pub(crate) stored: StoredReports,
+    /// True if the host's `Observation` must be requested, because it is neither stored nor refused.
+    pub(crate) needs_observation: bool,
 }
 
-impl Slot {
+impl NodeSlot {
     pub(crate) fn new(node: Uuid) -> Self {
-        let state = State {
-            turn: 0,
-            reported: 0,
-            parked: false,
-            ended: false,
+        let state = SlotState {
+            latest_check_in: 0,
+            reported_check_in: 0,
+            is_waiting: false,
+            is_deleted: false,
             has_enrolled: false,
             desired: None,
             grants: Arc::new([]),
-            told: Weak::new(),
-            silent_after: Duration::from_secs(NodeGroupSpec::SILENT_AFTER_SECONDS.into()),
-            heard: Instant::now(),
-            silence: Written::Unasked,
+            grants_sent_on: Weak::new(),
+            silent_after: Duration::from_secs(NodeGroupSpec::DEFAULT_SILENT_AFTER_SECONDS.into()),
+            last_contact: Instant::now(),
+            stored_silence: StoredSilence::Unread,
             stored: None,
-            refused: None,
-            observed: None,
-            said: None,
+            refused_observation: None,
+            observed_at: None,
+            stored_state: None,
             held: None,
-            ahead: None,
-            hosts: Hosts::default(),
+            held_ahead: None,
+            duplicates: DuplicateDetector::default(),
         };
-        Self { node, wake: Notify::new(), writing: tokio::sync::Mutex::default(), state: Mutex::new(state) }
+        Self { node, wake: Notify::new(), write_lock: tokio::sync::Mutex::default(), state: Mutex::new(state) }
     }
 
     pub(crate) fn node(&self) -> Uuid {
         self.node
     }
 
-    /// What the agent holds, as its last check-in said.
-    pub(crate) fn held(&self) -> Option<Held> {
+    /// Returns what the agent held at its last check-in.
+    pub(crate) fn held(&self) -> Option<HeldDesired> {
         lock(&self.state).held
     }
 
-    /// Whether the agent holds what it is to hold. Nobody knows before its first check-in.
-    pub(crate) fn confirmed(&self) -> Told {
+    /// Returns whether the agent holds its desired state. This is unknown before its first check-in.
+    pub(crate) fn confirmation(&self) -> HostConfirmation {
         let state = lock(&self.state);
         match (&state.desired, state.held) {
-            (None, _) => Told::Unknown,
-            (Some(_), None) if state.turn == 0 => Told::Unknown,
-            (Some(signed), Some(held)) if signed.is_held_in_any(&held) => Told::Yes,
-            (Some(_), _) => Told::No,
+            (None, _) => HostConfirmation::Unknown,
+            (Some(_), None) if state.latest_check_in == 0 => HostConfirmation::Unknown,
+            (Some(signed), Some(held)) if signed.is_held_in_any_version(&held) => HostConfirmation::Confirmed,
+            (Some(_), _) => HostConfirmation::Unconfirmed,
         }
     }
 
-    /// How far it has come: what it is to hold, and what its agent held at its last check-in.
-    pub(crate) fn revisions(&self) -> Revisions {
+    /// Returns the revisions of the node's desired state and of what its agent held at the last check-in.
+    pub(crate) fn revisions(&self) -> NodeRevisions {
         let state = lock(&self.state);
-        let published = state.desired.as_ref().map(|signed| signed.told());
+        let published = state.desired.as_ref().map(|signed| signed.sent_revision());
         let held = state.held.map(|held| held_revision(&held));
-        // Of another epoch it is another count.
+        // A revision of another epoch is not comparable.
         let confirmed = held.filter(|held| published.is_some_and(|published| published.epoch == held.epoch));
-        Revisions { published: published.map(|one| one.revision), confirmed: confirmed.map(|one| one.revision) }
+        NodeRevisions { published: published.map(|one| one.revision), confirmed: confirmed.map(|one| one.revision) }
     }
 
-    /// Begins a check-in; one that is parked is answered. `ask` reads what is stored of the node, once for each start of the controller.
+    /// Begins a check-in, and ends an earlier one that waits. `read` reads what the store has from the node, once for
+    /// each start of the controller.
     ///
-    /// Everything that a check-in decides is decided under one lock; a check-in in which nothing changed takes the lock twice. What the
-    /// agent says is noted only when it is stored ([`Slot::note_said`]), since a connection may break before.
-    pub(crate) fn begin(&self, now: Instant, opening: &Opening<'_>, ask: impl FnOnce() -> Stored) -> Begun {
+    /// Everything that a check-in decides is decided under one lock. A check-in in which nothing changed takes the lock
+    /// twice. The agent's state is recorded here only when it is stored ([`NodeSlot::note_state_stored`]), because a
+    /// connection may break before.
+    pub(crate) fn begin_check_in(
+        &self,
+        now: Instant,
+        start: &CheckInStart<'_>,
+        read: impl FnOnce() -> StoredReports,
+    ) -> CheckInStarted {
         let mut state = lock(&self.state);
-        let is_first = state.turn == 0;
-        let is_back = is_first || state.heard(now).liveness() != Liveness::Connected;
-        state.turn += 1;
-        state.heard = now;
-        let stored = *state.stored.get_or_insert_with(ask);
-        state.silence.or_ask(stored);
-        // Should the host say once more what was refused, it is refused once more.
-        let refusal_ended = state.has_stored(opening.observation) && state.refused.take().is_some();
-        let says_news = state.said.as_deref() != Some(opening.said);
-        let silence_ended = state.silence != Written::Silent(false);
-        let ahead_changed = std::mem::replace(&mut state.ahead, opening.ahead) != opening.ahead;
-        let holds_other = std::mem::replace(&mut state.held, opening.held) != opening.held || is_first;
-        let asks_as_before = state.said.as_deref().is_some_and(|last| last.asks_as(opening.said));
-        let says_more = opening.says_more || holds_other || !asks_as_before;
-        let took_place = std::mem::take(&mut state.parked);
-        let speaker = Speaker::new(opening.said, opening.from, says_more);
-        let two_hosts = state.hosts.hear(speaker, took_place, now);
-        let turn = Turn(state.turn);
-        let begun =
-            Begun { turn, says_news, ahead_changed, holds_other, silence_ended, refusal_ended, is_back, two_hosts };
-        if took_place {
+        let is_first = state.latest_check_in == 0;
+        let is_back = is_first || state.liveness_inputs(now).liveness() != Liveness::Connected;
+        state.latest_check_in += 1;
+        state.last_contact = now;
+        let stored = *state.stored.get_or_insert_with(read);
+        state.stored_silence.set_if_unread(stored);
+        // If the host reports again what was refused, it is refused again.
+        let has_refusal_ended =
+            state.has_stored_observation(start.observation_digest) && state.refused_observation.take().is_some();
+        let has_new_state = state.stored_state.as_deref() != Some(start.state);
+        let has_silence_ended = state.stored_silence != StoredSilence::Silent(false);
+        let has_ahead_changed = std::mem::replace(&mut state.held_ahead, start.held_ahead) != start.held_ahead;
+        let has_held_changed = std::mem::replace(&mut state.held, start.held) != start.held || is_first;
+        let has_same_requests = state.stored_state.as_deref().is_some_and(|last| last.has_same_requests(start.state));
+        let has_news = start.has_news || has_held_changed || !has_same_requests;
+        let has_replaced = std::mem::take(&mut state.is_waiting);
+        let origin = CheckInOrigin::new(start.state, start.address, has_news);
+        let duplicate_hosts = state.duplicates.observe(origin, has_replaced, now);
+        let number = CheckInNumber(state.latest_check_in);
+        let started = CheckInStarted {
+            number,
+            has_new_state,
+            has_ahead_changed,
+            has_held_changed,
+            has_silence_ended,
+            has_refusal_ended,
+            is_back,
+            duplicate_hosts,
+        };
+        if has_replaced {
             drop(state);
             self.wake.notify_waiters();
         }
-        begun
+        started
     }
 
-    /// What is there for this check-in now.
-    pub(crate) fn look(&self, turn: Turn, peer: &Arc<Peer>, observation: PartDigest) -> Look {
+    /// Returns the data for a response to this check-in, or the reason why the check-in has ended.
+    pub(crate) fn poll(&self, number: CheckInNumber, peer: &Arc<Peer>, observation: PartDigest) -> PollResult {
         let state = lock(&self.state);
         let stored = state.stored.unwrap_or_default();
-        if state.ended {
-            Look::Ended
-        } else if state.turn != turn.0 {
-            Look::Superseded
+        if state.is_deleted {
+            PollResult::Deleted
+        } else if state.latest_check_in != number.0 {
+            PollResult::Superseded
         } else {
-            Look::Here(Here {
+            PollResult::Update(PendingUpdate {
                 desired: state.desired.clone(),
                 grants: Arc::clone(&state.grants),
-                grants_are_new: !state.grants.is_empty() && !std::ptr::eq(state.told.as_ptr(), Arc::as_ptr(peer)),
+                has_new_grants: !state.grants.is_empty() && !std::ptr::eq(state.grants_sent_on.as_ptr(), Arc::as_ptr(peer)),
                 stored,
-                lacks_observation: stored.observation != Some(observation) && state.refused != Some(observation),
+                needs_observation: stored.observation != Some(observation) && state.refused_observation != Some(observation),
             })
         }
     }
 
-    /// Gets ready to be woken; what changes after this wakes.
-    pub(crate) fn waiting(&self) -> Notified<'_> {
+    /// Returns a future that completes at the next change after this call.
+    pub(crate) fn notified(&self) -> Notified<'_> {
         self.wake.notified()
     }
 
-    /// Notes that this check-in is held. Gives back what says that it no longer is.
-    pub(crate) fn park(self: &Arc<Self>, turn: Turn) -> Parked {
+    /// Records that this check-in waits. Dropping the returned guard ends the wait.
+    pub(crate) fn begin_wait(self: &Arc<Self>, number: CheckInNumber) -> WaitingCheckIn {
         let mut state = lock(&self.state);
-        if state.turn == turn.0 {
-            state.parked = true;
+        if state.latest_check_in == number.0 {
+            state.is_waiting = true;
         }
-        Parked { slot: Arc::clone(self), turn }
+        WaitingCheckIn { slot: Arc::clone(self), number }
     }
 
-    /// Notes that the present grants go out on this connection.
-    pub(crate) fn told(&self, peer: &Arc<Peer>) {
-        lock(&self.state).told = Arc::downgrade(peer);
+    /// Records that the present grants are sent on this connection.
+    pub(crate) fn note_grants_sent(&self, peer: &Arc<Peer>) {
+        lock(&self.state).grants_sent_on = Arc::downgrade(peer);
     }
 
     pub(crate) fn wake(&self) {
         self.wake.notify_waiters();
     }
 
-    pub(crate) fn is_parked(&self) -> bool {
-        lock(&self.state).parked
+    pub(crate) fn is_waiting(&self) -> bool {
+        lock(&self.state).is_waiting
     }
 
-    pub(crate) fn end(&self) {
-        lock(&self.state).ended = true;
+    pub(crate) fn mark_deleted(&self) {
+        lock(&self.state).is_deleted = true;
         self.wake();
     }
 
-    pub(crate) fn desired(&self) -> Option<Arc<Signed>> {
+    pub(crate) fn desired(&self) -> Option<Arc<SignedState>> {
         lock(&self.state).desired.clone()
     }
 
-    /// Whether this is other than what is published. What needs no telling is taken over at once.
-    pub(crate) fn differs(&self, released: &Released) -> bool {
+    /// Returns whether this state differs from the published one and so must be signed. Takes over what agents are not
+    /// sent: the time until the node counts as silent and, if the states are equivalent, the source of the parts.
+    pub(crate) fn should_publish(&self, released: &DesiredState) -> bool {
         let mut state = lock(&self.state);
         state.silent_after = released.silent_after;
-        let same = state.desired.as_ref().filter(|signed| signed.released.is_told_as(released));
-        let Some(same) = same.map(|signed| Arc::new(signed.with_content_of(released))) else { return true };
+        let same = state.desired.as_ref().filter(|signed| signed.desired.is_equivalent(released));
+        let Some(same) = same.map(|signed| Arc::new(signed.with_content(released))) else { return true };
         state.desired = Some(same);
         false
     }
 
-    /// Puts a state in the place of the present one, with the grants that the node keeps beside it. They go out with
-    /// the state.
-    pub(crate) fn set_desired(&self, signed: Arc<Signed>, staying: Vec<GivenGrant>) {
+    /// Replaces the desired state. The node keeps only the retained grants, which are sent with the state.
+    pub(crate) fn set_desired(&self, signed: Arc<SignedState>, retained: Vec<GrantForms>) {
         let mut state = lock(&self.state);
-        state.grants = staying.into();
+        state.grants = retained.into();
         state.desired = Some(signed);
     }
 
-    /// Whether the node has this very grant; an empty one is as good as none.
+    /// Returns whether the node has exactly this grant. A grant that opens no barriers equals none.
     pub(crate) fn has_grant(&self, grant: &Grant) -> bool {
         let state = lock(&self.state);
-        let present = state.grants.iter().find(|given| GrantKey::of(given.grant()) == GrantKey::of(grant));
+        let present = state.grants.iter().find(|given| GrantKey::for_grant(given.grant()) == GrantKey::for_grant(grant));
         match (present, grant) {
             (None, Grant::Barriers { open, .. }) => open.is_empty(),
             (None, Grant::Lease { .. }) => false,
@@ -364,180 +385,182 @@ impl Slot {
         }
     }
 
-    pub(crate) fn grants(&self) -> Arc<[GivenGrant]> {
+    pub(crate) fn grants(&self) -> Arc<[GrantForms]> {
         Arc::clone(&lock(&self.state).grants)
     }
 
-    /// Gives a grant in place of the one of the same key.
-    pub(crate) fn set_grant(&self, grant: GivenGrant) {
+    /// Sets a grant, in place of the grant with the same key.
+    pub(crate) fn set_grant(&self, grant: GrantForms) {
         let mut state = lock(&self.state);
-        let key = GrantKey::of(grant.grant());
-        let others = state.grants.iter().filter(|one| GrantKey::of(one.grant()) != key).cloned();
+        let key = GrantKey::for_grant(grant.grant());
+        let others = state.grants.iter().filter(|one| GrantKey::for_grant(one.grant()) != key).cloned();
         state.grants = others.chain([grant]).collect();
-        state.told = Weak::new();
+        state.grants_sent_on = Weak::new();
         drop(state);
         self.wake();
     }
 
-    /// Its host has enrolled, and its agent is to come.
+    /// Records that the node's host has enrolled, so that its agent is expected.
     pub(crate) fn note_enrolled(&self) {
         lock(&self.state).has_enrolled = true;
     }
 
-    /// What of the node's words is stored; asked of `ask` once.
-    pub(crate) fn stored(&self, ask: impl FnOnce() -> Stored) -> Stored {
+    /// Returns what the store already has from the node. Calls `read` once, then the result is cached.
+    pub(crate) fn stored_or_read(&self, read: impl FnOnce() -> StoredReports) -> StoredReports {
         let mut state = lock(&self.state);
-        let stored = *state.stored.get_or_insert_with(ask);
-        state.silence.or_ask(stored);
+        let stored = *state.stored.get_or_insert_with(read);
+        state.stored_silence.set_if_unread(stored);
         stored
     }
 
-    /// What the node's host was told last is stored.
-    pub(crate) fn note_told(&self, told: HeldRevision, parts: ToldParts) {
+    /// Records that the store has what was last sent to the node's host.
+    pub(crate) fn note_sent(&self, sent: HeldRevision, parts: SentParts) {
         if let Some(stored) = &mut lock(&self.state).stored {
-            (stored.told, stored.told_parts, stored.unconfirmed) = (Some(told), Some(parts), true);
+            (stored.sent_revision, stored.sent_parts, stored.is_unconfirmed) = (Some(sent), Some(parts), true);
         }
     }
 
-    /// What its host was told last, where it says that it holds this and the record of it does not say so yet.
-    pub(crate) fn to_confirm(&self) -> Option<Confirmed> {
+    /// Returns what was last sent to the host, if the host reports to hold it and this confirmation is not stored yet.
+    pub(crate) fn unrecorded_confirmation(&self) -> Option<ConfirmedState> {
         let state = lock(&self.state);
-        let stored = state.stored.filter(|stored| stored.unconfirmed)?;
+        let stored = state.stored.filter(|stored| stored.is_unconfirmed)?;
         let (signed, held) = (state.desired.as_ref()?, state.held?);
-        let (told, parts) = (stored.told?, stored.told_parts?);
-        let is_confirmed = parts == signed.told_parts() && signed.is_held_in_any(&held);
-        is_confirmed.then_some(Confirmed { node: self.node, told, parts })
+        let (sent_revision, parts) = (stored.sent_revision?, stored.sent_parts?);
+        let is_confirmed = parts == signed.sent_parts() && signed.is_held_in_any_version(&held);
+        is_confirmed.then_some(ConfirmedState { node: self.node, sent_revision, parts })
     }
 
-    /// It is recorded that its host holds what it was told last, if that is this still.
-    pub(crate) fn note_confirmed(&self, confirmed: &Confirmed) {
+    /// Records that the store has the host's confirmation, if nothing else was sent in the meantime.
+    pub(crate) fn note_confirmed(&self, confirmed: &ConfirmedState) {
         if let Some(stored) = &mut lock(&self.state).stored
-            && (stored.told, stored.told_parts) == (Some(confirmed.told), Some(confirmed.parts))
+            && (stored.sent_revision, stored.sent_parts) == (Some(confirmed.sent_revision), Some(confirmed.parts))
         {
-            stored.unconfirmed = false;
+            stored.is_unconfirmed = false;
         }
     }
 
-    pub(crate) fn acknowledge(&self, sequence: u64) {
+    /// Records the sequence number up to which the host's results are stored.
+    pub(crate) fn note_acknowledged(&self, sequence: u64) {
         if let Some(stored) = &mut lock(&self.state).stored {
-            stored.acknowledged = sequence;
+            stored.acknowledged_sequence = sequence;
         }
     }
 
-    /// Waits until nobody else stores a record of this node, and keeps others from it.
-    pub(crate) async fn writing(&self) -> MutexGuard<'_, ()> {
-        self.writing.lock().await
+    /// Waits until no other task stores a record of this node, and locks others out.
+    pub(crate) async fn lock_writes(&self) -> MutexGuard<'_, ()> {
+        self.write_lock.lock().await
     }
 
-    /// Whether this is to be stored: it is the latest that the node says, and differs from what is stored. If so, what is stored counts as
-    /// unknown until [`Slot::note_said`].
-    pub(crate) fn begin_said(&self, turn: Turn, said: &Said) -> bool {
+    /// Returns whether this state must be stored: it is from the latest check-in, and differs from the stored one. If
+    /// so, the stored state counts as unknown until [`NodeSlot::note_state_stored`].
+    pub(crate) fn begin_state_write(&self, number: CheckInNumber, agent_state: &AgentState) -> bool {
         let mut state = lock(&self.state);
-        let is_news = state.turn == turn.0 && state.said.as_deref() != Some(said);
-        if is_news {
-            state.said = None;
+        let is_new = state.latest_check_in == number.0 && state.stored_state.as_deref() != Some(agent_state);
+        if is_new {
+            state.stored_state = None;
         }
-        is_news
+        is_new
     }
 
-    /// Whether the Report of this check-in is to be stored: that of no later one was begun. One that says no Report takes none away.
-    pub(crate) fn begin_report(&self, turn: Turn) -> bool {
+    /// Returns whether the `Report` of this check-in must be stored. It must not if storing the `Report` of a later
+    /// check-in has begun.
+    pub(crate) fn begin_report_write(&self, number: CheckInNumber) -> bool {
         let mut state = lock(&self.state);
-        let is_latest = state.reported <= turn.0;
+        let is_latest = state.reported_check_in <= number.0;
         if is_latest {
-            state.reported = turn.0;
+            state.reported_check_in = number.0;
         }
         is_latest
     }
 
-    /// What is stored of the node's words now.
-    pub(crate) fn note_said(&self, said: Said) {
-        lock(&self.state).said = Some(Box::new(said));
+    /// Records the agent's state that is stored now.
+    pub(crate) fn note_state_stored(&self, state: AgentState) {
+        lock(&self.state).stored_state = Some(Box::new(state));
     }
 
-    /// An Observation was stored, or refused for good; it is not asked for again.
-    pub(crate) fn note_observed(&self, digest: PartDigest, taken: bool) {
+    /// Records that an `Observation` was stored or permanently refused. It is not requested again.
+    pub(crate) fn note_observation(&self, digest: PartDigest, accepted: bool) {
         let mut state = lock(&self.state);
-        state.observed = Some(Instant::now());
-        state.refused = (!taken).then_some(digest);
-        if taken && let Some(stored) = &mut state.stored {
+        state.observed_at = Some(Instant::now());
+        state.refused_observation = (!accepted).then_some(digest);
+        if accepted && let Some(stored) = &mut state.stored {
             stored.observation = Some(digest);
         }
     }
 
-    /// Whether this Observation is stored, or was refused: neither is stored again.
-    pub(crate) fn knows(&self, digest: PartDigest) -> bool {
+    /// Returns whether this `Observation` is stored or was refused. If so, it is not stored again.
+    pub(crate) fn has_observation(&self, digest: PartDigest) -> bool {
         let state = lock(&self.state);
-        state.refused == Some(digest) || state.has_stored(digest)
+        state.refused_observation == Some(digest) || state.has_stored_observation(digest)
     }
 
-    /// When the next Observation may be stored.
+    /// Returns when the next `Observation` may be stored.
     pub(crate) fn observation_due(&self, interval: Duration) -> Option<Instant> {
-        lock(&self.state).observed.map(|at| at + interval)
+        lock(&self.state).observed_at.map(|at| at + interval)
     }
 
-    /// How long ago the node was last heard of; `None`: not since this process has started.
-    pub(crate) fn heard(&self, now: Instant) -> Option<Duration> {
+    /// Returns the time since the node last checked in, or `None` if it has not since this process started.
+    pub(crate) fn time_since_check_in(&self, now: Instant) -> Option<Duration> {
         let state = lock(&self.state);
-        (state.turn > 0).then(|| now.saturating_duration_since(state.heard))
+        (state.latest_check_in > 0).then(|| now.saturating_duration_since(state.last_contact))
     }
 
-    /// For how long the node was not heard of, when that is silence.
-    pub(crate) fn quiet(&self, now: Instant) -> Option<Duration> {
-        lock(&self.state).heard(now).silence()
+    /// Returns how long the node has been silent, if it is.
+    pub(crate) fn silent_for(&self, now: Instant) -> Option<Duration> {
+        lock(&self.state).liveness_inputs(now).silence()
     }
 
-    /// Whether it is to be written that the node is silent, or no longer. From then on nobody knows what is written, until
-    /// [`Slot::note_silence`].
-    pub(crate) fn begin_silence(&self, silent: bool) -> bool {
+    /// Returns whether the node's silence, or its end, must be stored. If so, the stored value counts as unknown until
+    /// [`NodeSlot::note_silence_stored`].
+    pub(crate) fn begin_silence_write(&self, is_silent: bool) -> bool {
         let mut state = lock(&self.state);
-        let is_news = state.silence != Written::Silent(silent);
-        if is_news {
-            state.silence = Written::Unknown;
+        let is_new = state.stored_silence != StoredSilence::Silent(is_silent);
+        if is_new {
+            state.stored_silence = StoredSilence::Unknown;
         }
-        is_news
+        is_new
     }
 
-    /// Whether the node's agent is there, whatever of it could be written.
+    /// Returns the liveness of the node's agent, whether or not the store has it.
     pub(crate) fn liveness(&self, now: Instant) -> Liveness {
-        lock(&self.state).heard(now).liveness()
+        lock(&self.state).liveness_inputs(now).liveness()
     }
 
-    /// The node's facts, with what is known here.
-    pub(crate) fn facts(&self, others: Facts, now: Instant) -> Facts {
-        let told = match self.confirmed() {
-            Told::Unknown => others.told,
-            told => told,
+    /// Returns the inputs of the node's state, with the liveness, enrolment and confirmation of this slot.
+    pub(crate) fn state_inputs(&self, inputs: StateInputs, now: Instant) -> StateInputs {
+        let confirmation = match self.confirmation() {
+            HostConfirmation::Unknown => inputs.confirmation,
+            known => known,
         };
         let state = lock(&self.state);
-        Facts { liveness: state.heard(now).liveness(), has_enrolled: state.has_enrolled, told, ..others }
+        StateInputs { liveness: state.liveness_inputs(now).liveness(), has_enrolled: state.has_enrolled, confirmation, ..inputs }
     }
 
-    /// From where two hosts check in with this node's identity, if they do.
-    pub(crate) fn two_hosts(&self, now: Instant) -> Option<Addresses> {
-        lock(&self.state).hosts.two(now)
+    /// Returns the addresses from which two hosts check in with this node's identity, if there are two.
+    pub(crate) fn duplicate_hosts(&self, now: Instant) -> Option<HostAddresses> {
+        lock(&self.state).duplicates.duplicate_addresses(now)
     }
 
-    /// What is written of the node's silence now.
-    pub(crate) fn note_silence(&self, silent: bool) {
-        lock(&self.state).silence = Written::Silent(silent);
+    /// Records the silence that is stored now.
+    pub(crate) fn note_silence_stored(&self, is_silent: bool) {
+        lock(&self.state).stored_silence = StoredSilence::Silent(is_silent);
     }
 }
 
-/// A check-in that is held; when it is dropped, by an answer or because its connection broke, it is no longer, and the node's silence counts
-/// from then.
+/// A waiting check-in. When this is dropped, after an answer or because the connection broke, the check-in no longer
+/// waits. The node's silence counts from then on.
 #[derive(Debug)]
-pub(crate) struct Parked {
-    slot: Arc<Slot>,
-    turn: Turn,
+pub(crate) struct WaitingCheckIn {
+    slot: Arc<NodeSlot>,
+    number: CheckInNumber,
 }
 
-impl Drop for Parked {
+impl Drop for WaitingCheckIn {
     fn drop(&mut self) {
         let mut state = lock(&self.slot.state);
-        if state.turn == self.turn.0 {
-            state.parked = false;
-            state.heard = Instant::now();
+        if state.latest_check_in == self.number.0 {
+            state.is_waiting = false;
+            state.last_contact = Instant::now();
         }
     }
 }

@@ -1,78 +1,80 @@
-//! Whose key it is, as the store has it (S25).
+//! Records in the store which node owns each certificate key (S25).
 //!
-//! What is known in memory follows a commit and comes after it, so of two hosts with a copy of one key who join at once both
-//! would find it free. So each key of a certificate has an entry with its node, which is required absent by the commit that makes it,
-//! and goes in the commit that takes the last of the key's certificates off its node's record. That record is a condition of each
-//! commit that changes it, so a node's entries change with its record alone.
+//! The cache is updated after a commit. If two hosts with copies of one key join at once, the key is free in the cache
+//! for both. So each certificate key has an entry in the store that names its node. The commit that creates the entry
+//! requires that it is absent. The commit that removes the key's last certificate from the node's record deletes the
+//! entry. Each commit that changes this record requires it unchanged, so a node's entries change only together with its
+//! record.
 
 use std::collections::BTreeSet;
 
 use stemma_wire::error::{ApiError, ErrorType};
 use uuid::Uuid;
 
-use crate::records::enrolled::{AgentRecord, CertificateRecord, Hex, key_key};
-use crate::registry::{Context, Draft, Undecided};
+use crate::records::enrolled::{AgentRecord, CertificateRecord, HexBytes, public_key_entry};
+use crate::registry::{Context, DecisionError, Draft};
 use crate::store::{Entry, Op, Precondition, Snapshot, StoreError};
 
-/// Adds to a commit that gives a node a certificate what becomes of its keys: that of the new certificate is its own, and those whose
-/// certificates are not `kept` are nobody's. The commit must be conditioned on the record being as `before`.
+/// Adds the key entries to a commit that issues a certificate. The key of the new certificate then belongs to the node.
+/// Keys of certificates that are not in `kept` are released. The commit must require that the record is still as in
+/// `before`.
 ///
-/// This comes before the certificate is issued: a decision that has to wait for a read is made again, and a certificate that it had
-/// issued would be thrown away.
+/// This is called before the certificate is issued: a decision that has to wait for a read is made again, and a
+/// certificate that it had issued would be wasted.
 ///
 /// # Errors
-/// When the key is another node's; [`Undecided::Unread`].
-pub(super) fn follow(
+/// If the key belongs to another node, and [`DecisionError::NeedsRead`].
+pub(super) fn update_keys(
     context: &Context<'_>,
     draft: &mut Draft,
     node: Uuid,
     before: Option<&AgentRecord>,
     kept: &[CertificateRecord],
-    new: &Hex<32>,
-) -> Result<(), Undecided> {
-    let at = key_key(new);
+    new: &HexBytes<32>,
+) -> Result<(), DecisionError> {
+    let at = public_key_entry(new);
     match context.entry(&at)? {
         None => {
-            draft.require(Precondition::absent(at.clone()));
-            draft.entry(Op::Put { key: at.into(), value: node.to_string().into() });
+            draft.add_precondition(Precondition::absent(at.clone()));
+            draft.add_op(Op::Put { key: at.into(), value: node.to_string().into() });
         }
-        Some(entry) if is_of(entry, node) => {}
-        Some(_) => return Err(taken().into()),
+        Some(entry) if is_owned_by(entry, node) => {}
+        Some(_) => return Err(key_in_use_error().into()),
     }
-    let is_kept = |key: &Hex<32>| key == new || kept.iter().any(|kept| kept.spki_sha256 == *key);
-    for at in before.map(|record| entries_of(record, is_kept)).unwrap_or_default() {
-        if context.entry(&at)?.is_some_and(|entry| is_of(entry, node)) {
-            draft.entry(Op::Delete { key: at.into() });
+    let is_kept = |key: &HexBytes<32>| key == new || kept.iter().any(|kept| kept.spki_sha256 == *key);
+    for at in before.map(|record| key_entries(record, is_kept)).unwrap_or_default() {
+        if context.entry(&at)?.is_some_and(|entry| is_owned_by(entry, node)) {
+            draft.add_op(Op::Delete { key: at.into() });
         }
     }
     Ok(())
 }
 
-/// What drops all entries of a node whose record goes.
+/// Returns the operations that delete all key entries of a node whose record is deleted.
 ///
 /// # Errors
-/// What the store says.
-pub(super) async fn drop_all(snapshot: &dyn Snapshot, node: Uuid, record: &AgentRecord) -> Result<Vec<Op>, StoreError> {
+/// Any error of the store.
+pub(super) async fn remove_keys(snapshot: &dyn Snapshot, node: Uuid, record: &AgentRecord) -> Result<Vec<Op>, StoreError> {
     let mut ops = Vec::new();
-    for at in entries_of(record, |_| false) {
-        if snapshot.get(at.as_bytes()).await?.is_some_and(|entry| is_of(&entry, node)) {
+    for at in key_entries(record, |_| false) {
+        if snapshot.get(at.as_bytes()).await?.is_some_and(|entry| is_owned_by(&entry, node)) {
             ops.push(Op::Delete { key: at.into() });
         }
     }
     Ok(ops)
 }
 
-/// The refusal of a key that another node has.
-pub(super) fn taken() -> ApiError {
-    let message = "the certificate request is refused: its key is another node's; make a new one";
+/// Builds the error for a key that belongs to another node.
+pub(super) fn key_in_use_error() -> ApiError {
+    let message = "the certificate request is refused: its key belongs to another node; create a new key";
     ApiError::new(ErrorType::CsrInvalid, message).field("csr")
 }
 
-fn entries_of(record: &AgentRecord, is_kept: impl Fn(&Hex<32>) -> bool) -> BTreeSet<String> {
-    record.certificates.iter().map(|old| &old.spki_sha256).filter(|key| !is_kept(key)).map(key_key).collect()
+fn key_entries(record: &AgentRecord, is_kept: impl Fn(&HexBytes<32>) -> bool) -> BTreeSet<String> {
+    record.certificates.iter().map(|old| &old.spki_sha256).filter(|key| !is_kept(key)).map(public_key_entry).collect()
 }
 
-/// Whether an entry is there and a node's. A store that was written before there were entries may lack some.
-fn is_of(entry: &Entry, node: Uuid) -> bool {
+/// Returns whether an entry belongs to a node. A store of an older version may lack some entries.
+fn is_owned_by(entry: &Entry, node: Uuid) -> bool {
     entry.value == node.to_string()
 }

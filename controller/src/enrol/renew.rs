@@ -1,125 +1,127 @@
-//! Renewal: the holder of a good certificate gets the next one, also for a while after it has expired.
+//! Renewal: the holder of a valid certificate gets the next one. An expired certificate can be renewed for a while.
 //!
-//! A controller's outage must not cost a fleet its identity, so an expired certificate may still renew within its grace; but only the
-//! newest of its node, since an older one in whoever's hands is a copied disk (F33).
+//! An outage of the controller must not cost a fleet its identities, so a certificate can be renewed within a grace
+//! period after it expired. Only the node's newest certificate can: an older one may come from a copied disk (F33).
 
 use std::net::SocketAddr;
 
 use stemma_wire::error::{ApiError, ErrorType};
-use stemma_wire::message::enroll::{RenewAnswer, RenewRequest};
+use stemma_wire::message::enroll::{RenewRequest, RenewResponse};
 use stemma_wire::tls::Identity;
 use uuid::Uuid;
 
-use super::{Enrolment, caller, keys};
-use crate::ca::csr::Request;
+use super::{Enrolment, keys, new_caller};
+use crate::ca::csr::CertificateRequest;
 use crate::records::codec;
-use crate::records::enrolled::{AgentRecord, CertificateRecord, Hex, MOST_CERTIFICATES, agent_key};
-use crate::records::request::Answer;
-use crate::registry::work::Work;
-use crate::registry::{Context, Decision, Undecided};
+use crate::records::enrolled::{AgentRecord, CertificateRecord, HexBytes, MAX_CERTIFICATES, agent_key};
+use crate::records::request::StoredAnswer;
+use crate::registry::work::PendingWrite;
+use crate::registry::{Context, Decision, DecisionError};
 use crate::store::{Op, Precondition};
 
-/// What a renewal has made, once it is committed.
-struct Renewed {
+/// The result of a renewal, once it is committed.
+struct RenewalResult {
     chain: Vec<Vec<u8>>,
     record: AgentRecord,
 }
 
 impl Enrolment {
-    /// Gives a node its next certificate.
+    /// Issues the next certificate of a node.
     ///
     /// # Errors
-    /// What is wrong with the request; that the node is gone, or its present certificate is not good for this (any more).
+    /// If the request is invalid, the node was deleted, or its present certificate may not be renewed.
     pub async fn renew(
         &self,
         node: Uuid,
         identity: &Identity,
         from: SocketAddr,
         request: RenewRequest,
-    ) -> Result<RenewAnswer, ApiError> {
+    ) -> Result<RenewResponse, ApiError> {
         let request = self.check_request(&request.csr, Some(node))?;
-        let in_grace = identity.expired_at(self.clock.unix_seconds());
-        let caller = caller(format!("node/{node}"), from, if in_grace { "renewed after expiry" } else { "renewed" });
+        let in_grace = identity.is_expired_at(self.clock.unix_seconds());
+        let caller = new_caller(format!("node/{node}"), from, if in_grace { "renewed after expiry" } else { "renewed" });
         let decide = |context: &Context<'_>| self.decide_renewal(context, node, identity, &request);
-        let (Renewed { chain, record }, written) = self.write(&caller, decide).await?;
-        self.identities.put(node, &record, written);
+        let (RenewalResult { chain, record }, revision) = self.commit(&caller, decide).await?;
+        self.identities.put(node, &record, revision);
         self.counters.renewals.inc();
         if in_grace {
             let model = self.registry.cache().model();
             let name = model.node_name(node);
             log::warn!(node:% = node, name, peer:% = from.ip(); "certificate renewed after it had expired");
         }
-        Ok(RenewAnswer { chain })
+        Ok(RenewResponse { chain })
     }
 
+    /// Decides a renewal: checks that the certificate may be renewed, and adds the next one to the node's record.
     fn decide_renewal(
         &self,
         context: &Context<'_>,
         node: Uuid,
         identity: &Identity,
-        request: &Request,
-    ) -> Result<(Decision, Renewed), Undecided> {
-        let gone = || ApiError::from(ErrorType::AuthRevoked);
-        let (record, written) = context.record::<AgentRecord>(&agent_key(node))?.ok_or_else(gone)?;
-        // Judged before, in memory; but of two renewals at once only one still finds its certificate the newest.
-        may_renew(&record, identity, &request.spki_sha256, context.now.0 / 1000).map_err(ApiError::from)?;
-        if record.showable(context.now.0 / 1000) >= MOST_CERTIFICATES {
-            return Err(too_many().into());
+        request: &CertificateRequest,
+    ) -> Result<(Decision, RenewalResult), DecisionError> {
+        let revoked = || ApiError::from(ErrorType::AuthRevoked);
+        let (record, revision) = context.record::<AgentRecord>(&agent_key(node))?.ok_or_else(revoked)?;
+        // The certificate was already checked against the cache. But of two renewals at once, only one finds its
+        // certificate the newest.
+        check_renewal(&record, identity, &request.spki_sha256, context.now.0 / 1000).map_err(ApiError::from)?;
+        if record.usable_count(context.now.0 / 1000) >= MAX_CERTIFICATES {
+            return Err(rate_limit_error().into());
         }
-        let mut work = Work::on(context);
-        let (before, mut record) = (record.clone(), record.without_over(context.forgets_until()));
-        let key = Hex(request.spki_sha256);
-        keys::follow(context, work.draft(), node, Some(&before), &record.certificates, &key)?;
+        let mut work = PendingWrite::new(context);
+        let (before, mut record) = (record.clone(), record.without_expired(context.prune_before()));
+        let key = HexBytes(request.spki_sha256);
+        keys::update_keys(context, work.draft(), node, Some(&before), &record.certificates, &key)?;
         let (chain, certificate) = self.issue(node, request, context.now)?;
         record.certificates.push(certificate);
         let at = agent_key(node);
-        work.draft().require(Precondition::unchanged(at.clone(), written));
-        work.draft().entry(Op::Put { key: at.into(), value: codec::encode(&record) });
-        Ok((work.finish(Answer::empty(200))?, Renewed { chain, record }))
+        work.draft().add_precondition(Precondition::unchanged(at.clone(), revision));
+        work.draft().add_op(Op::Put { key: at.into(), value: codec::encode(&record) });
+        Ok((work.finish(StoredAnswer::empty(200))?, RenewalResult { chain, record }))
     }
 }
 
-/// A host that renews without end, or somebody with its key.
-pub(super) fn too_many() -> ApiError {
-    let message = format!("the node has {MOST_CERTIFICATES} certificates that are not over, and is given no more");
+/// Builds the error for too many certificates. Either the host renews without need, or another host has its key.
+pub(super) fn rate_limit_error() -> ApiError {
+    let message = format!("the node has {MAX_CERTIFICATES} certificates that can still be used, and cannot get more");
     ApiError::new(ErrorType::CertificateTooMany, message)
-        .detail("it renews without need; look for a second holder of its key; then delete the node, which ends them all, and let its host join again")
+        .detail("it renews too often: check whether another host has its key; then delete the node, which revokes all of its certificates, and let its host join again")
 }
 
-/// Whether the holder of this certificate may have the next one for this key, by what is recorded of its node. Past its end it may
-/// where nothing newer was made, or what was made is for the same key: then its answer was lost, and who has that key is the host
-/// that asked for it.
-fn may_renew(record: &AgentRecord, identity: &Identity, key: &[u8; 32], now_s: u64) -> Result<(), ErrorType> {
-    let is_shown = |certificate: &CertificateRecord| certificate.serial.0[..] == *identity.serial;
-    if record.retired || record.certificates.iter().any(|certificate| is_shown(certificate) && certificate.revoked) {
+/// Checks, by the record of the node, that the holder of a certificate may get the next one for this key. An expired
+/// certificate may be renewed if there is no newer one, or if all newer ones are for the same key. In the latter case
+/// the response was lost, and the holder of the key is the host that sent the request.
+fn check_renewal(record: &AgentRecord, identity: &Identity, key: &[u8; 32], now_s: u64) -> Result<(), ErrorType> {
+    let is_presented = |certificate: &CertificateRecord| certificate.serial.0[..] == *identity.serial;
+    if record.retired || record.certificates.iter().any(|certificate| is_presented(certificate) && certificate.revoked) {
         return Err(ErrorType::AuthRevoked);
     }
-    if !identity.expired_at(now_s) {
+    if !identity.is_expired_at(now_s) {
         return Ok(());
     }
-    let shown = record.certificates.iter().position(is_shown).ok_or(ErrorType::CertificateSuperseded)?;
-    let is_lost = |later: &CertificateRecord| !later.revoked && later.spki_sha256.0 == *key;
-    if record.certificates[shown + 1..].iter().all(is_lost) { Ok(()) } else { Err(ErrorType::CertificateSuperseded) }
+    let index = record.certificates.iter().position(is_presented).ok_or(ErrorType::CertificateSuperseded)?;
+    let is_same = |later: &CertificateRecord| !later.revoked && later.spki_sha256.0 == *key;
+    if record.certificates[index + 1..].iter().all(is_same) { Ok(()) } else { Err(ErrorType::CertificateSuperseded) }
 }
 
 #[cfg(test)]
 mod tests {
     use stemma_core::object::Timestamp;
-    use stemma_wire::tls::Class;
+    use stemma_wire::tls::IdentityClass;
 
     use super::*;
 
-    /// Two certificates, the older of them with serial 1, both until second 1000.
+    /// A record with two certificates that expire at second 1000. The older one has serial 1.
     fn record() -> AgentRecord {
         let certificate = |serial| CertificateRecord {
-            serial: Hex([serial; 16]),
-            spki_sha256: Hex([serial; 32]),
+            serial: HexBytes([serial; 16]),
+            spki_sha256: HexBytes([serial; 32]),
             issued_at: Timestamp(0),
             not_after_s: 1000,
             revoked: false,
         };
         AgentRecord {
-            seal_key: Hex([9; 32]),
+            seal_key: HexBytes([9; 32]),
             joined_at: Timestamp(0),
             token: "t".into(),
             certificates: vec![certificate(1), certificate(2)],
@@ -128,16 +130,16 @@ mod tests {
     }
 
     #[test]
-    fn f33_past_its_end_only_the_newest_certificate_renews() {
+    fn f33_expired_certificate_renews_when_newest() {
         let mut revoked = record();
         revoked.certificates[1].revoked = true;
         let retired = AgentRecord { retired: true, ..record() };
         let superseded = Err(ErrorType::CertificateSuperseded);
         let dead = Err(ErrorType::AuthRevoked);
         let mut lost_twice = record();
-        lost_twice.certificates.push(CertificateRecord { serial: Hex([4; 16]), ..lost_twice.certificates[1].clone() });
+        lost_twice.certificates.push(CertificateRecord { serial: HexBytes([4; 16]), ..lost_twice.certificates[1].clone() });
         let mut renewed = lost_twice.clone();
-        renewed.certificates.push(CertificateRecord { spki_sha256: Hex([5; 32]), ..record().certificates[1].clone() });
+        renewed.certificates.push(CertificateRecord { spki_sha256: HexBytes([5; 32]), ..record().certificates[1].clone() });
         for (what, record, serial, key, now_s, expected) in [
             ("the newest", record(), 2, 9, 10, Ok(())),
             ("an older one", record(), 1, 9, 10, Ok(())),
@@ -156,13 +158,13 @@ mod tests {
         ] {
             let identity = Identity {
                 fleet: "example.com".parse().unwrap(),
-                class: Class::Node(Uuid::from_u128(7)),
+                class: IdentityClass::Node(Uuid::from_u128(7)),
                 serial: Box::new([serial; 16]),
                 spki_sha256: [serial; 32],
                 not_after: 1000,
-                expired: false,
+                is_expired: false,
             };
-            assert_eq!(may_renew(&record, &identity, &[key; 32], now_s), expected, "{what}");
+            assert_eq!(check_renewal(&record, &identity, &[key; 32], now_s), expected, "{what}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the configuration says of an extension: `[[extension]]` with a name and one way to reach it.
+//! Configuration of an extension: a table `[[extension]]` with a name and one address.
 
 use std::fmt;
 use std::io;
@@ -12,48 +12,48 @@ use rustls::{ClientConfig, RootCertStore};
 use serde::Deserialize;
 use stemma_core::name::Name;
 use stemma_wire::client::Target;
-use stemma_wire::net::Connect;
+use stemma_wire::net::Connector;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// Where the sockets of `stemma-extension@NAME.socket` stand.
-const SOCKETS: &str = "/run/stemma-extensions";
-/// How long an answer may take, unless said, and at the most: less than who writes waits.
-const TIMEOUT_S: u64 = 5;
-const LONGEST_TIMEOUT_S: u64 = 10;
+/// The directory of the sockets of `stemma-extension@NAME.socket`.
+const SOCKET_DIRECTORY: &str = "/run/stemma-extensions";
+/// Default and maximum time for an answer, in seconds. Both are shorter than a client waits for its write.
+const DEFAULT_TIMEOUT_S: u64 = 5;
+const MAX_TIMEOUT_S: u64 = 10;
 
-/// An extension, as it is reached.
+/// A configured extension.
 #[derive(Clone, Debug)]
-pub struct Declared {
-    /// The name by which releases use it.
+pub struct ExtensionConfig {
+    /// The name that releases use.
     pub name: String,
-    /// How it is reached.
-    pub via: Via,
-    /// How long an answer may take.
+    /// The address of the extension.
+    pub address: ExtensionAddress,
+    /// Maximum time for an answer.
     pub timeout: Duration,
 }
 
-/// How an extension is reached.
+/// The address of an extension.
 #[derive(Clone, Debug)]
-pub enum Via {
-    /// At a socket of the file system.
+pub enum ExtensionAddress {
+    /// A Unix socket.
     Socket(PathBuf),
-    /// At a URL.
+    /// A URL.
     Hook {
         /// Host and port.
         target: Target,
-        /// The path there.
+        /// The path of the URL.
         path: String,
-        /// What a server must show, where TLS is spoken.
+        /// The authorities that the server is verified with, if the URL is https.
         tls: Option<Arc<ClientConfig>>,
     },
 }
 
-/// The table, as it is written.
+/// The table as written in the file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct WrittenExtension {
+pub struct ExtensionTable {
     name: String,
     unix: Option<PathBuf>,
     #[serde(default)]
@@ -63,7 +63,7 @@ pub struct WrittenExtension {
     timeout_seconds: Option<u64>,
 }
 
-/// A table that declares no extension.
+/// An error in an extension table.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("extension {name:?}: {why}")]
 pub struct BadExtension {
@@ -71,15 +71,15 @@ pub struct BadExtension {
     why: String,
 }
 
-impl PartialEq for Declared {
+impl PartialEq for ExtensionConfig {
     fn eq(&self, other: &Self) -> bool {
-        (&self.name, self.timeout, self.via.to_string()) == (&other.name, other.timeout, other.via.to_string())
+        (&self.name, self.timeout, self.address.to_string()) == (&other.name, other.timeout, other.address.to_string())
     }
 }
 
-impl Eq for Declared {}
+impl Eq for ExtensionConfig {}
 
-impl fmt::Display for Via {
+impl fmt::Display for ExtensionAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Socket(path) => write!(f, "unix:{}", path.display()),
@@ -88,40 +88,42 @@ impl fmt::Display for Via {
     }
 }
 
-impl WrittenExtension {
-    /// Reads the tables; each name stands once.
+impl ExtensionTable {
+    /// Converts the tables of the configuration file. Fails if one is invalid or if two have one name.
     ///
     /// # Errors
     /// [`BadExtension`].
-    pub fn read(all: Vec<Self>) -> Result<Vec<Declared>, BadExtension> {
-        let mut declared: Vec<Declared> = Vec::with_capacity(all.len());
-        for written in all {
-            let refused = |why: &str| BadExtension { name: written.name.clone(), why: why.to_owned() };
-            if declared.iter().any(|one| one.name == written.name) {
-                return Err(refused("it is declared twice"));
+    pub fn read(tables: Vec<Self>) -> Result<Vec<ExtensionConfig>, BadExtension> {
+        let mut declared: Vec<ExtensionConfig> = Vec::with_capacity(tables.len());
+        for table in tables {
+            let invalid = |why: &str| BadExtension { name: table.name.clone(), why: why.to_owned() };
+            if declared.iter().any(|extension| extension.name == table.name) {
+                return Err(invalid("it is declared twice"));
             }
-            Name::new(&written.name).map_err(|error| refused(&error.to_string()))?;
-            let timeout = written.timeout_seconds.unwrap_or(TIMEOUT_S);
-            if !(1..=LONGEST_TIMEOUT_S).contains(&timeout) {
-                return Err(refused(&format!("timeout_seconds is from 1 to {LONGEST_TIMEOUT_S}")));
+            Name::new(&table.name).map_err(|error| invalid(&error.to_string()))?;
+            let timeout = table.timeout_seconds.unwrap_or(DEFAULT_TIMEOUT_S);
+            if !(1..=MAX_TIMEOUT_S).contains(&timeout) {
+                return Err(invalid(&format!("timeout_seconds is from 1 to {MAX_TIMEOUT_S}")));
             }
-            let via = written.via().map_err(|why| refused(&why))?;
-            declared.push(Declared { name: written.name, via, timeout: Duration::from_secs(timeout) });
+            let address = table.address().map_err(|why| invalid(&why))?;
+            declared.push(ExtensionConfig { name: table.name, address, timeout: Duration::from_secs(timeout) });
         }
         Ok(declared)
     }
 
-    fn via(&self) -> Result<Via, String> {
+    /// Returns the address of the extension. Exactly one of `unix`, `unit` and `url` must be set.
+    fn address(&self) -> Result<ExtensionAddress, String> {
         match (&self.unix, self.unit, &self.url) {
-            (Some(path), false, None) if path.is_absolute() => Ok(Via::Socket(path.clone())),
-            (Some(_), false, None) => Err("unix is the whole path of a socket, from / on".to_owned()),
-            (None, true, None) => Ok(Via::Socket(PathBuf::from(format!("{SOCKETS}/{}.sock", self.name)))),
+            (Some(path), false, None) if path.is_absolute() => Ok(ExtensionAddress::Socket(path.clone())),
+            (Some(_), false, None) => Err("unix must be the absolute path of a socket".to_owned()),
+            (None, true, None) => Ok(ExtensionAddress::Socket(PathBuf::from(format!("{SOCKET_DIRECTORY}/{}.sock", self.name)))),
             (None, false, Some(url)) => self.hook(url),
             _ => Err("it has one of unix, unit and url: unix = PATH, unit = true, or url = \"https://…\"".to_owned()),
         }
     }
 
-    fn hook(&self, url: &str) -> Result<Via, String> {
+    /// Parses the URL of an HTTP hook, and loads the certificates of its authorities if the URL is https.
+    fn hook(&self, url: &str) -> Result<ExtensionAddress, String> {
         if url.starts_with("unix:") {
             return Err("url is https://HOST[:PORT][/PATH]; a socket is given as unix = PATH".to_owned());
         }
@@ -130,39 +132,43 @@ impl WrittenExtension {
         let path = if path.is_empty() { "/" } else { path };
         let target: Target = authority.parse().map_err(|error| format!("url: {error}"))?;
         if path.parse::<hyper::Uri>().is_err() {
-            return Err(format!("url: {path:?} is no path"));
+            return Err(format!("url: {path:?} is not a path"));
         }
-        let tls = match (target.tls, &self.ca) {
-            (true, Some(ca)) => Some(trusting(ca)?),
-            (true, None) => return Err("a url with https wants ca = PATH: whose certificates are trusted".to_owned()),
+        let tls = match (target.is_tls, &self.ca) {
+            (true, Some(ca)) => Some(tls_config(ca)?),
+            (true, None) => {
+                return Err("a url with https needs ca = PATH, the certificates of the trusted authorities".to_owned());
+            }
             (false, Some(_)) => return Err("ca is for a url with https".to_owned()),
             (false, None) => None,
         };
-        Ok(Via::Hook { target, path: path.to_owned(), tls })
+        Ok(ExtensionAddress::Hook { target, path: path.to_owned(), tls })
     }
 }
 
-fn trusting(ca: &std::path::Path) -> Result<Arc<ClientConfig>, String> {
-    let said = |error: &dyn fmt::Display| format!("ca {}: {error}", ca.display());
+/// Returns a TLS configuration that trusts the certificates in the file `ca` and no others.
+fn tls_config(ca: &std::path::Path) -> Result<Arc<ClientConfig>, String> {
+    let error_text = |error: &dyn fmt::Display| format!("ca {}: {error}", ca.display());
     let mut roots = RootCertStore::empty();
-    let certificates = CertificateDer::pem_file_iter(ca).map_err(|error| said(&error))?;
+    let certificates = CertificateDer::pem_file_iter(ca).map_err(|error| error_text(&error))?;
     for certificate in certificates {
-        roots.add(certificate.map_err(|error| said(&error))?).map_err(|error| said(&error))?;
+        roots.add(certificate.map_err(|error| error_text(&error))?).map_err(|error| error_text(&error))?;
     }
     if roots.is_empty() {
-        return Err(said(&"there is no certificate in it"));
+        return Err(error_text(&"there is no certificate in it"));
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])
-        .map_err(|error| said(&error))?;
+        .map_err(|error| error_text(&error))?;
     Ok(Arc::new(builder.with_root_certificates(roots).with_no_client_auth()))
 }
 
-/// TLS as others speak it: by names and authorities, and none of a fleet's own identities.
-pub(super) struct Tls(pub(super) Arc<ClientConfig>);
+/// Connects with TLS to a server that is verified by its host name and a configured authority, not by an identity of
+/// the fleet.
+pub(super) struct PublicTls(pub(super) Arc<ClientConfig>);
 
-impl Connect for Tls {
+impl Connector for PublicTls {
     type Stream = TlsStream<TcpStream>;
 
     async fn connect(&self, host: &str, port: u16) -> io::Result<Self::Stream> {
@@ -176,27 +182,27 @@ impl Connect for Tls {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Vec<Declared>, String> {
+    fn read(text: &str) -> Result<Vec<ExtensionConfig>, String> {
         #[derive(Deserialize)]
-        struct File {
-            extension: Vec<WrittenExtension>,
+        struct ExtensionsFile {
+            extension: Vec<ExtensionTable>,
         }
-        let file: File = toml::from_str(text).map_err(|error| error.to_string())?;
-        WrittenExtension::read(file.extension).map_err(|error| error.to_string())
+        let file: ExtensionsFile = toml::from_str(text).map_err(|error| error.to_string())?;
+        ExtensionTable::read(file.extension).map_err(|error| error.to_string())
     }
 
     #[test]
-    fn an_extension_is_reached_in_one_way() {
+    fn extension_table_requires_one_address() {
         for (file, expected) in [
             ("unix = '/run/x.sock'", Ok("unix:/run/x.sock")),
             ("unit = true", Ok("unix:/run/stemma-extensions/p.sock")),
             ("url = 'http://127.0.0.1:8080/tags?x=1'", Ok("http://127.0.0.1:8080/tags?x=1")),
             ("url = 'http://localhost'", Ok("http://localhost:80/")),
-            ("unix = 'x.sock'", Err("unix is the whole path")),
+            ("unix = 'x.sock'", Err("unix must be the absolute path")),
             ("unit = true\nunix = '/x'", Err("it has one of unix, unit and url")),
             ("", Err("it has one of unix, unit and url")),
             ("url = 'http://192.0.2.1/'", Err("plain HTTP to another machine")),
-            ("url = 'https://hooks.example/'", Err("wants ca = PATH")),
+            ("url = 'https://hooks.example/'", Err("needs ca = PATH")),
             ("url = 'unix:/x'", Err("a socket is given as unix = PATH")),
             ("unit = true\ntimeout_seconds = 11", Err("from 1 to 10")),
             ("unit = true\ntimeout_seconds = 0", Err("from 1 to 10")),
@@ -204,7 +210,7 @@ mod tests {
         ] {
             let read = read(&format!("[[extension]]\nname = 'p'\n{file}"));
             match (read, expected) {
-                (Ok(declared), Ok(via)) => assert_eq!(declared[0].via.to_string(), via),
+                (Ok(declared), Ok(via)) => assert_eq!(declared[0].address.to_string(), via),
                 (Err(refusal), Err(why)) => assert!(refusal.contains(why), "{file}: {refusal}"),
                 (read, expected) => panic!("{file}: {read:?}, expected {expected:?}"),
             }

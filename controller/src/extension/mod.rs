@@ -1,7 +1,7 @@
-//! Extensions as the configuration declares them: each a program at a socket of this machine, or an HTTP hook, that is asked over HTTP/1.1.
+//! The configured extensions. Each is a program at a local socket, or an HTTP hook. Both answer over HTTP/1.1.
 //!
-//! A question is asked where a write waits without a turn, and each extension has places of its own: a slow one keeps those waiting
-//! who ask it, and nobody else.
+//! A write does not block other writes while it waits for an extension, and each extension has its own queue. So a slow
+//! extension delays only the writes that ask it.
 
 mod config;
 
@@ -12,40 +12,40 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::Request;
 use hyper::header::{ACCEPT, CONTENT_TYPE};
-use stemma_core::extension::Question;
+use stemma_core::extension::ExtensionQuestion;
 use stemma_wire::client::{Client, ClientLimits, Target};
 use stemma_wire::error::{ApiError, ErrorType};
-use stemma_wire::log::chain;
+use stemma_wire::log::error_chain;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::registry::Ask;
+use crate::registry::ExtensionClient;
 use crate::store::BoxFuture;
 
-pub use config::{BadExtension, Declared, Via, WrittenExtension};
+pub use config::{BadExtension, ExtensionAddress, ExtensionConfig, ExtensionTable};
 
-/// How many questions an extension is asked at once.
-const MOST_ASKED: usize = 8;
-/// How many more wait for that.
-const MOST_WAITING: usize = 24;
-/// How much of a refusal is shown, in characters.
-const SHOWN: usize = 200;
+/// Maximum number of concurrent questions to one extension.
+const MAX_CONCURRENT: usize = 8;
+/// Maximum number of questions that wait until one of the concurrent questions to an extension is answered.
+const MAX_WAITING: usize = 24;
+/// Length of the shown part of an error answer, in characters.
+const MAX_SHOWN_CHARS: usize = 200;
 
-/// The extensions of a controller.
+/// The extensions of a controller, by name.
 #[derive(Default)]
 pub struct Extensions(BTreeMap<String, Extension>);
 
 struct Extension {
-    declared: Declared,
-    asked: Semaphore,
-    admitted: Semaphore,
+    config: ExtensionConfig,
+    running: Semaphore,
+    queue: Semaphore,
 }
 
-/// Why an extension gave no answer.
+/// The reason why an extension gave no answer.
 #[derive(Debug, thiserror::Error)]
 enum Unanswered {
     #[error("it did not answer within {0:?}")]
-    Slow(Duration),
+    Timeout(Duration),
     #[error("{0}")]
     Client(String),
     #[error("it answered with status {status}: {text}")]
@@ -53,41 +53,40 @@ enum Unanswered {
 }
 
 impl Extensions {
-    /// Those that are declared.
-    pub fn new(declared: Vec<Declared>) -> Self {
-        let of = |declared: Declared| {
+    /// Creates the extensions of a configuration.
+    pub fn new(declared: Vec<ExtensionConfig>) -> Self {
+        let build = |declared: ExtensionConfig| {
             let extension = Extension {
-                asked: Semaphore::new(MOST_ASKED),
-                admitted: Semaphore::new(MOST_ASKED + MOST_WAITING),
-                declared,
+                running: Semaphore::new(MAX_CONCURRENT),
+                queue: Semaphore::new(MAX_CONCURRENT + MAX_WAITING),
+                config: declared,
             };
-            (extension.declared.name.clone(), extension)
+            (extension.config.name.clone(), extension)
         };
-        Self(declared.into_iter().map(of).collect())
+        Self(declared.into_iter().map(build).collect())
     }
 }
 
-impl Ask for Extensions {
-    fn declares(&self, name: &str) -> bool {
+impl ExtensionClient for Extensions {
+    fn is_declared(&self, name: &str) -> bool {
         self.0.contains_key(name)
     }
 
-    fn ask<'a>(&'a self, question: &'a Question) -> BoxFuture<'a, Result<Bytes, ApiError>> {
+    /// Asks an extension a question. Refuses at once if too many questions to it wait, and fails after its timeout.
+    fn ask<'a>(&'a self, question: &'a ExtensionQuestion) -> BoxFuture<'a, Result<Bytes, ApiError>> {
         Box::pin(async move {
             let Some(extension) = self.0.get(&question.extension) else {
                 return Err(crate::registry::undeclared(&question.extension));
             };
-            let Ok(_admitted) = extension.admitted.try_acquire() else {
-                let message = format!(
-                    "too many writes wait for extension {}; nothing was written, try again",
-                    extension.declared.name
-                );
+            let Ok(_permit) = extension.queue.try_acquire() else {
+                let message =
+                    format!("too many writes wait for extension {}; nothing was written, try again", extension.config.name);
                 return Err(ApiError::new(ErrorType::ServerBusy, message));
             };
-            let within = extension.declared.timeout;
-            let answered = timeout(within, extension.call(question)).await;
-            answered.unwrap_or(Err(Unanswered::Slow(within))).map_err(|why| {
-                let via = &extension.declared.via;
+            let limit = extension.config.timeout;
+            let answer = timeout(limit, extension.call(question)).await;
+            answer.unwrap_or(Err(Unanswered::Timeout(limit))).map_err(|why| {
+                let via = &extension.config.address;
                 crate::registry::failed(question, &format!("{why} ({via})"))
             })
         })
@@ -95,11 +94,18 @@ impl Ask for Extensions {
 }
 
 impl Extension {
-    async fn call(&self, question: &Question) -> Result<Bytes, Unanswered> {
-        let _place = self.asked.acquire().await.expect("the semaphore is never closed");
-        // Whoever waits for all of it gives up first.
-        let each = self.declared.timeout * 2;
-        let limits = ClientLimits { connect: each, answer: each, body: each, body_bytes: question.largest_answer() };
+    /// Sends a question to the extension over a new connection, and returns the body of its answer. Waits while too
+    /// many other questions are being answered.
+    async fn call(&self, question: &ExtensionQuestion) -> Result<Bytes, Unanswered> {
+        let _permit = self.running.acquire().await.expect("the semaphore is never closed");
+        // The caller ends the whole call after `timeout`, so these limits of its steps never apply first.
+        let limit = self.config.timeout * 2;
+        let limits = ClientLimits {
+            connect_timeout: limit,
+            response_timeout: limit,
+            body_timeout: limit,
+            max_body_bytes: question.max_answer_bytes(),
+        };
         let request = |path: &str| {
             Request::post(path)
                 .header(CONTENT_TYPE, "application/json")
@@ -107,24 +113,24 @@ impl Extension {
                 .body(Bytes::copy_from_slice(&question.body))
                 .expect("a path that was checked, and headers of our own")
         };
-        // One connection for each question: a program that systemd starts for a connection ends with it.
-        let answer = match &self.declared.via {
-            Via::Socket(path) => {
-                let target = Target { tls: false, host: "localhost".to_owned(), port: 0, socket: Some(path.clone()) };
+        // Each question has its own connection: a program that systemd starts for a connection exits with it.
+        let answer = match &self.config.address {
+            ExtensionAddress::Socket(path) => {
+                let target = Target { is_tls: false, host: "localhost".to_owned(), port: 0, socket: Some(path.clone()) };
                 Client::new(target, None, limits).send(request("/")).await
             }
-            Via::Hook { target, path, tls: None } => {
+            ExtensionAddress::Hook { target, path, tls: None } => {
                 Client::new(target.clone(), None, limits).send(request(path)).await
             }
-            Via::Hook { target, path, tls: Some(tls) } => {
-                let plain = Target { tls: false, ..target.clone() };
-                Client::over(config::Tls(Arc::clone(tls)), plain, None, limits).send(request(path)).await
+            ExtensionAddress::Hook { target, path, tls: Some(tls) } => {
+                let plain = Target { is_tls: false, ..target.clone() };
+                Client::with_connector(config::PublicTls(Arc::clone(tls)), plain, None, limits).send(request(path)).await
             }
         };
-        let answer = answer.map_err(|error| Unanswered::Client(chain(&error)))?;
+        let answer = answer.map_err(|error| Unanswered::Client(error_chain(&error)))?;
         if answer.status() != 200 {
             let text =
-                String::from_utf8_lossy(answer.body()).chars().take(SHOWN).flat_map(char::escape_debug).collect();
+                String::from_utf8_lossy(answer.body()).chars().take(MAX_SHOWN_CHARS).flat_map(char::escape_debug).collect();
             return Err(Unanswered::Status { status: answer.status().as_u16(), text });
         }
         Ok(answer.into_body())

@@ -1,9 +1,9 @@
-//! Making a fleet: its store, its authority, and the first admin's certificate, in one data directory.
+//! Creates a fleet in a data directory: its store, its certificate authority, and the first admin's certificate.
 //!
-//! `init` alone creates. `run` opens and never makes, so that a mount that is missing or a path that is mistyped is an error and
-//! not an empty fleet that orders every host to forget what it is.
+//! Only `init` creates a fleet. `run` only opens one. So a missing mount or a mistyped path is an error, not an empty
+//! fleet that makes every host drop its state.
 
-pub mod first;
+pub mod first_admin;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,150 +14,152 @@ use ring::error::Unspecified;
 use serde::Serialize;
 use stemma_core::digest::Hex;
 use stemma_wire::clock::FixedClock;
-use stemma_wire::tls::Fleet;
+use stemma_wire::tls::FleetName;
 
-use crate::ca::files::{self, FileError, Holds};
-use crate::ca::{self, Authority, BadServerName, CaError, FIRST_ADMIN, ServerName, random};
+use crate::ca::files::{self, FileError, FileSensitivity};
+use crate::ca::{self, Authority, BadServerName, CaError, FIRST_ADMIN, ServerName, random_bytes};
 use crate::records::fleet::FleetRecord;
 use crate::store::{CreateOptions, Epoch, OpenError, RedbOptions, RedbStore, Revision, Store};
 
-/// Where operators are served by default, dialled from the same machine.
+/// The URL for operators on the same machine, with the default port.
 const DEFAULT_URL: &str = "https://127.0.0.1:9443";
 
-/// Where things stand in a data directory.
+/// The paths in a data directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     directory: PathBuf,
 }
 
 impl Layout {
-    /// The layout of a data directory.
+    /// Creates the layout of a data directory.
     pub fn new(directory: &Path) -> Self {
         Self { directory: directory.to_owned() }
     }
 
-    /// The directory itself.
+    /// Returns the path of the data directory.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// The store.
+    /// Returns the path of the store.
     pub fn store(&self) -> PathBuf {
         self.directory.join("store.redb")
     }
 
-    /// Keys and certificates of root and issuers.
+    /// Returns the directory of the keys and certificates of the root and the issuers.
     pub fn trust(&self) -> PathBuf {
         self.directory.join("trust")
     }
 
-    /// The fleet root for those who dial this controller: what clients are given.
+    /// Returns the path of the root certificate that clients of this controller need.
     pub fn root(&self) -> PathBuf {
         self.directory.join("ca.pem")
     }
 
-    /// The first admin's certificate, key and context.
+    /// Returns the directory of the first admin's certificate, key and context.
     pub fn admin(&self) -> PathBuf {
         self.directory.join("admin")
     }
 
-    /// The first admin's certificate.
+    /// Returns the path of the first admin's certificate.
     pub fn admin_certificate(&self) -> PathBuf {
         self.admin().join("admin.pem")
     }
 
-    /// The socket on which root is served.
+    /// Returns the path of the socket for root.
     pub fn socket(&self) -> PathBuf {
         self.directory.join("admin.sock")
     }
 
-    /// The admin's context file for the command line.
+    /// Returns the path of the admin's context file for the command line.
     pub fn context(&self) -> PathBuf {
         self.admin().join("context.toml")
     }
 
-    /// Bodies of blobs, by hash.
+    /// Returns the directory of the contents of blobs, by hash.
     pub fn blobs(&self) -> PathBuf {
         self.directory.join("blobs")
     }
 
-    /// A file of an authority, where one stands here.
+    /// Returns one of the key or certificate files of a fleet's authority, or `None` if the directory has none.
     ///
     /// # Errors
-    /// [`FileError`] where that cannot be seen.
+    /// [`FileError`] if the directories cannot be read.
     pub fn authority(&self) -> Result<Option<PathBuf>, FileError> {
-        let (trust, admin) = (files::listed(&self.trust())?, files::listed(&self.admin())?);
+        let (trust, admin) = (files::list_directory(&self.trust())?, files::list_directory(&self.admin())?);
         Ok(trust.into_iter().chain(admin).next())
     }
 
-    /// Refuses a fleet of whose files one is open to others: keys and the store to be read, anything to be written, a directory to
-    /// have its files replaced (S71). What is not there is for those to tell who need it: the root's key may be kept elsewhere.
+    /// Checks that others cannot read keys or the store, write any file, or replace files in a directory (S71). A
+    /// missing file is not an error here: the code that needs the file reports it, and the root's key may be stored
+    /// elsewhere.
     ///
     /// # Errors
-    /// [`FileError`], with the command that mends it.
+    /// [`FileError`], with the command that corrects the access.
     pub fn check(&self) -> Result<(), FileError> {
         for directory in [self.trust(), self.admin(), self.blobs()] {
             if directory.exists() {
                 files::check_directory(&directory)?;
             }
         }
-        check_file(&self.store(), Holds::Secret)?;
-        check_file(&self.root(), Holds::Settings)?;
+        check_file(&self.store(), FileSensitivity::Secret)?;
+        check_file(&self.root(), FileSensitivity::Settings)?;
         for directory in [self.trust(), self.admin()] {
-            for path in files::listed(&directory)? {
+            for path in files::list_directory(&directory)? {
                 let is_key = path.extension().is_some_and(|extension| extension == "key");
-                check_file(&path, if is_key { Holds::Secret } else { Holds::Settings })?;
+                check_file(&path, if is_key { FileSensitivity::Secret } else { FileSensitivity::Settings })?;
             }
         }
         Ok(())
     }
 }
 
-/// Looks at who else may touch a file, if it is there.
-fn check_file(path: &Path, holds: Holds) -> Result<(), FileError> {
+/// Checks who can access a file, if it exists.
+fn check_file(path: &Path, sensitivity: FileSensitivity) -> Result<(), FileError> {
     if !path.is_file() {
         return Ok(());
     }
-    Ok(stemma_wire::config::check_access(path, holds)?)
+    Ok(stemma_wire::config::check_access(path, sensitivity)?)
 }
 
-/// Why no fleet was made.
+/// Why no fleet was created.
 #[derive(Debug, thiserror::Error)]
 pub enum InitError {
-    /// There is one already.
+    /// The directory contains a fleet.
     #[error(
         "{}: there is a fleet here already ({} is there); it was left as it is: start it with `stemma-controller run --data-dir {}`, or \
          give another --data-dir", directory.display(), found.display(), directory.display()
     )]
     Exists {
-        /// Where.
+        /// The data directory.
         directory: PathBuf,
-        /// By what it is known.
+        /// The path of the store.
         found: PathBuf,
     },
-    /// There is a fleet's authority, and no store beside it. Hosts that pinned its root would never hear of another.
+    /// The directory contains a fleet's authority, but no store. Hosts that pinned the root of this authority would
+    /// never trust another one.
     #[error(
-        "{}: the authority of a fleet stands here ({} is there) and its store is gone; nothing was changed: restore a backup (docs/backup.md) or put back a copy of {} that \
-         was made while the controller was stopped; to give that fleet up, or if an `init` was cut short here, first move {} and {} away",
+        "{}: this directory contains the authority of a fleet ({} exists), but not its store; nothing was changed: restore a backup (docs/backup.md) or put back a copy of {} that \
+         was made while the controller was stopped; to give that fleet up, or if an `init` was interrupted, first move {} and {} away",
         directory.display(), found.display(), directory.display(), Layout::new(directory).trust().display(),
         Layout::new(directory).admin().display()
     )]
     Authority {
-        /// Where.
+        /// The data directory.
         directory: PathBuf,
-        /// By what it is known.
+        /// A file of the authority.
         found: PathBuf,
     },
-    /// A name that no certificate can have.
+    /// A name is not valid in a certificate.
     #[error("--name: {0}")]
     Name(#[from] BadServerName),
-    /// The system gave no random bytes.
-    #[error("the system gave no random bytes")]
+    /// The system returned no random bytes.
+    #[error("the system returned no random bytes")]
     Randomness(Unspecified),
-    /// The authority could not be made.
+    /// The authority could not be created.
     #[error(transparent)]
     Ca(#[from] CaError),
-    /// The store could not be made.
+    /// The store could not be created.
     #[error(transparent)]
     Store(#[from] OpenError),
     /// The first admin could not be stored.
@@ -168,51 +170,52 @@ pub enum InitError {
     File(#[from] FileError),
 }
 
-/// What was made, for the program to say.
+/// The created fleet, for the output of the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Made {
+pub struct InitResult {
     /// The fleet's name.
-    pub fleet: Fleet,
+    pub fleet: FleetName,
     /// SHA-256 of the root's public key, 64 hexadecimal digits: `--ca-hash` of `stemma-agent join`.
     pub ca_hash: String,
     /// The admin's context file.
     pub context: PathBuf,
 }
 
-/// Makes a fleet.
+/// Creates a fleet.
 ///
-/// The store comes last. Keys without one are refused all the same: whose store was lost still has hosts that trust those keys.
+/// The store is created last. A directory with keys but without a store is still refused: that fleet lost its store,
+/// and its hosts trust those keys.
 ///
 /// # Errors
 /// [`InitError`].
-pub fn init(directory: &Path, names: &[String], now_s: u64) -> Result<Made, InitError> {
+pub fn init(directory: &Path, names: &[String], now_s: u64) -> Result<InitResult, InitError> {
     let names: Vec<ServerName> = names.iter().map(|name| name.parse()).collect::<Result<_, _>>()?;
     let layout = Layout::new(directory);
     check_free(&layout)?;
     files::make_directory(layout.directory())?;
-    // A restore or another `init` may have been quicker.
-    let _held = files::hold(layout.directory())?;
+    // A restore or another `init` may have created a fleet since the first check.
+    let _lock = files::lock_directory(layout.directory())?;
     check_free(&layout)?;
     for directory in [layout.trust(), layout.admin(), layout.blobs()] {
         files::make_directory(&directory)?;
     }
-    let fleet: Fleet = format!("stemma-{}", Hex(&random::<4>().map_err(InitError::Randomness)?))
+    let fleet: FleetName = format!("stemma-{}", Hex(&random_bytes::<4>().map_err(InitError::Randomness)?))
         .parse()
         .expect("lower case letters, digits and a hyphen");
     let authority = Authority::create(&layout.trust(), fleet.clone(), now_s)?;
-    files::write(&layout.root(), Holds::Settings, ca::pem(authority.root()).as_bytes())?;
+    files::write(&layout.root(), FileSensitivity::Settings, ca::pem(authority.root()).as_bytes())?;
     write_admin(&layout, &authority, now_s)?;
     let record = FleetRecord {
         fleet: fleet.to_string(),
-        controller: uuid::Builder::from_random_bytes(random().map_err(InitError::Randomness)?).into_uuid(),
+        controller: uuid::Builder::from_random_bytes(random_bytes().map_err(InitError::Randomness)?).into_uuid(),
         names: names.iter().map(ToString::to_string).collect(),
     };
     create_store(&layout, &record, now_s)?;
     let hash = stemma_wire::tls::spki_sha256(authority.root()).expect("the root was just made");
-    Ok(Made { fleet, ca_hash: Hex(&hash).to_string(), context: layout.context() })
+    Ok(InitResult { fleet, ca_hash: Hex(&hash).to_string(), context: layout.context() })
 }
 
-/// Refuses a directory that holds a fleet, or its authority.
+/// Checks that the directory contains neither a fleet nor the authority of one.
 fn check_free(layout: &Layout) -> Result<(), InitError> {
     let directory = layout.directory();
     if fs::symlink_metadata(layout.store()).is_ok() {
@@ -224,36 +227,39 @@ fn check_free(layout: &Layout) -> Result<(), InitError> {
     }
 }
 
+/// Creates the store of a new fleet, with the first admin in it.
 fn create_store(layout: &Layout, record: &FleetRecord, now_s: u64) -> Result<(), InitError> {
     let fleet = Bytes::from(serde_json::to_vec(record).expect("a record of text"));
-    // One of version 4 says no time, as those of later epochs do: nobody was led into the first one.
-    let epoch = uuid::Builder::from_random_bytes(random().map_err(InitError::Randomness)?).into_uuid();
+    // The UUID of a later epoch contains the time at which the fleet was resumed. The first epoch has no such time, so
+    // its UUID is random (version 4).
+    let epoch = uuid::Builder::from_random_bytes(random_bytes().map_err(InitError::Randomness)?).into_uuid();
     let options = CreateOptions { epoch: Epoch::new(*epoch.as_bytes()), base: Revision::ZERO, fleet };
     let store = RedbStore::create(&layout.store(), &options, RedbOptions::default())?;
     let store: Arc<dyn Store> = Arc::new(store);
-    first::store_in(&store, layout, Arc::new(FixedClock(now_s))).map_err(|error| InitError::First(error.message))
+    first_admin::store_in(&store, layout, Arc::new(FixedClock(now_s))).map_err(|error| InitError::First(error.message))
 }
 
+/// Issues the first admin's certificate, and writes it with its key and the context file.
 fn write_admin(layout: &Layout, authority: &Authority, now_s: u64) -> Result<(), InitError> {
     let name = FIRST_ADMIN.parse().expect("a plain word is a principal's name");
     let issued = authority.issue_admin(name, now_s).map_err(CaError::from)?;
     let key = issued.key.as_ref().expect("an admin's key is made with the certificate");
     let chain: String = issued.chain.iter().map(ca::pem).collect();
-    files::write(&layout.admin().join("admin.pem"), Holds::Secret, chain.as_bytes())?;
-    files::write(&layout.admin().join("admin.key"), Holds::Secret, ca::key_pem(key).as_bytes())?;
-    // `run` writes it again with what it binds; until then it says where one listens by default.
+    files::write(&layout.admin().join("admin.pem"), FileSensitivity::Secret, chain.as_bytes())?;
+    files::write(&layout.admin().join("admin.key"), FileSensitivity::Secret, ca::key_pem(key).as_bytes())?;
+    // Until `run` writes the file with its own address, it contains the default address.
     write_context(layout, DEFAULT_URL)?;
     Ok(())
 }
 
-/// Writes the admin's context file: what the command line needs to reach this controller. `init` does not know yet where `run`
-/// will listen, so `run` writes it again when its address is another.
+/// Writes the admin's context file, which the command line needs to reach this controller. `init` does not know on
+/// which address `run` will listen. So `run` writes the file again if the address differs.
 ///
 /// # Errors
 /// [`FileError`].
 pub fn write_context(layout: &Layout, url: &str) -> Result<(), FileError> {
     #[derive(Serialize)]
-    struct Context<'a> {
+    struct ContextFile<'a> {
         url: &'a str,
         ca: PathBuf,
         cert: PathBuf,
@@ -261,7 +267,7 @@ pub fn write_context(layout: &Layout, url: &str) -> Result<(), FileError> {
     }
     let directory = std::path::absolute(layout.directory()).unwrap_or_else(|_| layout.directory().to_owned());
     let absolute = Layout::new(&directory);
-    let context = Context {
+    let context = ContextFile {
         url,
         ca: absolute.root(),
         cert: absolute.admin().join("admin.pem"),
@@ -272,7 +278,7 @@ pub fn write_context(layout: &Layout, url: &str) -> Result<(), FileError> {
     if fs::read(&path).is_ok_and(|present| present == text.as_bytes()) {
         return Ok(());
     }
-    files::write(&path, Holds::Secret, text.as_bytes())
+    files::write(&path, FileSensitivity::Secret, text.as_bytes())
 }
 
 #[cfg(test)]
@@ -284,7 +290,7 @@ mod tests {
     const NOW_S: u64 = 1_800_000_000;
 
     #[test]
-    fn what_is_made_is_closed_to_others_and_is_not_made_twice() {
+    fn init_closes_files_to_others_and_fails_when_fleet_exists() {
         let directory = tempfile::tempdir().unwrap();
         let data = directory.path().join("data");
         let made = init(&data, &["stemma.example".into(), "10.0.0.1".into()], NOW_S).unwrap();
@@ -316,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn w10_06_an_authority_without_its_store_is_left_as_it_is() {
+    fn w10_06_init_fails_when_authority_has_no_store() {
         let directory = tempfile::tempdir().unwrap();
         let data = directory.path().join("data");
         init(&data, &[], NOW_S).unwrap();
@@ -327,9 +333,9 @@ mod tests {
             assert_eq!(
                 init(&data, &[], NOW_S).unwrap_err().to_string(),
                 format!(
-                    "{shown}: the authority of a fleet stands here ({shown}/{found} is there) and its store is gone; nothing was \
+                    "{shown}: this directory contains the authority of a fleet ({shown}/{found} exists), but not its store; nothing was \
                      changed: restore a backup (docs/backup.md) or put back a copy of {shown} that was made while the controller was stopped; to give that fleet up, or if \
-                     an `init` was cut short here, first move {shown}/trust and {shown}/admin away"
+                     an `init` was interrupted, first move {shown}/trust and {shown}/admin away"
                 )
             );
             assert_eq!(fs::read(data.join(found)).unwrap(), before);
@@ -339,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_name_makes_nothing() {
+    fn init_creates_nothing_when_name_is_bad() {
         let directory = tempfile::tempdir().unwrap();
         let data = directory.path().join("data");
         let refused = init(&data, &["a b".into()], NOW_S).unwrap_err().to_string();

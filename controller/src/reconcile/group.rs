@@ -1,4 +1,5 @@
-//! What a group says to its nodes' tasks, encoded once for all of them: most nodes are told just that.
+//! The inputs that a group provides for the tasks of its nodes, encoded once for all of them. Most nodes have no other
+//! inputs.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,70 +11,71 @@ use stemma_core::shared_text::SharedTexts;
 use stemma_wire::message::Hash;
 use stemma_wire::message::desired::InputValue;
 
-use crate::desired::encode::{in_short, texts_of};
-use crate::records::common::{CommonValues, NamedValues, ValuePart};
+use crate::desired::encode::{short_reason, tag_texts};
+use crate::records::common_values::{CommonValues, NamedValues, ValuePart};
 
-/// What groups say to the nodes of one pass. What several of them say is held once.
-pub(super) struct Groups<'a> {
-    sent: HashMap<*const GroupInputs, SentGroup>,
+/// The encoded inputs of the groups of one pass. Values that several groups provide are held once.
+pub(super) struct GroupInputCache<'a> {
+    by_address: HashMap<*const GroupInputs, EncodedGroup>,
     texts: &'a SharedTexts,
     parts: HashMap<Hash, (Bytes, Arc<ValuePart>)>,
 }
 
-/// What one group says to the tasks of a profile, in the form in which it is sent and stored.
+/// The inputs of one group for the tasks of a profile, in the form in which they are sent and stored.
 #[derive(Clone)]
-pub(super) struct SentGroup {
+pub(super) struct EncodedGroup {
     group: Arc<GroupInputs>,
-    /// The values, for records to name.
+    /// The values, to which records refer by name.
     pub(super) common: Arc<NamedValues>,
 }
 
-impl<'a> Groups<'a> {
-    /// None yet. Their texts are held as others hold them.
+impl<'a> GroupInputCache<'a> {
+    /// Creates an empty cache. Equal texts are shared through `texts`.
     pub(super) fn new(texts: &'a SharedTexts) -> Self {
-        Self { sent: HashMap::new(), texts, parts: HashMap::new() }
+        Self { by_address: HashMap::new(), texts, parts: HashMap::new() }
     }
 
-    /// What a group says, encoded when it is first asked for.
-    pub(super) fn of(&mut self, group: &Arc<GroupInputs>) -> SentGroup {
-        // The entry holds the group, so no other one comes to have its address.
-        let at = Arc::as_ptr(group);
-        if let Some(sent) = self.sent.get(&at) {
-            return sent.clone();
+    /// Returns the inputs of a group. They are encoded at the first call.
+    pub(super) fn get_or_encode(&mut self, group: &Arc<GroupInputs>) -> EncodedGroup {
+        // The entry holds the group, so no other group can get its address.
+        let address = Arc::as_ptr(group);
+        if let Some(encoded) = self.by_address.get(&address) {
+            return encoded.clone();
         }
-        let sent = SentGroup { group: Arc::clone(group), common: Arc::new(self.common(group)) };
-        self.sent.insert(at, sent.clone());
-        sent
+        let encoded = EncodedGroup { group: Arc::clone(group), common: Arc::new(self.common_values(group)) };
+        self.by_address.insert(address, encoded.clone());
+        encoded
     }
 
-    fn common(&mut self, group: &GroupInputs) -> NamedValues {
+    /// Encodes the inputs, skipped tasks and tags of a group. Texts and parts that other groups have too are shared.
+    fn common_values(&mut self, group: &GroupInputs) -> NamedValues {
         let (mut values, mut bytes) = (CommonValues::default(), 0);
         for (reference, input) in group.inputs() {
             let mut value = InputValue::from(input);
-            self.texts.share(value.chunks_mut().iter_mut());
+            self.texts.intern_all(value.chunks_mut().iter_mut());
             values.add_input(&mut bytes, reference.to_string(), value);
         }
-        for (task, why) in group.left_out() {
-            let mut why: Arc<str> = in_short(&why.to_string()).into();
-            self.texts.share([&mut why].into_iter());
-            values.add_left_out(&mut bytes, task, why);
+        for (task, reason) in group.skipped_tasks() {
+            let mut reason: Arc<str> = short_reason(&reason.to_string()).into();
+            self.texts.intern_all([&mut reason].into_iter());
+            values.add_left_out(&mut bytes, task, reason);
         }
-        values.add_tags(&mut bytes, texts_of(group.tags()), texts_of(group.primary_tags()));
-        let mut common = values.named();
+        values.add_tags(&mut bytes, tag_texts(group.tags()), tag_texts(group.primary_tags()));
+        let mut common = values.into_named();
         let mut records = common.parts.iter_mut();
-        Arc::make_mut(&mut common.values).share(|name, part| {
+        Arc::make_mut(&mut common.values).intern_parts(|name, part| {
             let Some(record) = records.next() else { return };
-            let known = self.parts.entry(*name).or_insert_with(|| (record.clone(), Arc::clone(part)));
-            (*record, *part) = known.clone();
+            let shared = self.parts.entry(*name).or_insert_with(|| (record.clone(), Arc::clone(part)));
+            (*record, *part) = shared.clone();
         });
         common
     }
 }
 
-impl SentGroup {
-    /// The encoded form of a node's input where it is the group's own.
-    pub(super) fn encoded(&self, reference: &Reference, input: &Input) -> Option<InputValue> {
-        let is_of_group = self.group.input(reference)?.is_same(input);
+impl EncodedGroup {
+    /// Returns the encoded form of a node's input if it is the group's own.
+    pub(super) fn encoded_input(&self, reference: &Reference, input: &Input) -> Option<InputValue> {
+        let is_of_group = self.group.input(reference)?.is_identical(input);
         is_of_group.then(|| self.common.values.input(reference.as_str()).cloned()).flatten()
     }
 }

@@ -1,6 +1,7 @@
 //! The waves of all clusters, kept from pass to pass, and the grants that follow from them.
 //!
-//! What opens a barrier is decided in `stemma_core::rollout`; here it is asked about what a pass touched, and what it says is signed.
+//! `stemma_core::rollout` decides what opens a barrier. This module passes it the changes of a pass, and has the result
+//! signed.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -8,151 +9,154 @@ use std::sync::Arc;
 use stemma_core::fleet::Fleet;
 use stemma_core::object::{ClusterId, NodeId};
 use stemma_core::release::{Profile, ProfileHash};
-use stemma_core::rollout::{Affected, Done, TaskResults, Wave};
+use stemma_core::rollout::{AffectedNodeSet, Completion, TaskResults, Wave};
 use stemma_wire::message::observed::Outcome;
 use stemma_wire::message::{Revision, desired};
 use uuid::Uuid;
 
 use crate::cache::Model;
-use crate::cache::released::was_released;
+use crate::cache::released::is_released;
 use crate::desired::{DesiredTable, encode};
 
-/// What nodes are to have, and what became of their tasks.
+/// The desired states of nodes, and the results of their tasks.
 #[derive(Clone, Copy)]
-pub(crate) struct Results<'a> {
-    /// What nodes are to have.
+pub(crate) struct TaskOutcomes<'a> {
+    /// The table with the desired states of the nodes.
     pub(crate) table: &'a DesiredTable,
-    /// What was released to them, and what became of it.
+    /// What was released to the nodes, with the results.
     pub(crate) model: &'a Model,
 }
 
-impl Results<'_> {
-    /// What became of a task of the task set that a node is to have.
+impl TaskOutcomes<'_> {
+    /// Returns the outcome of a task in the task set that a node must have.
     fn outcome(&self, node: NodeId, task: &str) -> Option<Outcome> {
         let last = &self.model.results.get(&node.0)?.tasks.get(task)?.result;
         self.table.is_task_set(node.0, last.task_set).then_some(last.outcome)
     }
 }
 
-impl TaskResults for Results<'_> {
+impl TaskResults for TaskOutcomes<'_> {
     fn task_set(&self, node: NodeId) -> Option<[u8; 32]> {
         self.table.digests(node.0).map(|(_, task_set)| task_set.0)
     }
 
-    fn done(&self, node: NodeId, task: &str) -> Done {
+    fn completion(&self, node: NodeId, task: &str) -> Completion {
         if self.table.digests(node.0).is_none() {
-            return Done::NotYet;
+            return Completion::Pending;
         }
         let released = self.model.released.get(&node.0);
         if released.is_some_and(|record| !record.runs_task(task)) {
-            Done::LeftOut
+            Completion::Skipped
         } else if self.outcome(node, task).is_some_and(Outcome::is_success) {
-            Done::Succeeded
+            Completion::Succeeded
         } else {
-            Done::NotYet
+            Completion::Pending
         }
     }
 
-    fn is_set_aside(&self, node: NodeId) -> bool {
-        self.table.status().holds_others_up(node.0)
+    fn is_inactive(&self, node: NodeId) -> bool {
+        self.table.status().is_holding_others_up(node.0)
     }
 
     fn has_failed(&self, node: NodeId, task: &str) -> bool {
-        // One that drifted and is left so, or was only checked, does not succeed by itself either.
+        // A task that has drifted and is left so, or was only checked, does not succeed by itself either.
         self.outcome(node, task).is_some_and(|outcome| !outcome.is_success())
     }
 
-    fn keeps_its_set(&self, node: NodeId) -> bool {
-        self.table.status().keeps_its_set(node.0)
+    fn is_withheld(&self, node: NodeId) -> bool {
+        self.table.status().is_withheld(node.0)
     }
 
-    fn was_released(&self, node: NodeId, task: &str) -> bool {
-        was_released(self.model, node.0, task)
+    fn is_released(&self, node: NodeId, task: &str) -> bool {
+        is_released(self.model, node.0, task)
     }
 }
 
-/// What a pass touched.
-pub(super) struct Touched<'a> {
-    /// Nodes that were looked at: resolved or not, or gone.
+/// The changes that a pass handles.
+pub(super) struct PassChanges<'a> {
+    /// Nodes that were reconciled: resolved, not resolvable, or deleted.
     pub(super) nodes: &'a BTreeSet<Uuid>,
-    /// Nodes that hold up those that wait for them and did not before, or the reverse.
-    pub(super) turned: &'a BTreeSet<Uuid>,
+    /// Nodes that have begun or ceased to hold up the nodes that wait for them.
+    pub(super) with_changed_blocking: &'a BTreeSet<Uuid>,
     /// Nodes with new results, each with the tasks.
     pub(super) results: &'a BTreeMap<Uuid, BTreeSet<String>>,
-    /// Nodes that keep a profile of which the present order dropped other barriers than before. Their waves may know nothing new of them.
-    pub(super) dropped: &'a BTreeSet<Uuid>,
+    /// Nodes whose obsolete barriers changed: barriers of the profile that a node keeps, which the present order no
+    /// longer has. The waves may learn of these nodes in no other way.
+    pub(super) with_changed_obsolete: &'a BTreeSet<Uuid>,
 }
 
 /// The waves of all clusters.
 #[derive(Default)]
 pub(super) struct Waves {
-    of: HashMap<ClusterId, Wave>,
-    /// The cluster whose wave has each node. The model of the last pass does not say this: a pass whose commit failed ended before it
-    /// updated the waves.
-    put_in: HashMap<Uuid, ClusterId>,
-    /// Barriers of the profile that a node keeps and the present order no longer has. They are open.
-    dropped: HashMap<Uuid, Arc<[desired::Barrier]>>,
-    /// The revision that the last pass was for.
-    followed: Revision,
-    /// What was asked of shut barriers since then, by cluster, profile and place: a list asks the same for each of its nodes.
-    named: HashMap<(ClusterId, ProfileHash, usize), Shut>,
+    by_cluster: HashMap<ClusterId, Wave>,
+    /// The cluster whose wave has each node. The model of the last pass does not show this: a pass whose commit failed
+    /// ended before it updated the waves.
+    cluster_of_node: HashMap<Uuid, ClusterId>,
+    /// Barriers of the profile that a node keeps, which the present order no longer has. They are open.
+    obsolete_barriers: HashMap<Uuid, Arc<[desired::Barrier]>>,
+    /// The revision of the last pass.
+    revision: Revision,
+    /// The shut barriers that were computed since the last pass, by cluster, profile and place. A list of nodes needs
+    /// the same barriers for each of its nodes.
+    shut_cache: HashMap<(ClusterId, ProfileHash, usize), ShutBarrier>,
 }
 
 impl Waves {
-    /// Notes the barriers of a node's profile that the present order no longer has. Returns whether they are others than before.
-    pub(super) fn set_dropped(&mut self, node: Uuid, barriers: &Arc<[desired::Barrier]>) -> bool {
+    /// Sets the barriers of a node's profile that the present order no longer has. Returns whether they changed.
+    pub(super) fn set_obsolete_barriers(&mut self, node: Uuid, barriers: &Arc<[desired::Barrier]>) -> bool {
         let before = if barriers.is_empty() {
-            self.dropped.remove(&node)
+            self.obsolete_barriers.remove(&node)
         } else {
-            self.dropped.insert(node, Arc::clone(barriers))
+            self.obsolete_barriers.insert(node, Arc::clone(barriers))
         };
         before.unwrap_or_default() != *barriers
     }
 
-    /// The clusters in which a change of these nodes may open or shut barriers: those that they are in, and those whose waves have them.
+    /// Returns the clusters in which a change of these nodes may open or shut barriers: those that they are in, and
+    /// those whose waves have them.
     pub(super) fn clusters_of(&self, fleet: &Fleet, nodes: impl IntoIterator<Item = Uuid>) -> BTreeSet<ClusterId> {
-        let both = |node| [fleet.cluster_of_node(NodeId(node)), self.put_in.get(&node).copied()];
-        nodes.into_iter().flat_map(both).flatten().collect()
+        let clusters = |node| [fleet.cluster_of_node(NodeId(node)), self.cluster_of_node.get(&node).copied()];
+        nodes.into_iter().flat_map(clusters).flatten().collect()
     }
 
-    /// The barriers that are shut for a node; `None`: its wave is not that of this model.
-    pub(super) fn shut(&mut self, model: &Model, node: NodeId) -> Option<Vec<Shut>> {
+    /// Returns the barriers that are shut for a node, or `None` if its wave is not that of this model.
+    pub(super) fn shut_barriers(&mut self, model: &Model, node: NodeId) -> Option<Vec<ShutBarrier>> {
         let cluster = model.fleet.cluster_of_node(node)?;
-        let wave = self.of.get(&cluster)?;
-        let profile = model.fleet.profile(node).filter(|_| self.followed.0 == model.revision.get())?;
-        let known = &mut self.named;
-        let named = |at| {
-            let new = || Shut::new(&model.fleet, wave, profile, at);
-            known.entry((cluster, profile.hash, at)).or_insert_with(new).clone()
+        let wave = self.by_cluster.get(&cluster)?;
+        let profile = model.fleet.profile(node).filter(|_| self.revision.0 == model.revision.get())?;
+        let cache = &mut self.shut_cache;
+        let shut_at = |at| {
+            let compute = || ShutBarrier::new(&model.fleet, wave, profile, at);
+            cache.entry((cluster, profile.hash, at)).or_insert_with(compute).clone()
         };
-        Some(wave.shut_places(node).into_iter().map(named).collect())
+        Some(wave.closed_barriers(node).into_iter().map(shut_at).collect())
     }
 
-    /// Forgets all waves: each is built from what is stored when one of its nodes is looked at next.
-    pub(super) fn forget(&mut self) {
-        self.of.clear();
-        self.named.clear();
+    /// Clears all waves. Each is built again from what is stored when one of its nodes is reconciled next.
+    pub(super) fn clear(&mut self) {
+        self.by_cluster.clear();
+        self.shut_cache.clear();
     }
 
-    /// Takes in what a pass touched, and grants what is open by it. Returns the nodes whose open barriers changed, and which of the nodes that
-    /// this concerns are blocked.
+    /// Applies the changes of a pass, and grants the barriers that they open. Returns the nodes whose open barriers
+    /// changed, and for the affected nodes whether they are blocked.
     pub(super) fn update(
         &mut self,
         fleet: &Fleet,
-        results: Results<'_>,
-        touched: &Touched<'_>,
+        results: TaskOutcomes<'_>,
+        touched: &PassChanges<'_>,
         revision: Revision,
     ) -> (Vec<Uuid>, Vec<(Uuid, bool)>) {
-        self.named.clear();
-        let mut affected: BTreeMap<ClusterId, Affected> = BTreeMap::new();
+        self.shut_cache.clear();
+        let mut affected: BTreeMap<ClusterId, AffectedNodeSet> = BTreeMap::new();
         let mut nodes: BTreeMap<ClusterId, Vec<NodeId>> = BTreeMap::new();
-        for node in touched.nodes.union(touched.turned) {
+        for node in touched.nodes.union(touched.with_changed_blocking) {
             let now = fleet.cluster_of_node(NodeId(*node));
             let before = match now {
-                Some(cluster) => self.put_in.insert(*node, cluster),
+                Some(cluster) => self.cluster_of_node.insert(*node, cluster),
                 None => {
-                    self.dropped.remove(node);
-                    self.put_in.remove(node)
+                    self.obsolete_barriers.remove(node);
+                    self.cluster_of_node.remove(node)
                 }
             };
             for cluster in now.into_iter().chain(before.filter(|before| Some(*before) != now)) {
@@ -160,60 +164,63 @@ impl Waves {
             }
         }
         for (cluster, nodes) in nodes {
-            self.put_nodes(fleet, results, cluster, &nodes, &mut affected);
+            self.update_members(fleet, results, cluster, &nodes, &mut affected);
         }
         for (node, tasks) in touched.results {
             let Some(cluster) = fleet.cluster_of_node(NodeId(*node)) else { continue };
-            if let Some(wave) = self.of.get_mut(&cluster) {
-                wave.put_results(&results, NodeId(*node), tasks, affected.entry(cluster).or_default());
+            if let Some(wave) = self.by_cluster.get_mut(&cluster) {
+                wave.update_results(&results, NodeId(*node), tasks, affected.entry(cluster).or_default());
             }
         }
-        for node in touched.dropped.iter().copied().map(NodeId) {
+        for node in touched.with_changed_obsolete.iter().copied().map(NodeId) {
             if let Some(cluster) = fleet.cluster_of_node(node) {
                 affected.entry(cluster).or_default().add_node(node);
             }
         }
-        self.followed = revision;
-        let grant =
-            |(cluster, affected): (&ClusterId, &Affected)| self.grant(results.table, *cluster, affected, revision);
+        self.revision = revision;
+        let grant = |(cluster, affected): (&ClusterId, &AffectedNodeSet)| self.grant(results.table, *cluster, affected, revision);
         let granted = affected.iter().flat_map(grant).collect();
-        let waves = affected.iter().filter_map(|(cluster, affected)| Some((self.of.get(cluster)?, affected)));
-        let blocked = waves.flat_map(|(wave, affected)| wave.blocked(affected));
+        let waves = affected.iter().filter_map(|(cluster, affected)| Some((self.by_cluster.get(cluster)?, affected)));
+        let blocked = waves.flat_map(|(wave, affected)| wave.blocked_nodes(affected));
         (granted, blocked.map(|(node, is_blocked)| (node.0, is_blocked)).collect())
     }
 
-    fn put_nodes(
+    /// Updates the wave of a cluster after these nodes changed, joined or left it. Builds the wave again if it is not
+    /// current, and removes it if the cluster has no nodes.
+    fn update_members(
         &mut self,
         fleet: &Fleet,
-        results: Results<'_>,
+        results: TaskOutcomes<'_>,
         cluster: ClusterId,
         nodes: &[NodeId],
-        affected: &mut BTreeMap<ClusterId, Affected>,
+        affected: &mut BTreeMap<ClusterId, AffectedNodeSet>,
     ) {
-        // A cluster goes after the last of its nodes.
-        if fleet.nodes_of_cluster(cluster).next().is_none() {
-            self.of.remove(&cluster);
+        // A cluster is removed after the last of its nodes.
+        if fleet.nodes_in_cluster(cluster).next().is_none() {
+            self.by_cluster.remove(&cluster);
             return;
         }
-        if let Some(wave) = self.of.get_mut(&cluster).filter(|wave| wave.is_current(fleet)) {
+        if let Some(wave) = self.by_cluster.get_mut(&cluster).filter(|wave| wave.is_current(fleet)) {
             let affected = affected.entry(cluster).or_default();
             for node in nodes {
-                wave.put_node(fleet, &results, *node, affected);
+                wave.update_node(fleet, &results, *node, affected);
             }
             return;
         }
         let wave = Wave::new(fleet, cluster, &results);
-        affected.insert(cluster, wave.everyone());
-        self.of.insert(cluster, wave);
+        affected.insert(cluster, wave.all_affected());
+        self.by_cluster.insert(cluster, wave);
     }
 
-    fn grant(&self, table: &DesiredTable, cluster: ClusterId, affected: &Affected, revision: Revision) -> Vec<Uuid> {
-        let Some(wave) = self.of.get(&cluster).filter(|_| !affected.is_empty()) else { return Vec::new() };
+    /// Grants the affected nodes of a cluster the barriers that are open for them. Returns the nodes whose open
+    /// barriers changed.
+    fn grant(&self, table: &DesiredTable, cluster: ClusterId, affected: &AffectedNodeSet, revision: Revision) -> Vec<Uuid> {
+        let Some(wave) = self.by_cluster.get(&cluster).filter(|_| !affected.is_empty()) else { return Vec::new() };
         let mut opened = Vec::new();
-        for (node, profile, open) in wave.open(affected) {
+        for (node, profile, open) in wave.open_barriers(affected) {
             let Some((_, task_set)) = table.digests(node.0) else { continue };
-            let mut open: Vec<_> = open.into_iter().map(|barrier| encode::barrier(profile, barrier)).collect();
-            open.extend(self.dropped.get(&node.0).into_iter().flat_map(|barriers| &**barriers).cloned());
+            let mut open: Vec<_> = open.into_iter().map(|barrier| encode::wire_barrier(profile, barrier)).collect();
+            open.extend(self.obsolete_barriers.get(&node.0).into_iter().flat_map(|barriers| &**barriers).cloned());
             opened.push((node.0, task_set, open));
         }
         table.open_barriers(opened, revision)
@@ -222,51 +229,57 @@ impl Waves {
 
 /// A barrier that a node waits at.
 #[derive(Clone)]
-pub(crate) struct Shut {
+pub(crate) struct ShutBarrier {
     /// The barrier, as both ends name it.
     pub(crate) barrier: desired::Barrier,
-    /// The tasks of the node that wait at it, in the order in which they run.
-    pub(crate) here: Vec<String>,
-    /// The nodes that it waits for, the first few by uuid.
-    pub(crate) nodes: Vec<AwaitedNode>,
-    /// How many there are in all.
-    pub(crate) count: usize,
+    /// The tasks of the node that wait at the barrier, in the order in which they run.
+    pub(crate) waiting_tasks: Vec<String>,
+    /// The first few nodes that the barrier waits for, by uuid.
+    pub(crate) awaited_nodes: Vec<AwaitedNode>,
+    /// The number of nodes that the barrier waits for.
+    pub(crate) awaited_count: usize,
 }
 
 /// A node that a barrier waits for.
 #[derive(Clone)]
 pub(crate) struct AwaitedNode {
-    /// The node.
+    /// The node that has unfinished tasks.
     pub(crate) node: NodeId,
-    /// The tasks that it is to be done with, in the order in which they run there.
+    /// The tasks that the node must finish, in the order in which they run there.
     pub(crate) tasks: Vec<String>,
 }
 
-/// The most nodes that a barrier names.
-const MOST_NAMED: usize = 10;
+/// Maximum number of nodes that a barrier lists.
+const MAX_LISTED_NODES: usize = 10;
 
-/// The barriers that are shut for a node, and for whom they wait, as of this model.
-pub(super) fn shut(results: Results<'_>, node: NodeId) -> Vec<Shut> {
+/// Returns the barriers that are shut for a node, and the nodes that they wait for, as of this model.
+pub(super) fn shut_barriers(results: TaskOutcomes<'_>, node: NodeId) -> Vec<ShutBarrier> {
     let fleet = &results.model.fleet;
     let (Some(profile), Some(cluster)) = (fleet.profile(node), fleet.cluster_of_node(node)) else { return Vec::new() };
-    let wave = Wave::of_profiles(fleet, cluster, &results, [profile]);
-    wave.shut_places(node).into_iter().map(|at| Shut::new(fleet, &wave, profile, at)).collect()
+    let wave = Wave::for_profiles(fleet, cluster, &results, [profile]);
+    wave.closed_barriers(node).into_iter().map(|at| ShutBarrier::new(fleet, &wave, profile, at)).collect()
 }
 
-impl Shut {
+impl ShutBarrier {
+    /// Describes the barrier at place `at` of a profile, as far as the wave has not opened it.
     fn new(fleet: &Fleet, wave: &Wave, profile: &Profile, at: usize) -> Self {
-        let (barrier, nodes) = (encode::barrier(profile, &profile.barriers[at]), wave.awaited(profile.hash, at));
-        let (here, count) = (waiting_at(profile, &barrier), nodes.len());
+        let (barrier, nodes) = (encode::wire_barrier(profile, &profile.barriers[at]), wave.awaited_nodes(profile.hash, at));
+        let (here, count) = (waiting_tasks(profile, &barrier), nodes.len());
         let awaited = |node: &NodeId| AwaitedNode {
             node: *node,
-            tasks: in_order(fleet, *node, &wave.awaited_tasks(profile.hash, at, *node)),
+            tasks: ordered_tasks(fleet, *node, &wave.awaited_tasks(profile.hash, at, *node)),
         };
-        Self { barrier, here, nodes: nodes.iter().take(MOST_NAMED).map(awaited).collect(), count }
+        Self {
+            barrier,
+            waiting_tasks: here,
+            awaited_nodes: nodes.iter().take(MAX_LISTED_NODES).map(awaited).collect(),
+            awaited_count: count,
+        }
     }
 }
 
-/// Tasks of a node in the order in which they run there.
-fn in_order(fleet: &Fleet, node: NodeId, tasks: &BTreeSet<&str>) -> Vec<String> {
+/// Returns tasks of a node in the order in which they run there.
+fn ordered_tasks(fleet: &Fleet, node: NodeId, tasks: &BTreeSet<&str>) -> Vec<String> {
     let ids = fleet.profile(node).into_iter().flat_map(|profile| {
         let release = &profile.release;
         profile.tasks.iter().map(move |ix| release.id(*ix))
@@ -274,9 +287,9 @@ fn in_order(fleet: &Fleet, node: NodeId, tasks: &BTreeSet<&str>) -> Vec<String> 
     ids.filter(|id| tasks.contains(id)).map(str::to_owned).collect()
 }
 
-/// The tasks of a profile that wait at a barrier, in order.
-fn waiting_at(profile: &Profile, barrier: &desired::Barrier) -> Vec<String> {
-    let waiting = profile.waiting_at(|one| encode::barrier(profile, one) == *barrier);
+/// Returns the tasks of a profile that wait at a barrier, in order.
+fn waiting_tasks(profile: &Profile, barrier: &desired::Barrier) -> Vec<String> {
+    let waiting = profile.tasks_waiting_at(|one| encode::wire_barrier(profile, one) == *barrier);
     waiting.into_iter().map(|ix| profile.release.id(ix).to_owned()).collect()
 }
 
@@ -302,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_kept_of_nodes_and_clusters_that_are_gone() {
+    fn waves_drop_nodes_and_clusters_when_deleted() {
         let mut model = Model::default();
         put(&mut model, CLUSTER, name("c"), ClusterSpec::default());
         put(&mut model, GROUP, name("g"), NodeGroupSpec::new(ClusterId(CLUSTER)));
@@ -310,13 +323,18 @@ mod tests {
         put(&mut model, NODE, NodeName::new("n").ok(), spec);
         let (table, mut waves) = (table(), Waves::default());
         let (nodes, results) = (BTreeSet::from([NODE]), BTreeMap::new());
-        let touched = Touched { nodes: &nodes, turned: &BTreeSet::new(), results: &results, dropped: &nodes };
+        let touched = PassChanges {
+            nodes: &nodes,
+            with_changed_blocking: &BTreeSet::new(),
+            results: &results,
+            with_changed_obsolete: &nodes,
+        };
         let barrier = desired::Barrier { task: "t".to_owned(), selector: "kind=node".to_owned() };
-        assert!(waves.set_dropped(NODE, &Arc::from([barrier])));
-        waves.update(&model.fleet, Results { table: &table, model: &model }, &touched, Revision(1));
-        assert_eq!([waves.of.len(), waves.put_in.len(), waves.dropped.len()], [1; 3]);
+        assert!(waves.set_obsolete_barriers(NODE, &Arc::from([barrier])));
+        waves.update(&model.fleet, TaskOutcomes { table: &table, model: &model }, &touched, Revision(1));
+        assert_eq!([waves.by_cluster.len(), waves.cluster_of_node.len(), waves.obsolete_barriers.len()], [1; 3]);
         model.remove::<NodeSpec>(NODE).unwrap();
-        waves.update(&model.fleet, Results { table: &table, model: &model }, &touched, Revision(2));
-        assert_eq!([waves.of.len(), waves.put_in.len(), waves.dropped.len()], [0; 3]);
+        waves.update(&model.fleet, TaskOutcomes { table: &table, model: &model }, &touched, Revision(2));
+        assert_eq!([waves.by_cluster.len(), waves.cluster_of_node.len(), waves.obsolete_barriers.len()], [0; 3]);
     }
 }

@@ -1,6 +1,6 @@
-//! The audit as it is stored: what each commit did to which objects, and what was refused.
+//! The stored audit log: what each commit did to which objects, and which requests were refused.
 //!
-//! An event is written by the commit that it tells of, so neither can be missing or left over.
+//! A commit writes its own audit event, so a commit without an event, or an event without a commit, cannot exist.
 
 use std::collections::BTreeSet;
 
@@ -8,175 +8,177 @@ use serde::{Deserialize, Serialize};
 use stemma_core::object::{ClusterId, Kind, Timestamp};
 use uuid::Uuid;
 
-/// An audit event. Its revision is in its key.
+/// An audit event of a commit. The revision is in the record's key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditEvent {
-    /// When.
+    /// The time of the commit.
     pub at: Timestamp,
-    /// Who.
+    /// The name of the principal that made the commit.
     pub principal: String,
-    /// Which principal that was; `None` in an entry of before this was noted.
+    /// The identity of the principal, or `None` in a record of an older version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub whose: Option<Whose>,
-    /// Under which manager.
+    pub whose: Option<PrincipalRef>,
+    /// The field manager of the write.
     pub manager: String,
-    /// From where.
+    /// The address of the client.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub address: String,
-    /// Why, as the person said.
+    /// The reason that the person gave.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The request.
+    /// The id of the request.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub request_id: String,
-    /// What it did to objects.
+    /// The objects that the commit changed, with the effect on each.
     pub objects: Vec<AuditedObject>,
-    /// What it did to the fleet as a whole, which is no object.
+    /// An action on the fleet as a whole, which is not an object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub action: Option<FleetAction>,
 }
 
-/// What was done to the fleet as a whole.
+/// An action on the fleet as a whole.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind")]
 pub enum FleetAction {
-    /// After the store was restored, its hosts were led on.
+    /// The hosts were moved to a new epoch after the store was restored.
     #[serde(rename = "fleet.resumed")]
     Resumed {
-        /// From the epoch of which hosts were.
+        /// The epoch that the hosts were in.
         epoch_before: Uuid,
-        /// To this one.
+        /// The epoch that the hosts are in now.
         epoch_after: Uuid,
     },
-    /// A backup was made.
+    /// A backup was created.
     #[serde(rename = "backup.made")]
     BackupMade {
-        /// The revision that it holds.
+        /// The revision that the backup contains.
         of_revision: u64,
     },
-    /// A join token was made by which hosts join without a node group.
+    /// A join token was created for hosts that join without a node group.
     #[serde(rename = "token.made")]
     TokenMade {
-        /// Its id, without the secret.
+        /// The token's id, without the secret.
         token: String,
     },
-    /// Such a token was taken back.
+    /// A join token for hosts that join without a node group was deleted.
     #[serde(rename = "token.deleted")]
     TokenDeleted {
-        /// Its id.
+        /// The token's id.
         token: String,
     },
 }
 
-/// An entry of the audit: what a commit did, or what was refused. Both stand in one sequence of revisions.
+/// An entry of the audit log: a commit or a refusal. Both share one sequence of revisions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum AuditRecord {
     /// A commit.
     Commit(AuditEvent),
-    /// A refusal after authentication. It changes no object, and names none.
-    Refusal(Refusal),
+    /// A refusal after authentication. It changes and names no object.
+    Refusal(RefusalRecord),
 }
 
-/// A refusal of somebody who had shown who they are. Its revision is in its key.
+/// A refused request of an authenticated caller. The revision is in the record's key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Refusal {
-    /// When.
+pub struct RefusalRecord {
+    /// The time of the refusal.
     pub at: Timestamp,
-    /// Who.
+    /// The name of the caller.
     pub principal: String,
-    /// Which principal that was; `None` in an entry of before this was noted.
+    /// The identity of the caller, or `None` in a record of an older version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub whose: Option<Whose>,
-    /// From where, as `127.0.0.1:4711`.
+    pub whose: Option<PrincipalRef>,
+    /// The address of the client, such as `127.0.0.1:4711`.
     pub address: String,
-    /// From where else, where two hosts have one identity.
+    /// The address of the other host, if two hosts share one identity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub other_address: Option<String>,
-    /// The reason's code, as in `stemma_rejected_total{reason}`.
+    /// The code of the reason, as in `stemma_rejected_total{reason}`.
     pub refused: String,
-    /// How many more of this principal and reason there were since the last such entry.
+    /// Number of further refusals with this principal and reason since the last such entry.
     pub unsaid: u64,
 }
 
-/// Which principal somebody was. A name is not enough: it may be given to another once its principal is deleted.
+/// The identity of a caller. The name is not enough, because a new principal may get the name of a deleted one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Whose {
-    /// This one.
+pub enum PrincipalRef {
+    /// The stored principal with this uuid.
     Principal(Uuid),
-    /// None that is stored: root, a host, the controller itself, or who showed something that is no principal's.
+    /// No stored principal: root, a host, the controller itself, or a caller whose credential belongs to no principal.
     Nobody,
 }
 
-impl From<Option<Uuid>> for Whose {
+impl From<Option<Uuid>> for PrincipalRef {
     fn from(principal: Option<Uuid>) -> Self {
         principal.map_or(Self::Nobody, Self::Principal)
     }
 }
 
-/// When an entry of either kind was written: all that is read of it where nothing else is asked.
+/// The time of an audit entry. This type reads the entry, a commit or a refusal, if nothing else of it is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-pub struct EntryTime {
-    /// When.
+pub struct AuditTime {
+    /// The time of the entry.
     pub at: Timestamp,
 }
 
-/// What became of an object.
+/// The effect of a commit on an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Action {
-    /// It is new.
+    /// The object was created.
     Created,
-    /// Its spec changed.
+    /// The spec was changed.
     Updated,
-    /// It is gone.
+    /// The object was deleted.
     Deleted,
-    /// It was so already.
+    /// The object already was as requested.
     Unchanged,
 }
 
-/// One object's part in a commit, as the audit event has it. What it was before and after stands in the history
-/// under the two revisions (the second is the event's own).
+/// The effect of a commit on one object, as stored in the audit event. The history has the images of the object: that
+/// from before the commit at the revision `before`, and that from after it at the revision of the event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditedObject {
-    /// The kind.
+    /// The kind of the object.
     pub kind: Kind,
-    /// The object.
+    /// The uuid of the object.
     pub uuid: Uuid,
-    /// Its name at the time.
+    /// The object's name at the time.
     pub name: String,
-    /// Of a group and of a primary: the name of its cluster at the time.
+    /// For a group or a primary, the name of its cluster at the time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<String>,
-    /// What became of it.
+    /// The effect on the object.
     pub action: Action,
-    /// The revision of its image before; `None` for a new one.
+    /// The revision of the previous image, or `None` for a new object.
     pub before: Option<u64>,
-    /// The clusters that it stood in, before and after: whoever is bound to one of them is shown it, also when it is gone.
+    /// The clusters of the object before and after the commit. A principal bound to one of them may see this entry,
+    /// also after the object was deleted.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub clusters: BTreeSet<ClusterId>,
-    /// Its name before, where it was another.
+    /// The previous name, if the commit renamed the object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub was: Option<String>,
-    /// The cluster that it left: whoever is bound to that is told of it by the name that it had there.
+    /// The cluster that the object left. A principal bound to that cluster sees the entry under the name that the
+    /// object had there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left: Option<ClusterId>,
-    /// Which part of it was made or taken back, as `certificates.SERIAL` or `tokens.ID` of a principal or of a node that joined, or
-    /// `join-tokens.ID` of the node or node group that a join token is for.
+    /// The part of the object that was created or revoked: `certificates.SERIAL` or `tokens.ID` of a principal or of a
+    /// node that joined, or `join-tokens.ID` of the node or node group that a join token is for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<String>,
-    /// What became of that part; `None` in an entry of before this was noted.
+    /// The effect on `part`, or `None` in a record of an older version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part_action: Option<PartAction>,
 }
 
-/// What became of a part of an object.
+/// The effect of a commit on a part of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PartAction {
-    /// A token was made.
+    /// A token was created.
     Made,
     /// A join token was deleted.
     Deleted,
@@ -191,9 +193,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_of_before_principals_and_left_clusters_were_noted_is_read_and_written_as_it_was() {
-        let object =
-            r#"{"kind":"Node","uuid":"00000000-0000-0000-0000-000000000007","name":"n","action":"updated","before":3}"#;
+    fn audit_event_round_trips_when_older_version_wrote_record() {
+        let object = r#"{"kind":"Node","uuid":"00000000-0000-0000-0000-000000000007","name":"n","action":"updated","before":3}"#;
         let text = format!(r#"{{"at":1,"principal":"p","manager":"m","objects":[{object}]}}"#);
         let AuditRecord::Commit(event) = serde_json::from_str(&text).unwrap() else { panic!("it is a commit") };
         assert_eq!(event.whose, None);
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn y09_an_entry_says_what_became_of_a_part_and_one_of_before_is_read() {
+    fn y09_audited_object_round_trips_with_and_without_part_action() {
         let object = |rest: &str| {
             let uuid = "00000000-0000-0000-0000-000000000007";
             format!(r#"{{"kind":"Node","uuid":"{uuid}","name":"n","action":"unchanged","before":3,"part":"p"{rest}}}"#)
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn x02_an_entry_says_what_was_done_to_the_fleet_as_a_whole() {
+    fn x02_audit_event_round_trips_with_fleet_action() {
         let epoch = "00000000-0000-0000-0000-00000000000";
         for action in [
             format!(r#"{{"kind":"fleet.resumed","epoch_before":"{epoch}1","epoch_after":"{epoch}2"}}"#),

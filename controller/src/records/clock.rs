@@ -1,18 +1,18 @@
-//! What a store says of the clock of its controller.
+//! The stored state of the controller's clock.
 
 use serde::{Deserialize, Serialize};
-use stemma_core::clock::Doubts;
+use stemma_core::clock::ClockDoubts;
 use stemma_core::object::Timestamp;
 
-/// When the clock was believed last.
+/// The last time at which the clock was trusted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockRecord {
-    /// What it said then.
+    /// The time that the clock showed when it was last trusted.
     pub at: Timestamp,
-    /// Whether it has jumped since. What was written after that has its times by a clock that may be wrong.
+    /// True if the clock has jumped since. Everything written after the jump has timestamps that may be wrong.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_suspect: bool,
-    /// When it had jumped before, and was believed again.
-    #[serde(default, skip_serializing_if = "Doubts::is_empty")]
-    pub doubts: Doubts,
+    /// Earlier jumps, after which the clock became trusted again.
+    #[serde(default, skip_serializing_if = "ClockDoubts::is_empty")]
+    pub doubts: ClockDoubts,
 }

@@ -1,38 +1,38 @@
-//! What a store says of the fleet that it holds, and of its last backup.
+//! The stored records of the fleet and of its last backup.
 
 use serde::{Deserialize, Serialize};
 use stemma_core::object::Timestamp;
 use uuid::Uuid;
 
-/// The last backup that was made of the fleet.
+/// The last backup of the fleet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackupRecord {
-    /// When it was made.
+    /// The time at which the backup was created.
     pub at: Timestamp,
-    /// The revision that it holds.
+    /// The revision of the store that the backup contains.
     pub revision: u64,
-    /// Its size.
+    /// The size of the backup, in bytes.
     pub bytes: u64,
-    /// Whether it is encrypted.
+    /// True if the backup is encrypted.
     pub is_encrypted: bool,
 }
 
-/// What the store says of the fleet, written once by `init`. It stands in the store's head, and not under a key.
+/// The identity of the fleet, written once by `init`. It is stored in the head of the store, not under a key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FleetRecord {
-    /// The fleet's name, as in every certificate.
+    /// The fleet's name, which is in every certificate.
     pub fleet: String,
-    /// This controller, as in its certificates.
+    /// The uuid of this controller, which is in its certificates.
     pub controller: Uuid,
-    /// The names that `init --name` was given.
+    /// The names given with `init --name`.
     pub names: Vec<String>,
 }
 
 impl FleetRecord {
-    /// Reads what the store holds.
+    /// Decodes the record in the head of the store.
     ///
     /// # Errors
-    /// When it is not what `init` wrote.
+    /// Fails if the bytes are not a record that `init` could have written.
     pub fn decode(bytes: &[u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(bytes)
     }

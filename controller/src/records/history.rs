@@ -1,9 +1,9 @@
-//! What is read of an image in the history where its kind does not matter. `null` stands there once the object is gone.
+//! The part of a history image that is the same for all kinds. The image of a deletion is `null`.
 
 use serde::Deserialize;
 use stemma_core::object::Timestamp;
 
-/// When an object became what an image says.
+/// The time at which an object got the state of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub struct ImageTime {
     meta: MetaTime,
@@ -15,8 +15,8 @@ struct MetaTime {
 }
 
 impl ImageTime {
-    /// When.
-    pub const fn at(self) -> Timestamp {
+    /// Returns the time of the last update.
+    pub const fn updated_at(self) -> Timestamp {
         self.meta.updated_at
     }
 }

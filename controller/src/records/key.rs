@@ -1,7 +1,7 @@
-//! Where what stands in the store: one place that knows the keys, so that a prefix can never mean two things.
+//! The keys of the store. All of them are defined here, so that no prefix has two meanings.
 //!
-//! Text with slashes, and names last where they can be long. Uuids rather than names, so that a rename moves one
-//! index entry and no history.
+//! Keys are text with slashes. They contain uuids instead of names, so that a rename changes one index entry and no
+//! history. In the few keys that contain a name, the name comes last, because it can be long.
 
 use std::fmt;
 
@@ -13,76 +13,82 @@ use crate::store::Revision;
 
 /// Objects, by kind and uuid.
 pub const OBJECTS: &str = "object/";
-/// After-images, by kind, uuid and revision.
+/// Images of objects after each change, by kind, uuid and revision.
 pub const HISTORY: &str = "history/";
 /// Audit events, by revision.
 pub const AUDIT: &str = "audit/";
-/// Records of requests, by the uuid of the principal, or the name of who is none, and by key.
+/// Records of requests, by the uuid of the principal and by request key. A caller that is not a principal is identified
+/// by name.
 pub const REQUESTS: &str = "request/";
 /// The last Observation of each node.
 pub const OBSERVATIONS: &str = "observation/";
-/// The last images of a node's Observations, by node and revision.
-pub const OBSERVED: &str = "observed/";
-/// What was released to each node.
+/// The latest images of a node's Observations, by node and revision.
+pub const OBSERVATION_IMAGES: &str = "observed/";
+/// The task set that was released to each node.
 pub const RELEASED: &str = "released/";
-/// Profiles that released task sets name, by their hash.
+/// Profiles that released task sets refer to, by their hash.
 pub const PROFILES: &str = "profile/";
-/// Values that released task sets name, by their hash. Read before these, at a start and in a commit.
-pub const COMMON: &str = "common/";
-/// Parts of these, by their hash. Read before them.
+/// Common values that released task sets refer to, by their hash. Read before the task sets, at a start and in a
+/// commit.
+pub const COMMON_VALUES: &str = "common/";
+/// Parts of common values, by their hash. Read before the common values.
 pub const COMMON_PARTS: &str = "common-part/";
-/// Chunks of large texts of values, by their hash. Read before all of these.
+/// Chunks of large texts of common values, by their hash. Read before the common values and their parts.
 pub const COMMON_CHUNKS: &str = "common-chunk/";
-/// Where each node stands with its tasks.
+/// The task results of each node.
 pub const RESULTS: &str = "result/";
 /// The last Report of each node.
 pub const REPORTS: &str = "report/";
-/// What was said on a node's host itself, while something is.
-pub const SAID: &str = "said/";
-/// When a node's silence began or ended.
-pub const SEEN: &str = "seen/";
-/// What each node's host was told last: epoch and revision, and the digests of its parts. Stored before it is told, so that a host which holds a later one
-/// was told it by another copy of the store.
-pub const TOLD: &str = "told/";
+/// The state that was set on a node's host itself, such as a hold. Absent if there is none.
+pub const REPORTED_STATES: &str = "said/";
+/// The time at which a node's silence began or ended.
+pub const LIVENESS: &str = "seen/";
+/// The state last sent to each node's host: epoch and revision, and the digests of its parts. It is stored before it is
+/// sent. So a host that holds a later state received it from another copy of the store.
+pub const SENT_STATES: &str = "told/";
 /// Agents' records, by node. They outlive the node (see [`super::enrolled`]).
 pub const AGENTS: &str = "agent/";
-/// Whose each key of a certificate is, by the SHA-256 of the key.
+/// The owner of each certificate key, by the SHA-256 of the key.
 pub const AGENT_KEYS: &str = "agent-key/";
 /// Join tokens, by id.
 pub const TOKENS: &str = "token/";
-/// When each resource type was first named by a namespace of the catalogue, by its name. It stays when none names it any more.
+/// The time at which a namespace of the catalogue first named a resource type, by its name. The entry stays when no
+/// namespace names the type any more.
 pub const RESOURCE_TYPES: &str = "resource-type/";
 
-/// To which revision the store had come when a record under [`TOLD`] was first written: hosts without one were told nothing later.
-pub const TOLD_SINCE: &str = "told-since";
-/// The epochs of the store, since the first one ended.
+/// The revision of the store when the first record under [`SENT_STATES`] was written. A host without such a record was
+/// sent nothing later.
+pub const SENT_SINCE: &str = "told-since";
+/// The history of the store's epochs. Absent until the first epoch has ended.
 pub const EPOCH_LINE: &str = "epoch/line";
 /// The last backup.
 pub const LAST_BACKUP: &str = "backup/last";
-/// When the controller's clock was believed last.
+/// The last time at which the controller's clock was trusted.
 pub const CLOCK: &str = "clock/last";
 
-/// Marks: entries without a value, of which only counts which revision wrote them.
-pub const MARKS: [&str; 9] =
-    ["referred/", "order/", "placed/", "fixed/", "allocated/", "instance/", "makers/", ADMINS, RULES];
+/// The prefixes of marks. A mark is an entry without a value that orders writes of different objects: a write that
+/// needs something unchanged requires that the revision of its mark is unchanged.
+pub const MARKS: [&str; 9] = ["referred/", "order/", "placed/", "fixed/", "allocated/", "instance/", "makers/", ADMINS, RULES];
 
-/// Written by whoever takes an admin away, and required unchanged by it: so that no two take the last two away.
+/// The key of a mark that is written by every write that removes an admin, and required unchanged by such a write. So
+/// two concurrent writes cannot remove the last two admins.
 pub const ADMINS: &str = "admins/";
 
-/// The prefixes of entries by node that go with their node: what it said and what it was told.
-const OF_NODE: [&str; 7] = [OBSERVATIONS, SAID, RELEASED, RESULTS, REPORTS, SEEN, TOLD];
+/// The prefixes of entries by node that are deleted with the node: what its host reported and what it was sent.
+const NODE_PREFIXES: [&str; 7] = [OBSERVATIONS, REPORTED_STATES, RELEASED, RESULTS, REPORTS, LIVENESS, SENT_STATES];
 
-/// An object.
+/// Returns the key of an object.
 pub fn object(kind: Kind, uuid: Uuid) -> String {
     format!("{OBJECTS}{}/{uuid}", kind.word())
 }
 
-/// The prefix of an object's after-images.
+/// Returns the prefix of an object's images in the history.
 pub fn history(kind: Kind, uuid: Uuid) -> String {
     format!("{HISTORY}{}/{uuid}/", kind.word())
 }
 
-/// Whose name it is; a group's name is its cluster's affair.
+/// Returns the key of the entry that names the owner of a name. The name of a group is unique within its cluster, the
+/// `scope`.
 pub fn name(kind: Kind, scope: Option<Uuid>, name: &str) -> String {
     match scope {
         Some(scope) => format!("name/{}/{scope}/{name}", kind.word()),
@@ -90,161 +96,168 @@ pub fn name(kind: Kind, scope: Option<Uuid>, name: &str) -> String {
     }
 }
 
-/// Written by whoever begins to refer to an object, and required unchanged by whoever deletes it: so that a
-/// reference and a deletion can't pass each other, while any number of references can be made at once.
-pub fn referred(kind: Kind, id: &dyn fmt::Display) -> String {
+/// Returns the key of a mark that is written by every write that adds a reference to an object, and required unchanged
+/// by the write that deletes the object. So no reference to a deleted object can arise, while any number of references
+/// can be added concurrently.
+pub fn reference_mark(kind: Kind, id: &dyn fmt::Display) -> String {
     format!("referred/{}/{id}", kind.word())
 }
 
-/// Written by whoever extends what stands in a cluster, and required unchanged by whoever counts on it: by a
-/// write that places nodes there.
-pub fn order(cluster: Uuid) -> String {
+/// Returns the key of a mark that is written by every write that extends a cluster, as `registry::work::order` defines
+/// it. It is required unchanged by every write that relies on the cluster's tasks: one that places nodes there.
+pub fn order_mark(cluster: Uuid) -> String {
     format!("order/{cluster}")
 }
 
-/// Written by whoever places a node of a cluster, and required unchanged by whoever extends what stands there.
-pub fn placed(cluster: Uuid) -> String {
+/// Returns the key of a mark that is written by every write that places a node in a cluster, and required unchanged by
+/// every write that extends the cluster.
+pub fn placement_mark(cluster: Uuid) -> String {
     format!("placed/{cluster}")
 }
 
-/// Written with the first task set that was released with a version of a release, or with one that imports it: its content
-/// is fixed from then on. Goes with the release.
-pub fn fixed(release: &str) -> String {
+/// Returns the key of a mark that is written with the first released task set that uses a version of a release,
+/// directly or through an import. From then on, the content of that version is fixed. The mark is deleted with the
+/// release.
+pub fn pin_mark(release: &str) -> String {
     format!("fixed/{release}")
 }
 
-/// Written with each inspection rule, and required unchanged by whoever counts on what rules give a node.
+/// The key of a mark that is written with each inspection rule, and required unchanged by every write that relies on
+/// what the rules give a node.
 pub const RULES: &str = "rules/";
 
-/// An audit event.
+/// Returns the key of an audit event.
 pub fn audit(revision: Revision) -> Vec<u8> {
     [AUDIT.as_bytes(), &revision.to_key()].concat()
 }
 
-/// Written by each allocation of nodes of a class, and required unchanged by each: so that every one sees which nodes those before it
-/// took, and all of them are made in turn.
-pub fn allocated(resource_class: &str) -> String {
+/// Returns the key of a mark that is written and required unchanged by each allocation of nodes of a class. So these
+/// allocations are created one after the other, and each sees which nodes the earlier ones took.
+pub fn allocation_mark(resource_class: &str) -> String {
     format!("allocated/{resource_class}")
 }
 
-/// Written by whoever makes a node, or an allocation, that of an instance, and required unchanged by each: so that it is of one alone.
-/// It goes with the last of them.
-pub fn instance(uuid: Uuid) -> String {
+/// Returns the key of a mark that is written by every write that gives an instance to a node or an allocation, and
+/// required unchanged by it. So concurrent writes cannot give one instance to two nodes. The mark is deleted
+/// when no node and no allocation has the instance any more.
+pub fn instance_mark(uuid: Uuid) -> String {
     format!("instance/{uuid}")
 }
 
-/// Written with each join token of a principal, and required unchanged by whoever takes the principal or its rights away: so that no
-/// token is made beside that.
-pub fn maker(principal: Uuid) -> String {
+/// Returns the key of a mark that is written with each join token of a principal, and required unchanged by every write
+/// that deletes the principal or changes its rights. So no token is created concurrently with such a write.
+pub fn maker_mark(principal: Uuid) -> String {
     format!("makers/{principal}")
 }
 
-/// The record of a request: of a principal by its uuid, of who is none by name.
-pub fn request(asked_by: &str, id: Uuid) -> String {
-    format!("{REQUESTS}{asked_by}/{id}")
+/// Returns the key of the record of a request. `requester` is the uuid of the principal, or the name of a caller that
+/// is not one.
+pub fn request(requester: &str, id: Uuid) -> String {
+    format!("{REQUESTS}{requester}/{id}")
 }
 
-/// One node's entry under a prefix of entries by node.
-pub fn of_node(prefix: &str, node: Uuid) -> String {
+/// Returns the key of a node's entry under a prefix of entries by node.
+pub fn node_entry(prefix: &str, node: Uuid) -> String {
     format!("{prefix}{node}")
 }
 
-/// All entries of a node that go with it, but for the images of its Observations ([`observed`]).
-pub fn all_of_node(node: Uuid) -> impl Iterator<Item = String> {
-    OF_NODE.into_iter().map(move |prefix| of_node(prefix, node))
+/// Returns the keys of all entries that are deleted with a node, except the images of its Observations
+/// ([`observation_images`]).
+pub fn node_entries(node: Uuid) -> impl Iterator<Item = String> {
+    NODE_PREFIXES.into_iter().map(move |prefix| node_entry(prefix, node))
 }
 
-/// The prefix of the images of a node's Observations, which go with it too.
-pub fn observed(node: Uuid) -> String {
-    format!("{OBSERVED}{node}/")
+/// Returns the prefix of the images of a node's Observations, which are also deleted with the node.
+pub fn observation_images(node: Uuid) -> String {
+    format!("{OBSERVATION_IMAGES}{node}/")
 }
 
-/// A profile.
+/// Returns the key of a profile.
 pub fn profile(hash: &Hash) -> String {
     format!("{PROFILES}{hash}")
 }
 
-/// The hash of a key under [`PROFILES`].
+/// Returns the hash of a key under [`PROFILES`].
 pub fn read_profile(key: &[u8]) -> Option<Hash> {
     std::str::from_utf8(key).ok()?.strip_prefix(PROFILES)?.parse().ok()
 }
 
-/// Values that released task sets name.
-pub fn common(hash: &Hash) -> String {
-    format!("{COMMON}{hash}")
+/// Returns the key of common values.
+pub fn common_values(hash: &Hash) -> String {
+    format!("{COMMON_VALUES}{hash}")
 }
 
-/// The hash of a key under [`COMMON`].
-pub fn read_common(key: &[u8]) -> Option<Hash> {
-    std::str::from_utf8(key).ok()?.strip_prefix(COMMON)?.parse().ok()
+/// Returns the hash of a key under [`COMMON_VALUES`].
+pub fn read_common_values(key: &[u8]) -> Option<Hash> {
+    std::str::from_utf8(key).ok()?.strip_prefix(COMMON_VALUES)?.parse().ok()
 }
 
-/// A part of values that released task sets name.
+/// Returns the key of a part of common values.
 pub fn common_part(hash: &Hash) -> String {
     format!("{COMMON_PARTS}{hash}")
 }
 
-/// The hash of a key under [`COMMON_PARTS`].
+/// Returns the hash of a key under [`COMMON_PARTS`].
 pub fn read_common_part(key: &[u8]) -> Option<Hash> {
     std::str::from_utf8(key).ok()?.strip_prefix(COMMON_PARTS)?.parse().ok()
 }
 
-/// A chunk of a large text of values.
+/// Returns the key of a chunk of a large text.
 pub fn common_chunk(hash: &Hash) -> String {
     format!("{COMMON_CHUNKS}{hash}")
 }
 
-/// The hash of a key under [`COMMON_CHUNKS`].
+/// Returns the hash of a key under [`COMMON_CHUNKS`].
 pub fn read_common_chunk(key: &[u8]) -> Option<Hash> {
     std::str::from_utf8(key).ok()?.strip_prefix(COMMON_CHUNKS)?.parse().ok()
 }
 
-/// What a key under [`OBJECTS`] names.
+/// Returns the kind and the uuid of a key under [`OBJECTS`].
 pub fn read_object(key: &[u8]) -> Option<(&str, Uuid)> {
     let (kind, uuid) = std::str::from_utf8(key).ok()?.strip_prefix(OBJECTS)?.split_once('/')?;
     Some((kind, uuid.parse().ok()?))
 }
 
-/// What of a key under [`HISTORY`] names the object, and the revision that it ends in.
+/// Splits a key under [`HISTORY`] into the bytes that identify the object and the revision at its end.
 pub fn read_image(key: &[u8]) -> Option<(&[u8], u64)> {
     let (object, revision) = key.strip_prefix(HISTORY.as_bytes())?.split_last_chunk::<8>()?;
     Some((object, u64::from_be_bytes(*revision)))
 }
 
-/// A key under [`HISTORY`], of what [`read_image`] gives.
+/// Returns the key under [`HISTORY`] for the values that [`read_image`] returns.
 pub fn image(object: &[u8], revision: u64) -> Vec<u8> {
     [HISTORY.as_bytes(), object, &revision.to_be_bytes()].concat()
 }
 
-/// Whose request the record at a key under [`REQUESTS`] is of.
+/// Returns the uuid or name of the caller in a key under [`REQUESTS`].
 pub fn read_request(key: &[u8]) -> Option<&[u8]> {
     let rest = key.strip_prefix(REQUESTS.as_bytes())?;
     let slash = rest.iter().rposition(|byte| *byte == b'/')?;
     Some(&rest[..slash])
 }
 
-/// A key of a mark.
+/// Returns the key as text if it is the key of a mark.
 pub fn read_mark(key: &[u8]) -> Option<&str> {
     let key = std::str::from_utf8(key).ok()?;
     MARKS.iter().any(|prefix| key.starts_with(prefix)).then_some(key)
 }
 
-/// A resource type.
+/// Returns the key of a resource type.
 pub fn resource_type(name: &str) -> String {
     format!("{RESOURCE_TYPES}{name}")
 }
 
-/// The name of a key under [`RESOURCE_TYPES`].
+/// Returns the name in a key under [`RESOURCE_TYPES`].
 pub fn read_resource_type(key: &[u8]) -> Option<&str> {
     std::str::from_utf8(key).ok()?.strip_prefix(RESOURCE_TYPES)
 }
 
-/// The token of a key under [`TOKENS`].
+/// Returns the token's id in a key under [`TOKENS`].
 pub fn read_token(key: &[u8]) -> Option<&str> {
     std::str::from_utf8(key).ok()?.strip_prefix(TOKENS)
 }
 
-/// The node of a key under a prefix of entries by node.
+/// Returns the node of a key under a prefix of entries by node.
 pub fn read_node(prefix: &str, key: &[u8]) -> Option<Uuid> {
     std::str::from_utf8(key).ok()?.strip_prefix(prefix)?.parse().ok()
 }
@@ -254,22 +267,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_read_as_they_are_written() {
+    fn keys_round_trip() {
         let uuid = Uuid::from_u128(7);
         assert_eq!(read_object(object(Kind::NodeGroup, uuid).as_bytes()), Some(("nodegroup", uuid)));
-        assert_eq!(read_node(SEEN, of_node(SEEN, uuid).as_bytes()), Some(uuid));
+        assert_eq!(read_node(LIVENESS, node_entry(LIVENESS, uuid).as_bytes()), Some(uuid));
         assert_eq!(read_object(b"object/node/no-uuid"), None);
         assert_eq!(read_profile(profile(&Hash([0xa5; 32])).as_bytes()), Some(Hash([0xa5; 32])));
         assert_eq!(read_profile(b"profile/a5"), None);
-        assert_eq!(read_common(common(&Hash([0xa5; 32])).as_bytes()), Some(Hash([0xa5; 32])));
+        assert_eq!(read_common_values(common_values(&Hash([0xa5; 32])).as_bytes()), Some(Hash([0xa5; 32])));
         assert_eq!(read_common_part(common_part(&Hash([0xa5; 32])).as_bytes()), Some(Hash([0xa5; 32])));
         assert_eq!(read_common_chunk(common_chunk(&Hash([0xa5; 32])).as_bytes()), Some(Hash([0xa5; 32])));
         assert!(
-            [COMMON_CHUNKS, COMMON_PARTS, COMMON, RELEASED].is_sorted(),
+            [COMMON_CHUNKS, COMMON_PARTS, COMMON_VALUES, RELEASED].is_sorted(),
             "the events of a commit are read in the order of their keys"
         );
-        assert_eq!(read_node(SEEN, b"seen/\xff"), None);
-        // A revision may hold a slash.
+        assert_eq!(read_node(LIVENESS, b"seen/\xff"), None);
+        // The bytes of a revision may include a slash.
         let at = [history(Kind::Node, uuid).as_bytes(), &Revision::new(0x2f2f).to_key()].concat();
         let (object, revision) = read_image(&at).unwrap();
         assert_eq!((object, revision), (format!("node/{uuid}/").as_bytes(), 0x2f2f));
@@ -279,29 +292,29 @@ mod tests {
     }
 
     #[test]
-    fn no_prefix_begins_with_another() {
+    fn key_prefixes_are_prefix_free() {
         let all = [
             OBJECTS,
             HISTORY,
             AUDIT,
             REQUESTS,
             OBSERVATIONS,
-            OBSERVED,
+            OBSERVATION_IMAGES,
             RELEASED,
             PROFILES,
-            COMMON,
+            COMMON_VALUES,
             COMMON_PARTS,
             COMMON_CHUNKS,
             RESULTS,
             REPORTS,
-            SAID,
-            SEEN,
-            TOLD,
+            REPORTED_STATES,
+            LIVENESS,
+            SENT_STATES,
             AGENTS,
             AGENT_KEYS,
             TOKENS,
             RESOURCE_TYPES,
-            TOLD_SINCE,
+            SENT_SINCE,
             EPOCH_LINE,
             LAST_BACKUP,
             CLOCK,

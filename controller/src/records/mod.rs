@@ -1,12 +1,12 @@
-//! What stands in the store, and how: keys, encoding, and the stored form of everything that is no object.
+//! The contents of the store: keys, encoding, and the stored form of everything that is not an object.
 //!
-//! The floor below cache and registry: both read these, and neither is known here.
+//! This is the layer below the cache and the registry, which use these modules. These modules use neither of the two.
 
 pub mod audit;
 pub mod chunks;
 pub mod clock;
 pub mod codec;
-pub mod common;
+pub mod common_values;
 pub mod enrolled;
 pub mod fleet;
 pub mod history;

@@ -1,34 +1,35 @@
-//! How a refused body is answered.
+//! Turns errors in a request body into errors of the API.
 
 use stemma_core::manifest::{BodyError, BodyErrorKind, MapConflict, WriteError};
 use stemma_core::object::Spec;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
-/// The refusal of a body.
+/// Returns the API error for a body that core refuses: one with an invalid field, or with keys that another manager
+/// owns.
 pub fn bad_body<S: Spec>(error: WriteError) -> ApiError {
     match error {
         WriteError::Body(error) => bad_field(S::KIND.word(), &error),
         WriteError::Conflicts(ref conflicts) => {
-            let list: Vec<_> = conflicts.iter().map(conflict).collect();
+            let list: Vec<_> = conflicts.iter().map(conflict_json).collect();
             let refusal = ApiError::new(ErrorType::LabelConflict, error.to_string()).extra("conflicts", list.into());
             match conflicts.first() {
-                Some(first) => refusal.field(field_of(first)),
+                Some(first) => refusal.field(conflict_field(first)),
                 None => refusal,
             }
         }
     }
 }
 
-/// The field of a body that a conflict is about, as other refusals name it.
-fn field_of(one: &MapConflict) -> String {
-    if one.map == "fields" { one.key.clone() } else { format!("{}.{}", one.map, one.key) }
+/// Returns the field of the body that a conflict is about, in the form of other field errors.
+fn conflict_field(conflict: &MapConflict) -> String {
+    if conflict.map == "fields" { conflict.key.clone() } else { format!("{}.{}", conflict.map, conflict.key) }
 }
 
-fn conflict(one: &MapConflict) -> serde_json::Value {
-    serde_json::json!({"map": one.map, "key": one.key, "manager": one.owner.to_string(), "value": one.value})
+fn conflict_json(conflict: &MapConflict) -> serde_json::Value {
+    serde_json::json!({"map": conflict.map, "key": conflict.key, "manager": conflict.owner.to_string(), "value": conflict.value})
 }
 
-/// The refusal of a field; `what` is the kind of the object or message that it stands in.
+/// Returns the API error for a field. `what` is the kind of the object or message that contains it.
 pub fn bad_field(what: &str, error: &BodyError) -> ApiError {
     let error_type = error_type(error.kind);
     let message = match error_type {
@@ -38,15 +39,16 @@ pub fn bad_field(what: &str, error: &BodyError) -> ApiError {
     ApiError::new(error_type, message).field(error.field.clone()).reason(error.reason.clone())
 }
 
-/// The refusal of what stands in an object, as that of a request whose body is this part alone. `part` is where it stands in the object.
-pub fn of_part(refusal: ApiError, part: &str) -> ApiError {
-    let within = refusal.field.as_deref().and_then(|field| field.strip_prefix(part)?.strip_prefix('.'));
-    let Some(within) = within.map(str::to_owned) else { return refusal };
-    let message = refusal.message.replacen(&format!("{part}.{within}: "), &format!("{within}: "), 1);
-    ApiError { message, ..refusal.field(within) }
+/// Turns an error in an object into the error of a request whose body is only one part of the object, such as its
+/// labels. The client sent only the part, so the path `part` is removed from the field and from the message.
+pub fn part_refusal(refusal: ApiError, part: &str) -> ApiError {
+    let subfield = refusal.field.as_deref().and_then(|field| field.strip_prefix(part)?.strip_prefix('.'));
+    let Some(subfield) = subfield.map(str::to_owned) else { return refusal };
+    let message = refusal.message.replacen(&format!("{part}.{subfield}: "), &format!("{subfield}: "), 1);
+    ApiError { message, ..refusal.field(subfield) }
 }
 
-/// The API's type of an error in a body.
+/// Returns the API's error type for an error in a body.
 fn error_type(kind: BodyErrorKind) -> ErrorType {
     match kind {
         BodyErrorKind::UnknownField => ErrorType::FieldUnknown,

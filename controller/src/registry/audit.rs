@@ -1,86 +1,88 @@
-//! Reading the audit back, a page at a time.
+//! Reads the audit, one page at a time.
 
 use crate::records::audit::AuditRecord;
 use crate::records::{codec, key};
-use crate::store::{KeyRange, Order, Query, Revision};
+use crate::store::{KeyRange, ListQuery, Revision, SortOrder};
 
-use super::{ApiError, Registry, damaged, store_error};
+use super::{ApiError, Registry, damaged_record, store_error};
 
-/// How many entries one request looks at: one whose filter few entries meet goes on where it stopped.
-const MOST_LOOKED_AT: usize = 20_000;
-/// How many are read at once, at first and at most.
-const CHUNKS: (usize, usize) = (16, 1_000);
-/// The entries of a page have at most so many bytes together as they are stored, where it is more than one, and so many are read at
-/// once: the entry of a write that reached much is as large as what it reached.
-const MOST_BYTES: usize = 4 * 1024 * 1024;
+/// Maximum number of entries that one request scans. If its filter matches few of them, the page is not full, and the
+/// next request continues after the last scanned entry.
+const MAX_SCANNED_ENTRIES: usize = 20_000;
+/// The number of entries in one read of the store: in the first read, and at most. It doubles with each read.
+const CHUNK_ENTRIES: (usize, usize) = (16, 1_000);
+/// Maximum size of the entries of a page, and of one read of the store, in bytes as stored. A page with one entry may
+/// be larger, because the entry of a write is as large as the list of objects it changed.
+const MAX_PAGE_BYTES: usize = 4 * 1024 * 1024;
 
-/// Which part of the audit.
+/// A request for a page of the audit.
 #[derive(Clone, Copy, Debug)]
 pub struct AuditPage {
-    /// At most so many entries.
+    /// Maximum number of entries on the page.
     pub limit: usize,
-    /// Those behind this revision, in the order asked for.
+    /// The revision after which the page begins, in the requested order.
     pub marker: Option<Revision>,
-    /// From which end.
-    pub order: Order,
+    /// Whether the oldest or the newest entry comes first.
+    pub order: SortOrder,
 }
 
-/// What a page of the audit holds.
+/// A page of the audit, and where the next one begins.
 #[derive(Debug, Default)]
-pub struct Audited {
-    /// Entries with their revisions, in the order asked for.
+pub struct AuditEntries {
+    /// The entries with their revisions, in the requested order.
     pub entries: Vec<(Revision, AuditRecord)>,
-    /// The revision behind which the next page begins; `None` at the end. There may be a next page behind one that is not full.
+    /// The revision after which the next page begins, or `None` at the end of the audit. A page with fewer entries than
+    /// requested is not always the last one.
     pub next: Option<Revision>,
 }
 
 impl Registry {
-    /// The entries that `keeps` takes, no more than `page` asks for or than are sent at once, and one at least.
+    /// Returns the next entries that `filter` accepts, limited by the number in `page` and by size, but at least one.
     ///
     /// # Errors
-    /// What the store says; an entry that cannot be read.
-    pub async fn audit(
+    /// Fails if the store fails or an entry cannot be read.
+    pub async fn read_audit(
         &self,
         page: AuditPage,
-        mut keeps: impl FnMut(&AuditRecord) -> bool,
-    ) -> Result<Audited, ApiError> {
+        mut filter: impl FnMut(&AuditRecord) -> bool,
+    ) -> Result<AuditEntries, ApiError> {
         let snapshot = self.store.snapshot().await.map_err(|e| store_error(&e))?;
         let (range, order) = (KeyRange::prefix(key::AUDIT), page.order);
-        let mut query = Query { range, limit: None, bytes: Some(MOST_BYTES), order };
-        let mut audited = Audited { entries: Vec::new(), next: page.marker };
-        let (mut looked_at, mut chunk, mut bytes) = (0, CHUNKS.0, 0);
-        while looked_at < MOST_LOOKED_AT {
+        let mut query = ListQuery { range, limit: None, max_bytes: Some(MAX_PAGE_BYTES), order };
+        let mut result = AuditEntries { entries: Vec::new(), next: page.marker };
+        let (mut scanned, mut chunk, mut bytes) = (0, CHUNK_ENTRIES.0, 0);
+        while scanned < MAX_SCANNED_ENTRIES {
             query.limit = Some(chunk);
-            if let Some(last) = audited.next {
-                query.range = behind(query.range, page.order, &key::audit(last));
+            if let Some(last) = result.next {
+                query.range = range_after(query.range, page.order, &key::audit(last));
             }
             let list = snapshot.list(&query).await.map_err(|e| store_error(&e))?;
-            looked_at += list.entries.len();
-            chunk = (chunk * 2).min(CHUNKS.1);
+            scanned += list.entries.len();
+            chunk = (chunk * 2).min(CHUNK_ENTRIES.1);
             for entry in list.entries {
-                let record: AuditRecord = codec::decode(&entry.value).map_err(|e| damaged(&e))?;
-                let is_kept = keeps(&record);
-                let is_over = is_kept && bytes > 0 && bytes + entry.value.len() > MOST_BYTES;
-                if audited.entries.len() == page.limit || is_over {
-                    return Ok(audited);
+                let record: AuditRecord = codec::decode(&entry.value).map_err(|e| damaged_record(&e))?;
+                let is_selected = filter(&record);
+                let is_full = is_selected && bytes > 0 && bytes + entry.value.len() > MAX_PAGE_BYTES;
+                if result.entries.len() == page.limit || is_full {
+                    return Ok(result);
                 }
-                audited.next = Some(entry.mod_revision);
-                if is_kept {
+                result.next = Some(entry.mod_revision);
+                if is_selected {
                     bytes += entry.value.len();
-                    audited.entries.push((entry.mod_revision, record));
+                    result.entries.push((entry.mod_revision, record));
                 }
             }
-            if !list.more {
-                return Ok(Audited { next: None, ..audited });
+            if !list.has_more {
+                return Ok(AuditEntries { next: None, ..result });
             }
         }
-        Ok(audited)
+        Ok(result)
     }
 }
 
-fn behind(range: KeyRange, order: Order, key: &[u8]) -> KeyRange {
+fn range_after(range: KeyRange, order: SortOrder, key: &[u8]) -> KeyRange {
     match order {
-        Order::Ascending => range.after(key),
-        Order::Descending => range.before(key),
+        SortOrder::Ascending => range.after(key),
+        SortOrder::Descending => range.before(key),
     }
 }

@@ -1,4 +1,4 @@
-//! Who asks for a write.
+//! The caller of a write.
 
 use std::sync::Arc;
 #[cfg(test)]
@@ -9,112 +9,115 @@ use stemma_core::object::Timestamp;
 use stemma_core::ownership::Manager;
 use uuid::Uuid;
 
-use super::who::Who;
+use super::requester::Requester;
 use crate::records::audit::{AuditEvent, AuditedObject};
 
-/// What the controller itself is called.
-const CONTROLLER: &str = "stemma-controller";
+/// The controller's own name, as requester and manager.
+const CONTROLLER_NAME: &str = "stemma-controller";
 
-/// Who asks.
+/// The caller of a write, with the properties of its request.
 #[derive(Clone, Debug)]
 pub struct Caller {
-    /// The principal, and what it may.
-    pub who: Who,
-    /// The name under which fields and keys are owned: the principal's unless the request says another.
+    /// The requester and its rights.
+    pub requester: Requester,
+    /// The name that owns the written fields and keys: the principal's name, unless the request has another.
     pub manager: Manager,
-    /// From where, as `127.0.0.1:4711`; empty for the controller itself.
+    /// The client's address, such as `127.0.0.1:4711`. Empty for the controller itself.
     pub address: String,
-    /// What the person said of it.
+    /// The reason that the user gave for the write.
     pub reason: Option<String>,
-    /// What the request was called in answer and journal.
+    /// The request's id, as in the response and the journal.
     pub request_id: String,
-    /// The request's `Idempotency-Key`, when it has one.
-    pub mark: Option<Mark>,
-    /// The write is tried out: decided and answered as ever, and not committed.
+    /// The request's `Idempotency-Key`, if it has one.
+    pub idempotency_key: Option<IdempotencyKey>,
+    /// True for a dry run: the write is decided and answered as usual, but not committed.
     pub dry_run: bool,
-    /// Set once nobody waits for the answer any more.
-    pub abandoned: Abandoned,
+    /// Set when no client waits for the answer any more.
+    pub canceled: Canceled,
 }
 
-/// Whether nobody waits for an answer any more. A decision has no moment at which it could be dropped, so it asks.
+/// A flag that is set when no client waits for the answer any more. A decision never awaits, so it cannot be dropped
+/// and has to poll the flag.
 #[derive(Clone, Debug, Default)]
-pub struct Abandoned(Arc<AtomicBool>, #[cfg(test)] Looks);
+pub struct Canceled(Arc<AtomicBool>, #[cfg(test)] CancelChecks);
 
-/// How often a decision has looked whether it is abandoned. A test has its client go away at one of these looks, and not at a time.
+/// Counts how often a decision checked the flag. A test lets its client disconnect at one of these checks instead of at
+/// a time.
 #[cfg(test)]
 #[derive(Clone, Debug, Default)]
-struct Looks {
-    so_far: Arc<AtomicUsize>,
-    last: Option<usize>,
+struct CancelChecks {
+    count: Arc<AtomicUsize>,
+    canceled_from: Option<usize>,
 }
 
-/// Sets it when it is dropped, as a request is whose client went away.
+/// Sets a [`Canceled`] flag when dropped. The future of a request holds the guard, and is dropped if the client
+/// disconnects.
 #[derive(Debug)]
-pub struct Waiting(Abandoned);
+pub struct CancelGuard(Canceled);
 
-/// A request that may be sent again.
+/// The idempotency key of a request that may be sent again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mark {
-    /// Its `Idempotency-Key`.
+pub struct IdempotencyKey {
+    /// The value of the `Idempotency-Key` header.
     pub id: Uuid,
-    /// SHA-256 over method, path, query and body.
+    /// The SHA-256 digest of method, path, query and body.
     pub hash: String,
 }
 
-impl Abandoned {
-    /// Whoever waits keeps this.
-    pub fn until_dropped(&self) -> Waiting {
-        Waiting(self.clone())
+impl Canceled {
+    /// Returns a guard that sets the flag when it is dropped.
+    pub fn guard(&self) -> CancelGuard {
+        CancelGuard(self.clone())
     }
 
-    /// Whether nobody waits.
+    /// Returns whether no client waits any more.
     pub fn is_set(&self) -> bool {
         #[cfg(test)]
-        if Some(self.1.so_far.fetch_add(1, Ordering::Relaxed)) == self.1.last {
+        if Some(self.1.count.fetch_add(1, Ordering::Relaxed)) == self.1.canceled_from {
             self.0.store(true, Ordering::Relaxed);
         }
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Nobody waits from this look on; the first is number 0.
+    /// Creates a flag that is set from this check on. The first check is number 0.
     #[cfg(test)]
-    pub(super) fn from_look(last: usize) -> Self {
-        Self(Arc::default(), Looks { so_far: Arc::default(), last: Some(last) })
+    pub(super) fn from_check(check: usize) -> Self {
+        Self(Arc::default(), CancelChecks { count: Arc::default(), canceled_from: Some(check) })
     }
 
-    /// How often it was looked so far.
+    /// Returns the number of checks so far.
     #[cfg(test)]
-    pub(super) fn looks(&self) -> usize {
-        self.1.so_far.load(Ordering::Relaxed)
+    pub(super) fn check_count(&self) -> usize {
+        self.1.count.load(Ordering::Relaxed)
     }
 }
 
-impl Drop for Waiting {
+impl Drop for CancelGuard {
     fn drop(&mut self) {
         self.0.0.store(true, Ordering::Relaxed);
     }
 }
 
 impl Caller {
-    /// The controller itself, by its own name in the audit.
+    /// Creates the caller for the controller itself, under its own name in the audit.
     pub fn controller(reason: &str) -> Self {
         Self {
-            who: Who::by_way(CONTROLLER),
-            manager: Manager::new(CONTROLLER).expect("a plain word is a manager's name"),
+            requester: Requester::from_listener(CONTROLLER_NAME),
+            manager: Manager::new(CONTROLLER_NAME).expect("a plain word is a manager's name"),
             address: String::new(),
             reason: Some(reason.to_owned()),
             request_id: String::new(),
-            mark: None,
+            idempotency_key: None,
             dry_run: false,
-            abandoned: Abandoned::default(),
+            canceled: Canceled::default(),
         }
     }
 
-    /// The audit event of a commit that this caller makes.
-    pub(super) fn event(&self, at: Timestamp, principal: Option<Uuid>, objects: Vec<AuditedObject>) -> AuditEvent {
+    /// Returns the audit event for a commit of this caller.
+    pub(super) fn audit_event(&self, at: Timestamp, principal: Option<Uuid>, objects: Vec<AuditedObject>) -> AuditEvent {
         AuditEvent {
             at,
-            principal: self.who.name.clone(),
+            principal: self.requester.name.clone(),
             whose: Some(principal.into()),
             manager: self.manager.to_string(),
             address: self.address.clone(),

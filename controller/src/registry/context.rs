@@ -1,75 +1,76 @@
-//! What a decision reads: the fleet as of one revision, and what no model holds.
+//! The input of a decision: the fleet at one revision, and entries of the store that are not in the model.
 //!
-//! A decision is a function without effects, and the store may be far away. So what is not in the model is read before the decision
-//! and not in it: a decision that wants more answers [`Undecided::Unread`], and is made again when that was read. What it found has
-//! to be a precondition of its commit, so it does not matter that the read is later than the model.
+//! A decision is a function without effects, and the store may be remote. So entries that are not in the model are read
+//! before the decision, not in it. A decision that needs another entry returns [`DecisionError::NeedsRead`], and is
+//! repeated after that entry was read. The commit must require that the entry is unchanged, so it does no harm that the
+//! entry is read later than the model.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
-use stemma_core::access::{Act, Place, Rights, Verdict};
-use stemma_core::extension::Question;
+use stemma_core::access::{AccessScope, AccessVerb, Rights, Verdict};
+use stemma_core::extension::ExtensionQuestion;
 use stemma_core::object::{Kind, Timestamp};
-use stemma_core::rollout::Room;
+use stemma_core::rollout::RecordQuota;
 use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
-use super::extensions::{Answered, Ask};
-use super::{Caller, Undecided, damaged, store_error};
+use super::extensions::{ExtensionAnswers, ExtensionClient};
+use super::{Caller, DecisionError, damaged_record, store_error};
 use crate::cache::Model;
 use crate::records::{codec, key};
-use crate::store::{Entry, Query, Revision, Store};
+use crate::store::{Entry, ListQuery, Revision, Store};
 
-/// What a decision rests on.
+/// The input of a decision: the fleet, the caller, the time, and what was read or asked for the decision.
 pub struct Context<'a> {
-    /// The fleet, as of one revision, and as whoever asks for the write sees it.
+    /// The fleet at one revision, restricted to what the caller may see.
     pub model: &'a Model,
-    /// The same fleet as it is: what holds of the whole is asked of it, whoever asks.
-    pub whole: &'a Model,
-    /// Who asks.
+    /// The fleet at the same revision without this restriction, for rules that concern the whole fleet.
+    pub full_model: &'a Model,
+    /// The caller of the write.
     pub caller: &'a Caller,
-    /// When the write is made.
+    /// The time of the write, also if the clock is suspect.
     pub now: Timestamp,
-    /// The same; `None`: the clock is suspect, and nothing is dropped or ended by it.
+    /// The time of the write, or `None` if the clock is suspect. Without it nothing expires and nothing is dropped.
     pub trusted_now: Option<Timestamp>,
-    /// How many nodes there may be.
-    pub(super) most_nodes: usize,
-    /// What is stored of what is released to nodes.
-    pub(super) room: &'a Mutex<Room>,
-    pub(super) reads: &'a Reads,
-    pub(super) answered: &'a Answered,
-    pub(super) extensions: &'a dyn Ask,
+    /// Maximum number of nodes in the fleet, as configured.
+    pub(super) max_nodes: usize,
+    /// The bytes of the stored records of released task sets, by node and cluster.
+    pub(super) record_quota: &'a Mutex<RecordQuota>,
+    pub(super) reads: &'a ContextReads,
+    pub(super) extension_answers: &'a ExtensionAnswers,
+    pub(super) extensions: &'a dyn ExtensionClient,
 }
 
-/// Something that no model holds.
+/// A part of the store that is not in the model, and that a decision needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wanted {
-    /// The entry at a key.
+pub enum MissingRead {
+    /// The entry at this key.
     Entry(String),
-    /// The keys below a prefix.
+    /// The keys of the entries below this prefix.
     Keys(String),
 }
 
-/// What was read for a decision.
+/// The entries that were read for a decision.
 #[derive(Default)]
-pub(super) struct Reads {
+pub(super) struct ContextReads {
     entries: HashMap<String, Option<Entry>>,
     keys: HashMap<String, Vec<Bytes>>,
 }
 
-impl Reads {
-    /// Reads what a decision wants.
-    pub(super) async fn read(&mut self, store: &dyn Store, wanted: Wanted) -> Result<(), ApiError> {
+impl ContextReads {
+    /// Reads the part of the store that a decision needs.
+    pub(super) async fn read(&mut self, store: &dyn Store, wanted: MissingRead) -> Result<(), ApiError> {
         let snapshot = store.snapshot().await.map_err(|e| store_error(&e))?;
         match wanted {
-            Wanted::Entry(at) => {
+            MissingRead::Entry(at) => {
                 let entry = snapshot.get(at.as_bytes()).await.map_err(|e| store_error(&e))?;
                 self.entries.insert(at, entry);
             }
-            Wanted::Keys(prefix) => {
-                let list = snapshot.list(&Query::prefix(prefix.clone())).await.map_err(|e| store_error(&e))?;
+            MissingRead::Keys(prefix) => {
+                let list = snapshot.list(&ListQuery::prefix(prefix.clone())).await.map_err(|e| store_error(&e))?;
                 self.keys.insert(prefix, list.entries.into_iter().map(|entry| entry.key).collect());
             }
         }
@@ -77,86 +78,84 @@ impl Reads {
     }
 }
 
-/// Whether what stands there may be written: by its role as the row of the endpoint table says that makes one, and where it stands.
-pub(super) fn may_write(rights: Rights, row: Option<Endpoint>, place: Place) -> bool {
-    row.is_some_and(|row| row.allows(rights.role.into())) && rights.judge(Act::Write, place) == Verdict::Allowed
+/// Returns whether these rights allow a write of an object in the scope `place`. The scope must be within the rights,
+/// and the role must allow `row`, the endpoint that creates such an object.
+pub(super) fn may_write(rights: Rights, row: Option<Endpoint>, place: AccessScope) -> bool {
+    row.is_some_and(|row| row.allows(rights.role.into())) && rights.verdict(AccessVerb::Write, place) == Verdict::Allowed
 }
 
 impl Context<'_> {
-    /// What ended by then may be dropped. By a suspect clock nothing may.
-    pub fn forgets_until(&self) -> Timestamp {
+    /// Returns the time before which ended entries may be dropped. It is 0 if the clock is suspect, so nothing is
+    /// dropped.
+    pub fn prune_before(&self) -> Timestamp {
         self.trusted_now.unwrap_or(Timestamp(0))
     }
 
-    /// Refuses a write of something that stands there for want of rights: `row` is the row of the endpoint table that makes one.
+    /// Fails if the caller may not write an object in the scope `place`. `row` is the endpoint that creates such an
+    /// object, and `what` names the object in the error message.
     ///
     /// # Errors
     /// [`ErrorType::AuthForbidden`].
-    pub fn check_place(
-        &self,
-        row: Option<Endpoint>,
-        place: Place,
-        what: impl FnOnce() -> String,
-    ) -> Result<(), ApiError> {
-        let rights = self.caller.who.rights;
+    pub fn check_access(&self, row: Option<Endpoint>, place: AccessScope, what: impl FnOnce() -> String) -> Result<(), ApiError> {
+        let rights = self.caller.requester.rights;
         if may_write(rights, row, place) {
             return Ok(());
         }
         let has_role = row.is_some_and(|row| row.allows(rights.role.into()));
-        let own = rights.within.and_then(|own| self.whole.clusters.get(own.0)).filter(|_| has_role);
-        let who = &self.caller.who;
+        let own = rights.cluster.and_then(|own| self.full_model.clusters.get(own.0)).filter(|_| has_role);
+        let who = &self.caller.requester;
         let Some(own) = own else { return Err(who.denied(format_args!("change {}", what()), row)) };
         let (what, own, name) = (what(), quote(&own.meta.name), &who.name);
-        let message = format!(
-            "Permission denied: {what} is outside of cluster {own}, to which {name} is bound; nothing was changed"
-        );
+        let message =
+            format!("Permission denied: {what} is outside of cluster {own}, to which {name} is bound; nothing was changed");
         Err(ApiError::new(ErrorType::AuthForbidden, message))
     }
 
-    /// What is stored of what is released to nodes, as it is now.
-    pub(super) fn room(&self) -> MutexGuard<'_, Room> {
-        self.room.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Locks the current byte counts of the stored records of released task sets.
+    pub(super) fn record_quota(&self) -> MutexGuard<'_, RecordQuota> {
+        self.record_quota.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What an extension answered to a question; `None`: it was not asked just that.
-    pub(super) fn answer(&self, question: &Question) -> Option<&[u8]> {
-        self.answered.get(question)
+    /// Returns an extension's answer to a question, or `None` if exactly this question was not asked.
+    pub(super) fn extension_answer(&self, question: &ExtensionQuestion) -> Option<&[u8]> {
+        self.extension_answers.get(question)
     }
 
-    /// When a mark was last written; `None`: never.
-    pub(super) fn marked(&self, mark: &str) -> Option<Revision> {
-        self.whole.marks.get(mark).copied()
+    /// Returns the revision at which a mark was last written, if ever.
+    pub(super) fn mark_revision(&self, mark: &str) -> Option<Revision> {
+        self.full_model.marks.get(mark).copied()
     }
 
-    /// The mark of references to an object, as [`super::Draft::delete`] needs it: nobody in the model who refers to it is missing.
-    pub(super) fn referred(&self, kind: Kind, id: &str) -> Option<Revision> {
-        self.marked(&key::referred(kind, &id))
+    /// Returns the revision of an object's reference mark, as [`super::Draft::delete`] needs it. The model has every
+    /// reference up to this revision.
+    pub(super) fn reference_mark(&self, kind: Kind, id: &str) -> Option<Revision> {
+        self.mark_revision(&key::reference_mark(kind, &id))
     }
 
-    /// The entry at a key that no model holds.
+    /// Returns the entry at a key that no model has.
     ///
     /// # Errors
-    /// [`Undecided::Unread`].
-    pub fn entry(&self, at: &str) -> Result<Option<&Entry>, Undecided> {
-        let read = self.reads.entries.get(at).ok_or_else(|| Undecided::Unread(Wanted::Entry(at.to_owned())))?;
+    /// [`DecisionError::NeedsRead`].
+    pub fn entry(&self, at: &str) -> Result<Option<&Entry>, DecisionError> {
+        let read = self.reads.entries.get(at).ok_or_else(|| DecisionError::NeedsRead(MissingRead::Entry(at.to_owned())))?;
         Ok(read.as_ref())
     }
 
-    /// The record at such a key, with the revision that wrote it.
+    /// Returns the record at a key that no model has, with the revision that wrote it.
     ///
     /// # Errors
-    /// [`Undecided::Unread`]; that the record is damaged.
-    pub fn record<T: DeserializeOwned>(&self, at: &str) -> Result<Option<(T, Revision)>, Undecided> {
+    /// [`DecisionError::NeedsRead`], or an error if the record is damaged.
+    pub fn record<T: DeserializeOwned>(&self, at: &str) -> Result<Option<(T, Revision)>, DecisionError> {
         let Some(entry) = self.entry(at)? else { return Ok(None) };
-        Ok(Some((codec::decode(&entry.value).map_err(|e| damaged(&e))?, entry.mod_revision)))
+        Ok(Some((codec::decode(&entry.value).map_err(|e| damaged_record(&e))?, entry.mod_revision)))
     }
 
-    /// The keys below a prefix of entries that no model holds.
+    /// Returns the keys below a prefix of entries that no model has.
     ///
     /// # Errors
-    /// [`Undecided::Unread`].
-    pub(super) fn keys_below(&self, prefix: &str) -> Result<&[Bytes], Undecided> {
-        let read = self.reads.keys.get(prefix).ok_or_else(|| Undecided::Unread(Wanted::Keys(prefix.to_owned())))?;
+    /// [`DecisionError::NeedsRead`].
+    pub(super) fn keys_below(&self, prefix: &str) -> Result<&[Bytes], DecisionError> {
+        let read = self.reads.keys.get(prefix).ok_or_else(|| DecisionError::NeedsRead(MissingRead::Keys(prefix.to_owned())))?;
         Ok(read)
     }
 }

@@ -1,7 +1,7 @@
-//! A commit in the making: objects before and after, and what must hold for it to be made.
+//! A draft of a commit: the changed objects, and the preconditions.
 //!
-//! Whatever changes an object goes through here, so no commit can forget its after-image, its name's index, the
-//! marks of what it refers to, or its place in the audit event.
+//! Every change of an object goes through the draft. So no commit lacks the object's history image, its name in the
+//! index, the reference marks of the objects that it refers to, or its place in the audit event.
 
 use std::collections::BTreeSet;
 
@@ -9,143 +9,145 @@ use bytes::Bytes;
 use stemma_core::object::{Kind, Object, Spec};
 use uuid::Uuid;
 
-use crate::cache::model::{Reference, Resource};
+use crate::cache::model::{ObjectReference, Resource};
 use crate::records::audit::{Action, AuditedObject, FleetAction, PartAction};
 use crate::records::{codec, key};
 use crate::store::{Op, Precondition, Revision, Transaction};
 
-/// A commit in the making.
+/// A draft of a commit, to which a decision adds its changes.
 #[derive(Clone, Debug, Default)]
 pub struct Draft {
     preconditions: Vec<Precondition>,
     ops: Vec<Op>,
-    touched: Vec<AuditedObject>,
+    audited: Vec<AuditedObject>,
     action: Option<FleetAction>,
-    made: BTreeSet<Vec<u8>>,
-    marked: BTreeSet<String>,
+    put_keys: BTreeSet<Vec<u8>>,
+    marks: BTreeSet<String>,
 }
 
 impl Draft {
-    /// Whether nothing would be written.
+    /// Returns whether the commit would write nothing.
     pub fn is_empty(&self) -> bool {
         self.ops.is_empty()
     }
 
-    /// What it does to which objects.
-    pub fn touched(&self) -> &[AuditedObject] {
-        &self.touched
+    /// Returns the objects that the commit names in the audit, with the change of each.
+    pub fn audited(&self) -> &[AuditedObject] {
+        &self.audited
     }
 
-    /// The same, to say where they stood.
-    pub(super) fn touched_mut(&mut self) -> &mut [AuditedObject] {
-        &mut self.touched
+    /// Returns the audited objects for changes. The caller sets the clusters that each was in before and after the
+    /// write.
+    pub(super) fn audited_mut(&mut self) -> &mut [AuditedObject] {
+        &mut self.audited
     }
 
-    /// Says of the object that was written or noted last what became of which part of it.
-    pub fn name_part(&mut self, action: PartAction, part: String) {
-        if let Some(last) = self.touched.last_mut() {
+    /// Sets which part of the last object in the audit was changed, and how.
+    pub fn set_part(&mut self, action: PartAction, part: String) {
+        if let Some(last) = self.audited.last_mut() {
             (last.part, last.part_action) = (Some(part), Some(action));
         }
     }
 
-    /// Writes an object, as it is stored: a new one, or in the place of `before`.
+    /// Writes an object, with `value` as its stored form. The object is new, or replaces `before`.
     pub fn put<S: Resource>(&mut self, before: Option<&Object<S>>, after: &Object<S>, value: Bytes) {
         let (uuid, at) = (after.meta.uuid, key::object(S::KIND, after.meta.uuid));
         self.preconditions.push(unchanged(&at, before));
-        self.name(before, Some(after));
+        self.write_names(before, Some(after));
         let known = before.map(|o| o.spec.references()).unwrap_or_default();
         for reference in after.spec.references().into_iter().filter(|r| !known.contains(r)) {
-            self.refer(&reference);
+            self.add_reference(&reference);
         }
-        self.made.insert(at.clone().into_bytes());
+        self.put_keys.insert(at.clone().into_bytes());
         self.ops.push(Op::Put { key: at.into(), value: value.clone() });
         self.ops.push(Op::PutAtRevision { prefix: key::history(S::KIND, uuid).into(), value });
         let action = if before.is_some() { Action::Updated } else { Action::Created };
-        self.touch(after, action, before);
+        self.audit_object(after, action, before);
     }
 
-    /// Names an object in the audit that the commit is about and that stays as it is.
-    pub fn note<S: Resource>(&mut self, object: &Object<S>) {
-        self.touch(object, Action::Unchanged, Some(object));
+    /// Names an object in the audit that the commit is about but does not change.
+    pub fn audit_unchanged<S: Resource>(&mut self, object: &Object<S>) {
+        self.audit_object(object, Action::Unchanged, Some(object));
     }
 
-    /// Deletes an object. `referred` is the revision of its mark of references (see [`key::referred`]), at which
-    /// nobody else referred to it.
-    pub fn delete<S: Resource>(&mut self, before: &Object<S>, referred: Option<Revision>) {
+    /// Deletes an object. `mark_revision` is the revision of its reference mark (see [`key::reference_mark`]) at which
+    /// no other object referred to it.
+    pub fn delete<S: Resource>(&mut self, before: &Object<S>, mark_revision: Option<Revision>) {
         let at = key::object(S::KIND, before.meta.uuid);
         self.preconditions.push(unchanged(&at, Some(before)));
-        let mark = key::referred(S::KIND, &Reference::to(before).id);
-        self.preconditions.push(Precondition::as_read(mark.clone(), referred));
-        if referred.is_some() {
+        let mark = key::reference_mark(S::KIND, &ObjectReference::new(before).id);
+        self.preconditions.push(Precondition::unchanged_since(mark.clone(), mark_revision));
+        if mark_revision.is_some() {
             self.ops.push(Op::Delete { key: mark.into() });
         }
-        self.name(Some(before), None);
+        self.write_names(Some(before), None);
         self.ops.push(Op::Delete { key: at.into() });
         let value = codec::encode(&serde_json::Value::Null);
         self.ops.push(Op::PutAtRevision { prefix: key::history(S::KIND, before.meta.uuid).into(), value });
-        self.touch(before, Action::Deleted, Some(before));
+        self.audit_object(before, Action::Deleted, Some(before));
     }
 
-    /// Says of which cluster each group and each primary is: its name is good within its cluster alone, which may be gone when it is asked for.
-    pub(super) fn name_clusters(&mut self, cluster_of: impl Fn(Kind, Uuid) -> Option<String>) {
-        for one in self.touched.iter_mut().filter(|one| matches!(one.kind, Kind::NodeGroup | Kind::Primary)) {
-            one.cluster = cluster_of(one.kind, one.uuid);
+    /// Sets the cluster of each nodegroup and primary in the audit, because their names are unique only within the
+    /// cluster. The cluster's name is stored, because the cluster may be deleted when the audit is read.
+    pub(super) fn set_clusters(&mut self, cluster_of: impl Fn(Kind, Uuid) -> Option<String>) {
+        for object in self.audited.iter_mut().filter(|one| matches!(one.kind, Kind::NodeGroup | Kind::Primary)) {
+            object.cluster = cluster_of(object.kind, object.uuid);
         }
     }
 
-    /// Whether an object is written by it.
-    pub(super) fn has(&self, kind: Kind, uuid: Uuid) -> bool {
-        self.made.contains(key::object(kind, uuid).as_bytes())
+    /// Returns whether the draft writes the object of this kind and uuid.
+    pub(super) fn has_object(&self, kind: Kind, uuid: Uuid) -> bool {
+        self.put_keys.contains(key::object(kind, uuid).as_bytes())
     }
 
-    /// Writes an object that it writes already in another form, under the same name.
-    pub(super) fn amend<S: Resource>(&mut self, after: &Object<S>, amended: &Bytes) {
+    /// Replaces the stored form of an object that the draft already writes. Its name stays the same.
+    pub(super) fn rewrite<S: Resource>(&mut self, after: &Object<S>, stored: &Bytes) {
         let (at, history) = (key::object(S::KIND, after.meta.uuid), key::history(S::KIND, after.meta.uuid));
         for op in &mut self.ops {
             match op {
-                Op::Put { key, value } if key.as_ref() == at.as_bytes() => *value = amended.clone(),
+                Op::Put { key, value } if key.as_ref() == at.as_bytes() => *value = stored.clone(),
                 Op::PutAtRevision { prefix, value } if prefix.as_ref() == history.as_bytes() => {
-                    *value = amended.clone();
+                    *value = stored.clone();
                 }
                 _ => {}
             }
         }
     }
 
-    /// Says in the audit what it does to the fleet as a whole.
-    pub fn act(&mut self, action: FleetAction) {
+    /// Sets the audit's action on the fleet as a whole.
+    pub fn set_action(&mut self, action: FleetAction) {
         self.action = Some(action);
     }
 
-    /// What it does to the fleet as a whole.
+    /// Returns the action on the fleet as a whole.
     pub(super) fn action(&self) -> Option<FleetAction> {
         self.action.clone()
     }
 
-    /// Adds an entry that is no object, under its own key.
-    pub fn entry(&mut self, op: Op) {
+    /// Adds an operation on an entry that is not an object.
+    pub fn add_op(&mut self, op: Op) {
         self.ops.push(op);
     }
 
-    /// Requires that an object is as it was read.
+    /// Requires that an object is unchanged since it was read.
     pub(super) fn require_unchanged<S: Resource>(&mut self, object: &Object<S>) {
-        self.require(unchanged(&key::object(S::KIND, object.meta.uuid), Some(object)));
+        self.add_precondition(unchanged(&key::object(S::KIND, object.meta.uuid), Some(object)));
     }
 
-    /// Adds a condition.
-    pub fn require(&mut self, precondition: Precondition) {
+    /// Adds a precondition that must hold when the commit is made.
+    pub fn add_precondition(&mut self, precondition: Precondition) {
         self.preconditions.push(precondition);
     }
 
-    /// The transaction, without audit event and request record.
+    /// Returns the transaction, without audit event and request record.
     pub fn into_transaction(self) -> Transaction {
         Transaction { preconditions: self.preconditions, ops: self.ops }
     }
 
-    fn name<S: Resource>(&mut self, before: Option<&Object<S>>, after: Option<&Object<S>>) {
-        let index = |object: &Object<S>| {
-            S::name_text(&object.meta.name).map(|name| key::name(S::KIND, object.spec.scope(), &name))
-        };
+    /// Replaces an object's old name in the index of names by the new one, which must be free.
+    fn write_names<S: Resource>(&mut self, before: Option<&Object<S>>, after: Option<&Object<S>>) {
+        let index =
+            |object: &Object<S>| S::name_text(&object.meta.name).map(|name| key::name(S::KIND, object.spec.scope(), &name));
         let (old, new) = (before.and_then(index), after.and_then(index));
         if old == new {
             return;
@@ -159,47 +161,36 @@ impl Draft {
         }
     }
 
-    /// Marks something as referred to from now on, and requires that it is there.
-    pub(super) fn refer(&mut self, reference: &Reference) {
+    /// Adds a reference to an object: requires that the object exists, and writes its reference mark. The mark makes a
+    /// concurrent deletion of the object fail.
+    pub(super) fn add_reference(&mut self, reference: &ObjectReference) {
         let target = match reference.kind {
             Kind::Release => key::name(Kind::Release, None, &reference.id),
             kind => format!("{}{}/{}", key::OBJECTS, kind.word(), reference.id),
         };
-        if !self.is_made(&target) {
+        if !self.is_created(&target) {
             self.preconditions.push(Precondition::present(target));
         }
-        let mark = key::referred(reference.kind, &reference.id);
-        if self.marked.insert(mark.clone()) {
+        let mark = key::reference_mark(reference.kind, &reference.id);
+        if self.marks.insert(mark.clone()) {
             self.ops.push(Op::Put { key: mark.into(), value: Bytes::new() });
         }
     }
 
-    fn is_made(&self, target: &str) -> bool {
-        let made = |op: &Op| matches!(op, Op::Put { key, .. } if key.as_ref() == target.as_bytes());
-        self.made.contains(target.as_bytes()) || self.ops.iter().any(made)
+    fn is_created(&self, target: &str) -> bool {
+        let creates = |op: &Op| matches!(op, Op::Put { key, .. } if key.as_ref() == target.as_bytes());
+        self.put_keys.contains(target.as_bytes()) || self.ops.iter().any(creates)
     }
 
-    fn touch<S: Resource>(&mut self, object: &Object<S>, action: Action, before: Option<&Object<S>>) {
+    fn audit_object<S: Resource>(&mut self, object: &Object<S>, action: Action, before: Option<&Object<S>>) {
         let name = S::name_text(&object.meta.name).unwrap_or_else(|| object.meta.uuid.to_string());
         let before = before.map(|o| o.meta.resource_version);
         let (kind, uuid, clusters) = (S::KIND, object.meta.uuid, BTreeSet::new());
         let (cluster, was, left, part, part_action) = (None, None, None, None, None);
-        self.touched.push(AuditedObject {
-            kind,
-            uuid,
-            name,
-            cluster,
-            action,
-            before,
-            clusters,
-            was,
-            left,
-            part,
-            part_action,
-        });
+        self.audited.push(AuditedObject { kind, uuid, name, cluster, action, before, clusters, was, left, part, part_action });
     }
 }
 
 fn unchanged<S: Spec>(at: &str, before: Option<&Object<S>>) -> Precondition {
-    Precondition::as_read(at.to_owned(), before.map(|before| Revision::new(before.meta.resource_version)))
+    Precondition::unchanged_since(at.to_owned(), before.map(|before| Revision::new(before.meta.resource_version)))
 }

@@ -1,85 +1,90 @@
-//! How a write asks the extensions that decide tags, whoever carries the question there.
+//! How a write asks the extensions that decide tags. The transport is behind a trait.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::task::Poll;
 
 use bytes::Bytes;
-use stemma_core::extension::Question;
+use stemma_core::extension::ExtensionQuestion;
 use stemma_wire::error::{ApiError, ErrorType};
 use tokio::time::{Instant, timeout_at};
 
 use crate::store::BoxFuture;
 
-/// How many questions of one write are asked at once.
-const AT_ONCE: usize = 8;
+/// Maximum number of questions of one write that are asked at once.
+const MAX_CONCURRENT_QUESTIONS: usize = 8;
 
-/// Who carries a question to an extension.
-pub trait Ask: Send + Sync {
-    /// Whether there is an extension of this name.
-    fn declares(&self, name: &str) -> bool;
+/// The client that sends questions to extensions.
+pub trait ExtensionClient: Send + Sync {
+    /// Returns whether an extension of this name is declared.
+    fn is_declared(&self, name: &str) -> bool;
 
-    /// Asks, and waits no longer than the extension may take.
-    fn ask<'a>(&'a self, question: &'a Question) -> BoxFuture<'a, Result<Bytes, ApiError>>;
+    /// Asks an extension, and waits no longer than its timeout.
+    fn ask<'a>(&'a self, question: &'a ExtensionQuestion) -> BoxFuture<'a, Result<Bytes, ApiError>>;
 }
 
-/// No extension is declared.
+/// A client without any declared extension.
 pub struct NoExtensions;
 
-impl Ask for NoExtensions {
-    fn declares(&self, _name: &str) -> bool {
+impl ExtensionClient for NoExtensions {
+    fn is_declared(&self, _name: &str) -> bool {
         false
     }
 
-    fn ask<'a>(&'a self, question: &'a Question) -> BoxFuture<'a, Result<Bytes, ApiError>> {
+    fn ask<'a>(&'a self, question: &'a ExtensionQuestion) -> BoxFuture<'a, Result<Bytes, ApiError>> {
         Box::pin(async { Err(undeclared(&question.extension)) })
     }
 }
 
-/// The answers that one write has got, by the hash of the question.
+/// The answers of extensions to the questions of one write, by the hash of the question.
 #[derive(Default)]
-pub(super) struct Answered(HashMap<[u8; 32], Bytes>);
+pub(super) struct ExtensionAnswers(HashMap<[u8; 32], Bytes>);
 
-impl Answered {
-    /// Asks all that is open, some beside each other. Nobody waits for the answers any longer at `until`.
-    pub(super) async fn asking(extensions: &dyn Ask, questions: &[Question], until: Instant) -> Result<Self, ApiError> {
-        let asked = async {
+impl ExtensionAnswers {
+    /// Sends all questions, some of them concurrently, and returns the answers. Fails if an answer is missing at
+    /// `deadline`.
+    pub(super) async fn ask_all(
+        extensions: &dyn ExtensionClient,
+        questions: &[ExtensionQuestion],
+        deadline: Instant,
+    ) -> Result<Self, ApiError> {
+        let all_answers = async {
             let mut answers = HashMap::new();
-            for some in questions.chunks(AT_ONCE) {
-                let asked = all(some.iter().map(|question| extensions.ask(question)).collect()).await;
-                for (question, answer) in some.iter().zip(asked) {
+            for batch in questions.chunks(MAX_CONCURRENT_QUESTIONS) {
+                let results = join_all(batch.iter().map(|question| extensions.ask(question)).collect()).await;
+                for (question, answer) in batch.iter().zip(results) {
                     answers.insert(question.hash, answer?);
                 }
             }
             Ok(Self(answers))
         };
-        timeout_at(until, asked).await.unwrap_or_else(|_| {
+        timeout_at(deadline, all_answers).await.unwrap_or_else(|_| {
             let count = questions.len();
             let message = format!("{count} questions to extensions were not answered in time; nothing was changed");
             Err(ApiError::new(ErrorType::ExtensionFailed, message))
         })
     }
 
-    pub(super) fn get(&self, question: &Question) -> Option<&[u8]> {
+    pub(super) fn get(&self, question: &ExtensionQuestion) -> Option<&[u8]> {
         self.0.get(&question.hash).map(AsRef::as_ref)
     }
 }
 
-/// What some futures give, in their order.
-async fn all<T>(mut futures: Vec<BoxFuture<'_, T>>) -> Vec<T> {
-    let mut given: Vec<Option<T>> = futures.iter().map(|_| None).collect();
+/// Awaits futures, and returns their results in the same order.
+async fn join_all<T>(mut futures: Vec<BoxFuture<'_, T>>) -> Vec<T> {
+    let mut results: Vec<Option<T>> = futures.iter().map(|_| None).collect();
     poll_fn(move |context| {
-        for (future, given) in futures.iter_mut().zip(&mut given).filter(|(_, given)| given.is_none()) {
+        for (future, result) in futures.iter_mut().zip(&mut results).filter(|(_, result)| result.is_none()) {
             if let Poll::Ready(value) = future.as_mut().poll(context) {
-                *given = Some(value);
+                *result = Some(value);
             }
         }
-        if given.iter().all(Option::is_some) { Poll::Ready(given.drain(..).flatten().collect()) } else { Poll::Pending }
+        if results.iter().all(Option::is_some) { Poll::Ready(results.drain(..).flatten().collect()) } else { Poll::Pending }
     })
     .await
 }
 
-/// The refusal of a write that wants an extension which the configuration does not declare.
+/// Returns the error for a write that needs an extension which the configuration does not declare.
 pub(crate) fn undeclared(name: &str) -> ApiError {
     let message = format!(
         "extension {name} is to decide tags, and the controller's configuration does not declare it; nothing was changed"
@@ -88,13 +93,10 @@ pub(crate) fn undeclared(name: &str) -> ApiError {
     ApiError::new(ErrorType::ReferenceDangling, message).field("extensions").detail(advice)
 }
 
-/// The refusal of a write whose question was not answered as it may be.
-pub(crate) fn failed(question: &Question, why: &str) -> ApiError {
-    let message = format!(
-        "extension {} decides the tags of {}, and {why}; nothing was changed",
-        question.extension,
-        question.subject()
-    );
-    let advice = "see to the extension (docs/extensions.md) and try again";
+/// Returns the error for a write whose question got no valid answer.
+pub(crate) fn failed(question: &ExtensionQuestion, why: &str) -> ApiError {
+    let message =
+        format!("extension {} decides the tags of {}, and {why}; nothing was changed", question.extension, question.subject());
+    let advice = "check the extension (docs/extensions.md) and try again";
     ApiError::new(ErrorType::ExtensionFailed, message).detail(advice)
 }

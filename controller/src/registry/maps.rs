@@ -1,55 +1,55 @@
-//! Writes to one map of an object: labels, annotations or parameters, that name it by its keys.
+//! Writes to one map of an object (labels, annotations or parameters) by its keys.
 //!
-//! A body that names fields goes through core's `manifest`; here is what else a map has: the operations of a JSON patch on it and on its
-//! keys, tombstones, and handing ownership over.
+//! A body with fields goes through core's `manifest`. This module has the other operations: a JSON patch of the map or
+//! of its keys, tombstones, and the transfer of keys to another owner.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
 use serde_json::value::RawValue;
-use stemma_core::labels::{BodyShape, FromJson, InvalidEntry, Layer, Written, check_parameters, merge_after, removing};
+use stemma_core::labels::{BodyShape, FromJson, IntentJson, InvalidEntry, Layer, check_parameters, merge_after, to_merge_patch};
 use stemma_core::manifest::check_own_annotations;
 use stemma_core::object::{Inherited, Timestamp};
-use stemma_core::ownership::{Intent, Manager, OwnedMap, Party, Said};
+use stemma_core::ownership::{Intent, Manager, OwnedMap, OwnerMatch, ProvidedValue};
 use stemma_wire::error::{ApiError, ErrorType};
 
-/// One of the maps.
+/// One of the maps of keys and values that an object has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapName {
-    /// `labels`.
+    /// The map `labels`.
     Labels,
-    /// `annotations`.
+    /// The map `annotations`.
     Annotations,
-    /// `parameters`.
+    /// The map `parameters`.
     Parameters,
 }
 
-/// What is done to a map.
+/// A write to one map of an object.
 #[derive(Clone, Copy, Debug)]
 pub enum MapWrite<'a> {
-    /// The object's whole new map.
+    /// Replaces the object's whole map.
     Replace(&'a RawValue),
-    /// Single keys with their new values; `null` takes away what is provided here.
-    Keys(&'a RawValue),
-    /// These keys are not inherited here.
-    Stop(&'a [String]),
-    /// These keys have another owner from now on.
+    /// Sets single keys. `null` removes the value that is provided at this level.
+    SetKeys(&'a RawValue),
+    /// Adds tombstones, so that these keys are not inherited.
+    AddTombstones(&'a [String]),
+    /// Transfers these keys to another owner.
     HandOver {
-        /// Who gives.
-        from: &'a Party,
-        /// Who takes.
-        to: &'a Party,
-        /// What.
+        /// The owner that must own the keys now.
+        from: &'a OwnerMatch,
+        /// The new owner.
+        to: &'a OwnerMatch,
+        /// The keys that are transferred.
         keys: &'a [String],
     },
 }
 
 impl MapName {
-    /// All of them.
+    /// All maps.
     pub const ALL: [Self; 3] = [Self::Labels, Self::Annotations, Self::Parameters];
 
-    /// The name in paths and bodies.
+    /// Returns the name in paths and bodies.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Labels => "labels",
@@ -58,15 +58,15 @@ impl MapName {
         }
     }
 
-    /// The map of that name.
-    pub fn named(name: &str) -> Option<Self> {
+    /// Returns the map with this name.
+    pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|map| map.name() == name)
     }
 
-    /// Does something to this map of a level.
+    /// Applies a write to this map of a level.
     ///
     /// # Errors
-    /// The first entry that is none; too many; keys that `from` does not own.
+    /// Fails if an entry is invalid, if there are too many entries, or if `from` does not own one of the keys.
     pub fn write(
         self,
         inherited: &mut Inherited,
@@ -77,24 +77,24 @@ impl MapName {
         match self {
             Self::Labels => {
                 let merge = inherited.labels.merge;
-                inherited.labels = change(self, &inherited.labels, write, manager, now)?;
-                inherited.labels.merge = merge_after(merge, None, true, BodyShape::Own);
+                inherited.labels = change_map(self, &inherited.labels, write, manager, now)?;
+                inherited.labels.merge = merge_after(merge, None, true, BodyShape::Native);
             }
             Self::Annotations => {
-                inherited.annotations = change(self, &inherited.annotations, write, manager, now)?;
-                check_own_annotations(inherited).map_err(|e| self.refused(e))?;
+                inherited.annotations = change_map(self, &inherited.annotations, write, manager, now)?;
+                check_own_annotations(inherited).map_err(|e| self.refusal(e))?;
             }
             Self::Parameters => {
-                inherited.parameters = change(self, &inherited.parameters, write, manager, now)?;
+                inherited.parameters = change_map(self, &inherited.parameters, write, manager, now)?;
                 if let Some(provided) = &inherited.parameters.provided {
-                    check_parameters(provided).map_err(|e| self.refused(e))?;
+                    check_parameters(provided).map_err(|e| self.refusal(e))?;
                 }
             }
         }
         Ok(())
     }
 
-    fn refused(self, reason: impl fmt::Display) -> ApiError {
+    fn refusal(self, reason: impl fmt::Display) -> ApiError {
         let kind = match self {
             Self::Labels => ErrorType::LabelInvalid,
             Self::Annotations | Self::Parameters => ErrorType::FieldInvalid,
@@ -104,7 +104,8 @@ impl MapName {
     }
 }
 
-fn change<K, V>(
+/// Returns the map of a level after a write. New entries get the time `now`. Fails as [`MapName::write`] does.
+fn change_map<K, V>(
     map: MapName,
     layer: &Layer<K, V>,
     write: MapWrite<'_>,
@@ -118,34 +119,31 @@ where
     let empty = OwnedMap::default();
     let present = layer.provided.as_ref().unwrap_or(&empty);
     let mut next = match write {
-        MapWrite::Replace(said) => present.update(manager, &read(map, said)?),
-        MapWrite::Keys(said) => present.patch(manager, &removing(read(map, said)?)),
-        MapWrite::Stop(keys) => {
-            let stops: BTreeMap<K, _> =
-                keys_of(map, keys)?.into_iter().map(|key| (key, Some(Said::Tombstone))).collect();
-            present.patch(manager, &stops)
+        MapWrite::Replace(json) => present.update(manager, &read_map(map, json)?),
+        MapWrite::SetKeys(json) => present.patch(manager, &to_merge_patch(read_map(map, json)?)),
+        MapWrite::AddTombstones(keys) => {
+            let tombstones: BTreeMap<K, _> =
+                parse_keys(map, keys)?.into_iter().map(|key| (key, Some(ProvidedValue::Tombstone))).collect();
+            present.patch(manager, &tombstones)
         }
         MapWrite::HandOver { from, to, keys } => {
-            let keys = keys_of(map, keys)?;
+            let keys = parse_keys(map, keys)?;
             present
-                .hand_over(from, to, keys.iter())
+                .transfer(from, to, keys.iter())
                 .map_err(|e| ApiError::new(ErrorType::LabelConflict, e.to_string()).field(map.name()))?
         }
     };
-    next.stamp(now.0);
+    next.set_missing_times(now.0);
     let next = Layer { provided: Some(next), merge: layer.merge };
-    next.check().map_err(|e| map.refused(e))?;
+    next.check_key_count().map_err(|e| map.refusal(e))?;
     Ok(next)
 }
 
-fn read<K: Ord + FromStr<Err: fmt::Display>, V: FromJson>(
-    map: MapName,
-    said: &RawValue,
-) -> Result<Intent<K, V>, ApiError> {
-    let refused = |e: InvalidEntry| map.refused(&e).field(e.field(map.name())).reason(e.reason());
-    Ok(Written::from_json(said).map_err(refused)?.map(|written| written.0).unwrap_or_default())
+fn read_map<K: Ord + FromStr<Err: fmt::Display>, V: FromJson>(map: MapName, json: &RawValue) -> Result<Intent<K, V>, ApiError> {
+    let to_error = |e: InvalidEntry| map.refusal(&e).field(e.field(map.name())).reason(e.reason());
+    Ok(IntentJson::from_json(json).map_err(to_error)?.map(|written| written.0).unwrap_or_default())
 }
 
-fn keys_of<K: FromStr<Err: fmt::Display>>(map: MapName, keys: &[String]) -> Result<Vec<K>, ApiError> {
-    keys.iter().map(|key| key.parse().map_err(|e: K::Err| map.refused(e))).collect()
+fn parse_keys<K: FromStr<Err: fmt::Display>>(map: MapName, keys: &[String]) -> Result<Vec<K>, ApiError> {
+    keys.iter().map(|key| key.parse().map_err(|e: K::Err| map.refusal(e))).collect()
 }

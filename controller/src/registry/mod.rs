@@ -1,16 +1,16 @@
-//! The registry: what may be stored, and how a commit is made of it.
+//! The registry: admits writes, and commits them to the store.
 //!
-//! A write is decided on a snapshot of the cache by code that has no effects, and committed under the condition that
-//! what it was decided on is still so; when it is not, it is decided again on what is there now, in the turn of those
-//! who lost over the same entry (`contended`). So there is no lock around a write that nobody disturbs, any number of
-//! them share one durable commit of the store, and a decision is a function that a test can call. Handlers talk to
-//! the registry and to the cache, never to the store.
+//! A write is decided on a snapshot of the cache, by code that has no effects. Its commit requires that everything the
+//! decision depends on is unchanged. If something changed, the write is decided again on the new state, after the
+//! writes that lost over the same entry before (`contention`). An undisturbed write therefore takes no lock, any number
+//! of writes share one durable commit of the store, and a decision is a function that a test can call. Handlers use the
+//! registry and the cache, never the store.
 
 pub mod admit;
 pub mod audit;
 pub(crate) mod budget;
 mod caller;
-mod contended;
+mod contention;
 mod context;
 pub mod draft;
 mod extensions;
@@ -19,8 +19,8 @@ pub mod maps;
 pub mod names;
 mod rate;
 pub mod refusals;
+mod requester;
 pub mod retention;
-mod who;
 pub mod work;
 
 use std::collections::BTreeSet;
@@ -28,118 +28,122 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use stemma_core::extension::Question;
-use stemma_core::json::weight_of;
+use stemma_core::extension::ExtensionQuestion;
+use stemma_core::json::value_memory_bytes;
 use stemma_core::object::{ClusterId, Timestamp};
-use stemma_core::rollout::Room;
+use stemma_core::rollout::RecordQuota;
 use stemma_wire::clock::Clock;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
-use budget::Budget;
-pub use caller::{Abandoned, Caller, Mark};
-use contended::Contended;
-use context::Reads;
-pub use context::{Context, Wanted};
+use budget::SharedBudget;
+pub use caller::{Caller, Canceled, IdempotencyKey};
+use contention::ContentionQueues;
+use context::ContextReads;
+pub use context::{Context, MissingRead};
 pub use draft::Draft;
-use extensions::Answered;
-pub use extensions::{Ask, NoExtensions};
+use extensions::ExtensionAnswers;
+pub use extensions::{ExtensionClient, NoExtensions};
 pub(crate) use extensions::{failed, undeclared};
-use rate::BytePace;
 pub use rate::ByteRate;
+use rate::ByteRateLimiter;
 #[cfg(test)]
-pub(crate) use who::testing;
-pub use who::{Shown, Who, holder_of, rights};
-use work::MOST_NODES;
+pub(crate) use requester::testing;
+pub use requester::{Credential, Requester, certificate_holder, rights};
+use work::DEFAULT_MAX_NODES;
 
 use crate::cache::{Cache, Model, released};
 use crate::clock::WatchedClock;
 use crate::records::audit::{AuditEvent, AuditRecord};
-use crate::records::request::{Answer, AskedBy, REQUEST_KEPT_MS, RequestRecord};
+use crate::records::request::{REQUEST_RETENTION_MS, RequestRecord, RequesterRecord, StoredAnswer};
 use crate::records::{codec, key};
 use crate::store::{Entry, Precondition, Revision, Store, StoreError, Transaction, sweep};
 
-/// How often a write is decided again after others were faster, before it gives up.
-const MOST_ATTEMPTS: usize = 16;
-/// How often extensions are asked again where others changed meanwhile what they were asked about.
-const MOST_ASKED: usize = 4;
-/// How long it may take before it gives up: less than a client waits for an answer.
-const MOST_WAITING: Duration = Duration::from_secs(20);
+/// Maximum number of attempts at a write. An attempt fails if another write commits first.
+const MAX_ATTEMPTS: usize = 16;
+/// Maximum number of times that a write questions extensions. It questions them again if the nodes that a question is
+/// about changed in the meantime.
+const MAX_EXTENSION_ROUNDS: usize = 4;
+/// Maximum duration of a write. It is less than a client waits for a response.
+const MAX_WRITE_TIME: Duration = Duration::from_secs(20);
 
-/// How many writes are decided at the same time. Each has all values of the objects that it changes in memory, before and after, and keeps a processor
-/// busy.
-const MOST_DECIDING: u64 = 4;
-/// How many of them are kept for admins of the fleet.
-const DECIDING_FOR_ADMINS: u64 = 1;
+/// Maximum number of writes that are decided at the same time. Each holds all values of the objects that it changes in
+/// memory, before and after, and keeps a processor busy.
+const MAX_CONCURRENT_DECISIONS: u64 = 4;
+/// The number of concurrent decisions that are reserved for admins of the fleet.
+const DECISIONS_FOR_ADMINS: u64 = 1;
 
-/// Up to so much memory the answer of a write that is being stored takes, as [`weight_of`] estimates it, before the write counts as one that is decided.
-const LIGHT_ANSWER: usize = 64 * 1024;
+/// Maximum memory of a light answer, in bytes as [`value_memory_bytes`] estimates it. A write with a light answer frees
+/// its decision slot before it is stored.
+const MAX_LIGHT_ANSWER_BYTES: usize = 64 * 1024;
 
-/// Admins of the fleet store so many times as much as others at once and in each second.
-const TIMES_FOR_FLEET_ADMINS: u64 = 4;
-/// And so do all together who are bound to one cluster.
-const TIMES_WITHIN_CLUSTER: u64 = 4;
+/// An admin of the fleet may store this many times as much as another principal, at once and in each second.
+const FLEET_ADMIN_FACTOR: u64 = 4;
+/// All principals that are bound to one cluster may together store this many times as much as one principal.
+const CLUSTER_FACTOR: u64 = 4;
 
-/// What a write decided: the commit, and what is answered when it is durable.
+/// The result of a decision: the commit, and the answer to send when the commit is durable.
 #[derive(Debug)]
 pub struct Decision {
-    /// The commit. One that is empty writes nothing but the record of a marked request, and without a mark answers at the revision that
-    /// was looked at.
+    /// The commit. If it is empty, only the record of a request with an idempotency key is written. Without a key
+    /// nothing is written, and the answer has the revision that the decision read.
     pub draft: Draft,
-    /// The answer, but for its revision.
-    pub answer: Answer,
+    /// The answer. Its revision is added after the decision.
+    pub answer: StoredAnswer,
 }
 
-/// Why a decision was not made.
+/// The reason why there is no decision.
 #[derive(Debug)]
-pub enum Undecided {
+pub enum DecisionError {
     /// The write is refused.
     Refused(Box<ApiError>),
-    /// It rests on something that was not read yet; it is made again with that.
-    Unread(Wanted),
-    /// It rests on what extensions decide; it is made again with their answers, on what is there then.
-    Ask(Vec<Question>),
+    /// The decision needs an entry that was not read yet. It is repeated with that entry.
+    NeedsRead(MissingRead),
+    /// The decision needs answers of extensions. It is repeated with these answers, on the state at that time.
+    NeedsAnswers(Vec<ExtensionQuestion>),
 }
 
-/// Why an attempt at a write did not succeed.
-enum Failed {
+/// The reason why an attempt at a write failed.
+enum AttemptError {
     /// The write is refused.
     Refused(Box<ApiError>),
-    /// Others write, or wait to write, one of these entries: it is decided again at this revision, in its turn.
+    /// Other writes changed one of these entries, or wait to do so. The write waits for its turn and is decided again
+    /// at this revision or later.
     Contended(BTreeSet<Bytes>, Revision),
-    /// Extensions are to be asked, which nobody else waits for.
-    Asking(Vec<Question>),
+    /// The write needs answers of extensions. Other writes do not wait for them.
+    NeedsAnswers(Vec<ExtensionQuestion>),
 }
 
-impl From<ApiError> for Failed {
+impl From<ApiError> for AttemptError {
     fn from(refusal: ApiError) -> Self {
         Self::Refused(Box::new(refusal))
     }
 }
 
-impl From<ApiError> for Undecided {
+impl From<ApiError> for DecisionError {
     fn from(refusal: ApiError) -> Self {
         Self::Refused(Box::new(refusal))
     }
 }
 
-/// A decision, and what it was made on.
-struct Decided {
+/// A decision, and the state that it was made on.
+struct DecidedWrite {
     decision: Decision,
     revision: Revision,
     now: Timestamp,
-    /// What must still be so of who asked when it is committed.
-    still: Option<Precondition>,
-    asked_by: AskedBy,
+    /// Requires that the requester's principal is unchanged at the commit.
+    requester_precondition: Option<Precondition>,
+    requester: RequesterRecord,
 }
 
-/// What became of a request before.
-enum Earlier {
-    /// It was made, with this answer at this revision.
-    Answered(Answer, Revision),
-    /// It was not made, or so long ago that its key is free again: what must still be so when it is made.
-    Unmade(Precondition),
+/// The result of an earlier request with the same idempotency key.
+enum PriorRequest {
+    /// The request was made, with this answer at this revision.
+    Answered(StoredAnswer, Revision),
+    /// There was no such request, or it is so old that its key is free again. The precondition must hold when the
+    /// request is made now.
+    NotFound(Precondition),
 }
 
 /// Admits writes and commits them.
@@ -147,402 +151,411 @@ pub struct Registry {
     store: Arc<dyn Store>,
     cache: Arc<Cache>,
     clock: Arc<WatchedClock>,
-    contended: Contended,
-    extensions: Arc<dyn Ask>,
-    /// What principals have stored lately, by their names.
-    pace: BytePace<String>,
-    /// What those have stored lately who are bound to a cluster, all together: its admins make as many principals as they like.
-    pace_within: BytePace<ClusterId>,
-    /// The decisions that are made. Those who ask have shares of them.
-    deciding: Budget,
-    /// How many nodes there may be.
-    most_nodes: usize,
-    /// What is stored of what is released to nodes.
-    room: Mutex<Room>,
+    contention: ContentionQueues,
+    extensions: Arc<dyn ExtensionClient>,
+    /// Limits how much each principal stores, by name.
+    principal_limiter: ByteRateLimiter<String>,
+    /// Limits how much all principals that are bound to one cluster store together. Without it, the cluster's admins
+    /// could create more principals to store more.
+    cluster_limiter: ByteRateLimiter<ClusterId>,
+    /// The slots for decisions, shared between principals.
+    decision_budget: SharedBudget,
+    /// Maximum number of nodes in the fleet.
+    max_nodes: usize,
+    /// The bytes of the stored records of released task sets, by node and cluster.
+    record_quota: Mutex<RecordQuota>,
 }
 
-/// What is stored of what is released to nodes.
-fn room_of(model: &Model) -> Room {
-    let mut room = Room::default();
+/// Counts the stored records of released task sets.
+fn load_record_quota(model: &Model) -> RecordQuota {
+    let mut quota = RecordQuota::default();
     let stored: Vec<_> = model.nodes.iter().map(|node| released::record_size(model, node.meta.uuid)).collect();
-    room.admit(&stored, &[], |cluster| model.count_in(cluster));
-    room
+    quota.admit(&stored, &[], |cluster| model.count_nodes_in(cluster));
+    quota
 }
 
 impl Registry {
-    /// A registry over a store and the cache that follows it.
+    /// Creates a registry over a store and the cache that follows it.
     pub fn new(store: Arc<dyn Store>, cache: Arc<Cache>, clock: Arc<dyn Clock>) -> Self {
-        Self::by(store, cache, Arc::new(WatchedClock::new(clock)))
+        Self::with_clock(store, cache, Arc::new(WatchedClock::new(clock)))
     }
 
-    /// The same by a clock that is watched already.
-    pub fn by(store: Arc<dyn Store>, cache: Arc<Cache>, clock: Arc<WatchedClock>) -> Self {
-        let (pace, pace_within) = (BytePace::new(ByteRate::OF_WRITES), BytePace::new(ByteRate::OF_WRITES));
-        let deciding = Budget::of_turns(MOST_DECIDING, DECIDING_FOR_ADMINS);
-        let (contended, extensions) = (Contended::default(), Arc::new(NoExtensions));
-        let room = Mutex::new(room_of(&cache.model()));
-        Self { store, cache, clock, contended, extensions, pace, pace_within, deciding, most_nodes: 0, room }
-            .holding(MOST_NODES)
+    /// Creates a registry with a clock that is already watched.
+    pub fn with_clock(store: Arc<dyn Store>, cache: Arc<Cache>, clock: Arc<WatchedClock>) -> Self {
+        let (principal_limiter, cluster_limiter) =
+            (ByteRateLimiter::new(ByteRate::WRITES), ByteRateLimiter::new(ByteRate::WRITES));
+        let decision_budget = SharedBudget::with_permits(MAX_CONCURRENT_DECISIONS, DECISIONS_FOR_ADMINS);
+        let (contention, extensions) = (ContentionQueues::default(), Arc::new(NoExtensions));
+        let record_quota = Mutex::new(load_record_quota(&cache.model()));
+        Self {
+            store,
+            cache,
+            clock,
+            contention,
+            extensions,
+            principal_limiter,
+            cluster_limiter,
+            decision_budget,
+            max_nodes: 0,
+            record_quota,
+        }
+        .with_max_nodes(DEFAULT_MAX_NODES)
     }
 
-    /// The same where each principal stores at this rate.
+    /// Sets the rate at which each principal may store.
     #[must_use]
-    pub fn pacing(self, rate: ByteRate) -> Self {
-        Self { pace: BytePace::new(rate), pace_within: BytePace::new(rate), ..self }
+    pub fn with_byte_rate(self, rate: ByteRate) -> Self {
+        Self { principal_limiter: ByteRateLimiter::new(rate), cluster_limiter: ByteRateLimiter::new(rate), ..self }
     }
 
-    /// The same where there may be so many nodes.
+    /// Sets the maximum number of nodes.
     #[must_use]
-    pub fn holding(self, most_nodes: u64) -> Self {
-        Self { most_nodes: usize::try_from(most_nodes).unwrap_or(usize::MAX), ..self }
+    pub fn with_max_nodes(self, max_nodes: u64) -> Self {
+        Self { max_nodes: usize::try_from(max_nodes).unwrap_or(usize::MAX), ..self }
     }
 
-    /// The same with extensions that decide tags.
+    /// Sets the client for the extensions that decide tags.
     #[must_use]
-    pub fn asking(self, extensions: Arc<dyn Ask>) -> Self {
+    pub fn with_extensions(self, extensions: Arc<dyn ExtensionClient>) -> Self {
         Self { extensions, ..self }
     }
 
-    /// The cache that it decides on.
+    /// Returns the cache that writes are decided on.
     pub fn cache(&self) -> &Arc<Cache> {
         &self.cache
     }
 
-    /// The store, for what is no object: certificates, tokens, results.
+    /// Returns the store, for entries that are not objects: certificates, tokens, results.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
     }
 
-    /// The time of a write that is made now.
+    /// Returns the time for a write that is made now.
     pub fn now(&self) -> Timestamp {
         self.clock.now()
     }
 
-    /// What is stored of what is released to nodes, by cluster.
-    pub(crate) fn room(&self) -> MutexGuard<'_, Room> {
-        self.room.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Locks the byte counts of the stored records of released task sets.
+    pub(crate) fn record_quota(&self) -> MutexGuard<'_, RecordQuota> {
+        self.record_quota.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its clock, which says whether anything may be dropped by it.
+    /// Returns the clock, which also tells whether its time is trusted enough to drop expired entries.
     pub fn clock(&self) -> &Arc<WatchedClock> {
         &self.clock
     }
 
-    /// Makes a write: decides it, commits it with its audit event and request record, and answers when a read sees
-    /// it. One that is only tried out is decided and answered at the present revision, and commits nothing. A request
-    /// that was made before (by its mark) is not made again, and answers what it answered.
+    /// Decides a write, commits it with its audit event and request record, and returns the answer when reads can see
+    /// the write. A dry run is decided and answered at the current revision, and commits nothing. A request that was
+    /// already made, by its idempotency key, is not made again and returns its first answer.
     ///
     /// # Errors
-    /// What the decision refused; that the mark was used for another request; that who asks stored too much for now; what the store says.
-    pub async fn write<F>(&self, caller: &Caller, decide: F) -> Result<Answer, ApiError>
+    /// Fails if the decision refuses the write, the idempotency key was used for another request, the caller stored too
+    /// much in a short time, or the store fails.
+    pub async fn write<F>(&self, caller: &Caller, decide: F) -> Result<StoredAnswer, ApiError>
     where
-        F: Fn(&Context<'_>) -> Result<Decision, Undecided>,
+        F: Fn(&Context<'_>) -> Result<Decision, DecisionError>,
     {
         Ok(self.write_at(caller, decide).await?.0)
     }
 
-    /// The same, with the revision of the commit.
+    /// Makes a write as [`Registry::write`] does, and also returns the revision of the commit.
     ///
     /// # Errors
     /// As [`Registry::write`].
-    pub async fn write_at<F>(&self, caller: &Caller, decide: F) -> Result<(Answer, Revision), ApiError>
+    pub async fn write_at<F>(&self, caller: &Caller, decide: F) -> Result<(StoredAnswer, Revision), ApiError>
     where
-        F: Fn(&Context<'_>) -> Result<Decision, Undecided>,
+        F: Fn(&Context<'_>) -> Result<Decision, DecisionError>,
     {
-        let (mut entries, mut answered, mut asked) = (BTreeSet::new(), Answered::default(), 0);
-        let mut message = "others write the same objects all the time; nothing was written, try again";
-        let until = Instant::now() + MOST_WAITING;
+        let (mut entries, mut answers, mut rounds) = (BTreeSet::new(), ExtensionAnswers::default(), 0);
+        let mut message = "other requests kept changing the same objects; nothing was written, try again";
+        let deadline = Instant::now() + MAX_WRITE_TIME;
         if !caller.dry_run {
-            self.clock.note_jump(self.store.as_ref()).await.map_err(|e| store_error(&e))?;
+            self.clock.record_jump(self.store.as_ref()).await.map_err(|e| store_error(&e))?;
         }
-        for _ in 0..MOST_ATTEMPTS {
-            // Only the waiting is given up: a commit that is under way is waited for.
-            let Ok(turn) = timeout_at(until, self.contended.turn(&entries)).await else { break };
-            caller.who.check_still(&self.cache.model(), self.now())?;
-            let unmade = match &caller.mark {
+        for _ in 0..MAX_ATTEMPTS {
+            // Only the waiting for the turn times out. A commit that has begun is always awaited.
+            let Ok(turn) = timeout_at(deadline, self.contention.wait_turn(&entries)).await else { break };
+            caller.requester.recheck(&self.cache.model(), self.now())?;
+            let precondition = match &caller.idempotency_key {
                 None => None,
-                Some(mark) => match self.earlier(&caller.who, mark).await? {
-                    Earlier::Answered(answer, revision) => return Ok((answer, revision)),
-                    Earlier::Unmade(precondition) => Some(precondition),
+                Some(mark) => match self.prior_request(&caller.requester, mark).await? {
+                    PriorRequest::Answered(answer, revision) => return Ok((answer, revision)),
+                    PriorRequest::NotFound(precondition) => Some(precondition),
                 },
             };
             if !caller.dry_run {
-                self.check_pace(&caller.who)?;
+                self.check_rate(&caller.requester)?;
             }
-            match self.attempt(caller, unmade, &decide, (&entries, &answered, until)).await {
-                Ok(made) => return Ok(made),
-                Err(Failed::Refused(refusal)) => return Err(*refusal),
-                Err(Failed::Contended(met, revision)) => {
-                    entries.extend(met);
-                    self.cache.reached(revision).await;
+            match self.attempt(caller, precondition, &decide, (&entries, &answers, deadline)).await {
+                Ok(written) => return Ok(written),
+                Err(AttemptError::Refused(refusal)) => return Err(*refusal),
+                Err(AttemptError::Contended(contended, revision)) => {
+                    entries.extend(contended);
+                    self.cache.wait_for(revision).await;
                 }
-                Err(Failed::Asking(_)) if asked == MOST_ASKED => {
-                    message = "what extensions are asked about changes all the time; nothing was written, try again";
+                Err(AttemptError::NeedsAnswers(_)) if rounds == MAX_EXTENSION_ROUNDS => {
+                    message = "the nodes whose tags extensions decide kept changing; nothing was written, try again";
                     break;
                 }
-                Err(Failed::Asking(questions)) => {
-                    // Whoever waits to write the same goes on meanwhile.
+                Err(AttemptError::NeedsAnswers(questions)) => {
+                    // Other writes to the same entries continue in the meantime.
                     drop(turn);
-                    asked += 1;
-                    answered = Answered::asking(&*self.extensions, &questions, until).await?;
+                    rounds += 1;
+                    answers = ExtensionAnswers::ask_all(&*self.extensions, &questions, deadline).await?;
                 }
             }
         }
         Err(ApiError::new(ErrorType::ServerBusy, message))
     }
 
+    /// Makes one attempt at a write: decides and commits it. `queued` are the entries in whose queues it is the write's
+    /// turn. If other writes wait for further entries of the transaction, or one of them commits first, the attempt
+    /// fails as [`AttemptError::Contended`].
     async fn attempt<F>(
         &self,
         caller: &Caller,
-        unmade: Option<Precondition>,
+        precondition: Option<Precondition>,
         decide: &F,
-        (queued, answered, until): (&BTreeSet<Bytes>, &Answered, Instant),
-    ) -> Result<(Answer, Revision), Failed>
+        (queued, answers, deadline): (&BTreeSet<Bytes>, &ExtensionAnswers, Instant),
+    ) -> Result<(StoredAnswer, Revision), AttemptError>
     where
-        F: Fn(&Context<'_>) -> Result<Decision, Undecided>,
+        F: Fn(&Context<'_>) -> Result<Decision, DecisionError>,
     {
-        let turn = self.deciding.take(&caller.who, 1, until.saturating_duration_since(Instant::now())).await;
-        let turn = turn.ok_or_else(|| {
-            ApiError::new(ErrorType::ServerBusy, "too many writes are decided; nothing was written, try again")
+        let slot = self.decision_budget.take(&caller.requester, 1, deadline.saturating_duration_since(Instant::now())).await;
+        let slot = slot.ok_or_else(|| {
+            ApiError::new(ErrorType::ServerBusy, "too many writes are in progress; nothing was written, try again")
         })?;
-        let decided = self.decide(caller, decide, answered).await?;
-        // What takes much memory until it is stored keeps its turn.
-        let _turn = (weight_of(&decided.decision.answer.body) > LIGHT_ANSWER).then_some(turn);
+        let decided = self.decide(caller, decide, answers).await?;
+        // A write with a large answer keeps its decision slot until it is stored.
+        let _slot = (value_memory_bytes(&decided.decision.answer.body) > MAX_LIGHT_ANSWER_BYTES).then_some(slot);
         let revision = decided.revision;
-        if caller.dry_run || (decided.decision.draft.is_empty() && unmade.is_none()) {
-            return Ok((decided.decision.answer.at(revision.get()), revision));
+        if caller.dry_run || (decided.decision.draft.is_empty() && precondition.is_none()) {
+            return Ok((decided.decision.answer.with_revision(revision.get()), revision));
         }
-        let transaction = with_record(caller, unmade, &decided);
-        // Others wait to write these entries. A commit now would make them lose again.
-        let met = self.contended.met(&transaction);
-        if !met.is_subset(queued) {
-            return Err(Failed::Contended(met, revision));
+        let transaction = transaction_with_record(caller, precondition, &decided);
+        // Other writes wait for these entries. A commit now would make them lose again.
+        let contended = self.contention.contended_entries(&transaction);
+        if !contended.is_subset(queued) {
+            return Err(AttemptError::Contended(contended, revision));
         }
         let bytes = transaction.size_bytes() as u64;
         match self.store.commit(transaction).await {
             Ok(revision) => {
-                self.note_stored(&caller.who, bytes);
-                self.cache.reached(revision).await;
-                Ok((decided.decision.answer.at(revision.get()), revision))
+                self.record_stored(&caller.requester, bytes);
+                self.cache.wait_for(revision).await;
+                Ok((decided.decision.answer.with_revision(revision.get()), revision))
             }
             Err(StoreError::PreconditionFailed(unmet)) => {
-                Err(Failed::Contended(BTreeSet::from([unmet.precondition.key().clone()]), unmet.at))
+                Err(AttemptError::Contended(BTreeSet::from([unmet.precondition.key().clone()]), unmet.at))
             }
             Err(error) => Err(store_error(&error).into()),
         }
     }
 
-    /// Refuses a write of who has stored as much as they may for now. Whoever comes in by the socket of root, and the controller itself,
-    /// stores what there is.
+    /// Fails if the principal, or all principals of its cluster together, stored too much in a short time. Callers on
+    /// the socket of root and the controller itself have no limit.
     ///
     /// # Errors
-    /// [`ErrorType::ServerBusy`], with when to try again.
-    pub(crate) fn check_pace(&self, who: &Who) -> Result<(), ApiError> {
-        if who.shown == Shown::Way {
+    /// [`ErrorType::ServerBusy`], with the time after which to try again.
+    pub(crate) fn check_rate(&self, who: &Requester) -> Result<(), ApiError> {
+        if who.credential == Credential::Listener {
             return Ok(());
         }
         let now = Instant::now();
-        let own = self.pace.wait(&who.name, now).map(|wait| (wait, "than one principal may"));
-        let together = || {
-            let wait = self.pace_within.wait(&who.rights.within?, now)?;
-            Some((wait, "together with all who are bound to the same cluster than these may"))
+        let by_principal = self.principal_limiter.wait_time(&who.name, now).map(|wait| (wait, "than one principal may"));
+        let by_cluster = || {
+            let wait = self.cluster_limiter.wait_time(&who.rights.cluster?, now)?;
+            Some((wait, "together with the other principals of its cluster than these may"))
         };
-        let Some((wait, than)) = own.or_else(together) else { return Ok(()) };
+        let Some((wait, than)) = by_principal.or_else(by_cluster) else { return Ok(()) };
         let seconds = u32::try_from(wait.as_secs().saturating_add(1)).unwrap_or(u32::MAX);
-        let message = format!(
-            "{} stored more in a short time {than}; nothing was changed, try again in {seconds} s",
-            quote(&who.name)
-        );
+        let message =
+            format!("{} stored more in a short time {than}; nothing was changed, try again in {seconds} s", quote(&who.name));
         Err(ApiError::new(ErrorType::ServerBusy, message).retry_after(seconds))
     }
 
-    /// Notes what a write of somebody took in the store, or beside it.
-    pub(crate) fn note_stored(&self, who: &Who, bytes: u64) {
-        if who.shown == Shown::Way {
+    /// Counts bytes that a principal's write stored, in the store or outside of it.
+    pub(crate) fn record_stored(&self, who: &Requester, bytes: u64) {
+        if who.credential == Credential::Listener {
             return;
         }
-        let (times, now) = (if who.is_fleet_admin() { TIMES_FOR_FLEET_ADMINS } else { 1 }, Instant::now());
-        self.pace.spend(who.name.clone(), bytes / times, now);
-        if let Some(cluster) = who.rights.within {
-            self.pace_within.spend(cluster, bytes / TIMES_WITHIN_CLUSTER, now);
+        let (times, now) = (if who.is_fleet_admin() { FLEET_ADMIN_FACTOR } else { 1 }, Instant::now());
+        self.principal_limiter.spend(who.name.clone(), bytes / times, now);
+        if let Some(cluster) = who.rights.cluster {
+            self.cluster_limiter.spend(cluster, bytes / CLUSTER_FACTOR, now);
         }
     }
 
-    /// Notes what is stored of what is released to nodes of a cluster. Who changes what many nodes have makes it, so those who are bound to the
-    /// cluster pay for it together.
-    pub(crate) fn note_released(&self, cluster: ClusterId, bytes: u64) {
-        self.pace_within.spend(cluster, bytes / TIMES_WITHIN_CLUSTER, Instant::now());
+    /// Counts bytes that were stored for releases to nodes of a cluster. A change of a value that many nodes share
+    /// causes them, so all principals that are bound to the cluster are charged together.
+    pub(crate) fn record_released(&self, cluster: ClusterId, bytes: u64) {
+        self.cluster_limiter.spend(cluster, bytes / CLUSTER_FACTOR, Instant::now());
     }
 
-    /// Decides a write on the fleet as it is now.
-    async fn decide<F>(&self, caller: &Caller, decide: &F, answered: &Answered) -> Result<Decided, Failed>
+    /// Decides a write on the current fleet. Reads each entry of the store that the decision needs, and repeats the
+    /// decision with it.
+    async fn decide<F>(&self, caller: &Caller, decide: &F, answers: &ExtensionAnswers) -> Result<DecidedWrite, AttemptError>
     where
-        F: Fn(&Context<'_>) -> Result<Decision, Undecided>,
+        F: Fn(&Context<'_>) -> Result<Decision, DecisionError>,
     {
-        let (whole, now, trusted_now) = (self.cache.model(), self.now(), self.clock.trusted_now());
-        caller.who.check_still(&whole, now)?;
-        let model = whole.seen_within(caller.who.rights.within);
-        let mut reads = Reads::default();
+        let (full_model, now, trusted_now) = (self.cache.model(), self.now(), self.clock.trusted_now());
+        caller.requester.recheck(&full_model, now)?;
+        let model = full_model.visible_in(caller.requester.rights.cluster);
+        let mut reads = ContextReads::default();
         let mut decision = loop {
-            let (extensions, most_nodes) = (&*self.extensions, self.most_nodes);
+            let (extensions, max_nodes) = (&*self.extensions, self.max_nodes);
             let context = Context {
                 model: &model,
-                whole: &whole,
+                full_model: &full_model,
                 caller,
                 now,
                 trusted_now,
-                most_nodes,
-                room: &self.room,
+                max_nodes,
+                record_quota: &self.record_quota,
                 reads: &reads,
-                answered,
+                extension_answers: answers,
                 extensions,
             };
             match decide(&context) {
                 Ok(decision) => break decision,
-                Err(Undecided::Refused(refusal)) => return Err(Failed::Refused(refusal)),
-                Err(Undecided::Ask(questions)) => return Err(Failed::Asking(questions)),
-                Err(Undecided::Unread(wanted)) => reads.read(self.store.as_ref(), wanted).await?,
+                Err(DecisionError::Refused(refusal)) => return Err(AttemptError::Refused(refusal)),
+                Err(DecisionError::NeedsAnswers(questions)) => return Err(AttemptError::NeedsAnswers(questions)),
+                Err(DecisionError::NeedsRead(wanted)) => reads.read(self.store.as_ref(), wanted).await?,
             }
         };
         decision.answer.unchanged = decision.draft.is_empty();
-        let (still, asked_by) = (caller.who.unchanged(&whole), caller.who.asked_by(&whole));
-        Ok(Decided { decision, revision: whole.revision, now, still, asked_by })
+        let (requester_precondition, requester) =
+            (caller.requester.precondition(&full_model), caller.requester.to_record(&full_model));
+        Ok(DecidedWrite { decision, revision: full_model.revision, now, requester_precondition, requester })
     }
 
-    /// What became of a request before.
-    async fn earlier(&self, who: &Who, mark: &Mark) -> Result<Earlier, ApiError> {
-        let (at, found) = self.request_entry(who, mark.id).await?;
-        let Some((record, revision)) = found else {
-            return Ok(Earlier::Unmade(Precondition::absent(at)));
+    /// Finds the result of an earlier request with this idempotency key.
+    async fn prior_request(&self, who: &Requester, mark: &IdempotencyKey) -> Result<PriorRequest, ApiError> {
+        let (at, entry) = self.find_request(who, mark.id).await?;
+        let Some((record, revision)) = entry else {
+            return Ok(PriorRequest::NotFound(Precondition::absent(at)));
         };
-        if !self.is_kept(&record, revision) {
-            return Ok(Earlier::Unmade(Precondition::unchanged(at, revision)));
+        if !self.is_retained(&record, revision) {
+            return Ok(PriorRequest::NotFound(Precondition::unchanged(at, revision)));
         }
         if record.hash != mark.hash {
-            let message =
-                format!("the Idempotency-Key {} was used before for another request; nothing was written", mark.id);
-            return Err(
-                ApiError::new(ErrorType::RequestReused, message).detail("send each request under a key of its own")
-            );
+            let message = format!("the Idempotency-Key {} was used before for another request; nothing was written", mark.id);
+            return Err(ApiError::new(ErrorType::RequestReused, message).detail("use a new Idempotency-Key for each request"));
         }
-        self.check_asked(who, &record, mark.id)?;
-        Ok(Earlier::Answered(record.answer.at(revision.get()), revision))
+        self.check_answer_access(who, &record, mark.id)?;
+        Ok(PriorRequest::Answered(record.answer.with_revision(revision.get()), revision))
     }
 
-    /// The record of a request and the revision of its commit, while it is kept.
+    /// Returns the record of a request and the revision of its commit, if it is still retained.
     ///
     /// # Errors
-    /// That who asks may now do something else than when it was answered; what the store says.
-    pub async fn request(&self, who: &Who, id: Uuid) -> Result<Option<(RequestRecord, Revision)>, ApiError> {
-        let (_, found) = self.request_entry(who, id).await?;
-        let found = found.filter(|(record, revision)| self.is_kept(record, *revision));
-        found.as_ref().map_or(Ok(()), |(record, _)| self.check_asked(who, record, id))?;
-        Ok(found)
+    /// Fails if the requester has fewer rights than when the request was answered, or if the store fails.
+    pub async fn request(&self, who: &Requester, id: Uuid) -> Result<Option<(RequestRecord, Revision)>, ApiError> {
+        let (_, entry) = self.find_request(who, id).await?;
+        let entry = entry.filter(|(record, revision)| self.is_retained(record, *revision));
+        entry.as_ref().map_or(Ok(()), |(record, _)| self.check_answer_access(who, record, id))?;
+        Ok(entry)
     }
 
-    /// Refuses an answer that was given while they might do more: it may show what they do not see.
-    fn check_asked(&self, who: &Who, record: &RequestRecord, id: Uuid) -> Result<(), ApiError> {
-        if record.is_for(&who.asked_by(&self.cache.model())) {
+    /// Fails if the requester had wider rights when the request was answered. The answer may show objects that the
+    /// requester can no longer see.
+    fn check_answer_access(&self, who: &Requester, record: &RequestRecord, id: Uuid) -> Result<(), ApiError> {
+        if record.is_visible_to(&who.to_record(&self.cache.model())) {
             return Ok(());
         }
         let message = format!(
-            "the write under the Idempotency-Key {id} was made; what you may do has changed since, so its answer is not shown again, \
+            "the write with the Idempotency-Key {id} was made; your rights have changed since, so its answer is not shown again, \
              and nothing was changed by this request"
         );
-        let advice = "read what it was to change, and send what is still to be done under a key of its own";
+        let advice = "read the objects, and send the missing changes with a new Idempotency-Key";
         Err(ApiError::new(ErrorType::AuthForbidden, message).detail(advice))
     }
 
-    /// Where the record of a request of who asks stands, and the record, also when it is older than it is kept.
-    async fn request_entry(
-        &self,
-        who: &Who,
-        id: Uuid,
-    ) -> Result<(String, Option<(RequestRecord, Revision)>), ApiError> {
+    /// Returns the key of a request's record, and the record, even if its retention has ended.
+    async fn find_request(&self, who: &Requester, id: Uuid) -> Result<(String, Option<(RequestRecord, Revision)>), ApiError> {
         let model = self.cache.model();
-        let named = key::request(&who.name, id);
+        let name_key = key::request(&who.name, id);
         let Some(principal) = who.principal(&model) else {
-            let found = self.record_at(&named).await?;
-            return Ok((named, found));
+            let record = self.read_request_record(&name_key).await?;
+            return Ok((name_key, record));
         };
         let at = key::request(&principal.meta.uuid.to_string(), id);
-        if let Some(found) = self.record_at(&at).await? {
-            return Ok((at, Some(found)));
+        if let Some(record) = self.read_request_record(&at).await? {
+            return Ok((at, Some(record)));
         }
-        // Of before they stood by uuid, or before the principal was stored.
-        let is_its = |record: &RequestRecord| record.is_of(principal.meta.uuid, principal.meta.created_at);
-        let is_kept =
-            |(record, revision): &(RequestRecord, Revision)| self.is_kept(record, *revision) && is_its(record);
-        let found = self.record_at(&named).await?.filter(is_kept);
-        Ok((at, found))
+        // The record has the requester's name in its key if an older version wrote it, or if it was written before the
+        // principal's object.
+        let is_own = |record: &RequestRecord| record.is_made_by(principal.meta.uuid, principal.meta.created_at);
+        let is_kept = |(record, revision): &(RequestRecord, Revision)| self.is_retained(record, *revision) && is_own(record);
+        let record = self.read_request_record(&name_key).await?.filter(is_kept);
+        Ok((at, record))
     }
 
-    async fn record_at(&self, at: &str) -> Result<Option<(RequestRecord, Revision)>, ApiError> {
+    async fn read_request_record(&self, at: &str) -> Result<Option<(RequestRecord, Revision)>, ApiError> {
         let snapshot = self.store.snapshot().await.map_err(|e| store_error(&e))?;
         let entry = snapshot.get(at.as_bytes()).await.map_err(|e| store_error(&e))?;
         let Some(entry) = entry else { return Ok(None) };
-        Ok(Some((codec::decode(&entry.value).map_err(|e| damaged(&e))?, entry.mod_revision)))
+        Ok(Some((codec::decode(&entry.value).map_err(|e| damaged_record(&e))?, entry.mod_revision)))
     }
 
-    /// By a suspect clock all are: what was asked before would be made once more.
-    fn is_kept(&self, record: &RequestRecord, revision: Revision) -> bool {
-        let at = self.clock.counts_from(record.at, revision);
-        self.clock.trusted_now().is_none_or(|now| at.0.saturating_add(REQUEST_KEPT_MS) > now.0)
+    /// Returns whether a request record still counts. If the clock is suspect, every record does, since otherwise an
+    /// earlier request would be made again.
+    fn is_retained(&self, record: &RequestRecord, revision: Revision) -> bool {
+        let at = self.clock.age_start(record.at, revision);
+        self.clock.trusted_now().is_none_or(|now| at.0.saturating_add(REQUEST_RETENTION_MS) > now.0)
     }
 
-    /// Drops records of requests that are older than they are kept; writes nothing when there are none, or the clock is suspect.
+    /// Drops records of requests whose retention has ended, and returns their number. Writes nothing if there are none
+    /// or the clock is suspect.
     ///
     /// # Errors
-    /// What the store says.
-    pub async fn forget_requests(&self) -> Result<usize, StoreError> {
+    /// Fails if the store fails.
+    pub async fn prune_requests(&self) -> Result<usize, StoreError> {
         let is_old =
-            |entry: &Entry| codec::decode(&entry.value).is_ok_and(|record| !self.is_kept(&record, entry.mod_revision));
+            |entry: &Entry| codec::decode(&entry.value).is_ok_and(|record| !self.is_retained(&record, entry.mod_revision));
         sweep(self.store.as_ref(), key::REQUESTS, |entry| Ok(is_old(entry))).await
     }
 }
 
-/// The commit of a decision, with its audit event if it changes anything, with the record of a marked request, and with what must still
-/// be so of who asked.
-fn with_record(caller: &Caller, unmade: Option<Precondition>, decided: &Decided) -> Transaction {
-    let Decided { decision, now, still, asked_by, .. } = decided;
+/// Builds the commit of a decision: the changes, the audit event if there are any, the record of a request with an
+/// idempotency key, and the precondition on the requester's principal.
+fn transaction_with_record(caller: &Caller, precondition: Option<Precondition>, decided: &DecidedWrite) -> Transaction {
+    let DecidedWrite { decision, now, requester_precondition, requester, .. } = decided;
     let draft = decision.draft.clone();
-    let of_objects = || caller.event(*now, asked_by.principal, draft.touched().to_vec());
-    let event = (!draft.is_empty()).then(|| AuditEvent { action: draft.action(), ..of_objects() });
+    let base_event = || caller.audit_event(*now, requester.principal, draft.audited().to_vec());
+    let event = (!draft.is_empty()).then(|| AuditEvent { action: draft.action(), ..base_event() });
     let mut transaction = draft.into_transaction();
     if let Some(event) = event {
         transaction = transaction.put_at_revision(key::AUDIT, codec::encode(&AuditRecord::Commit(event)));
     }
-    if let (Some(mark), Some(unmade)) = (&caller.mark, unmade) {
-        let at = unmade.key().clone();
+    if let (Some(mark), Some(precondition)) = (&caller.idempotency_key, precondition) {
+        let at = precondition.key().clone();
         let answer = decision.answer.clone();
-        let record = RequestRecord { at: *now, hash: mark.hash.clone(), answer, asked_by: Some(*asked_by) };
-        // If the same request was made meanwhile, this commit fails, and the next attempt finds that answer.
-        transaction = transaction.put(at, codec::encode(&record)).require(unmade);
+        let record = RequestRecord { at: *now, hash: mark.hash.clone(), answer, asked_by: Some(*requester) };
+        // If the same request is committed first, this commit fails, and the next attempt returns that answer.
+        transaction = transaction.put(at, codec::encode(&record)).require(precondition);
     }
-    still.iter().cloned().fold(transaction, Transaction::require)
+    requester_precondition.iter().cloned().fold(transaction, Transaction::require)
 }
 
-/// The refusal for what a store said. Retryable or not stands in its type.
+/// Returns the API error for a store error. The error type tells whether a retry can succeed.
 pub fn store_error(error: &StoreError) -> ApiError {
     match error {
-        StoreError::Refused(refusal) => {
-            ApiError::new(ErrorType::StoreTooLarge, format!("{refusal}; nothing was written"))
-        }
+        StoreError::Refused(refusal) => ApiError::new(ErrorType::StoreTooLarge, format!("{refusal}; nothing was written")),
         StoreError::PreconditionFailed(_) => {
-            ApiError::new(ErrorType::PreconditionFailed, "the object was changed meanwhile; nothing was written")
+            ApiError::new(ErrorType::PreconditionFailed, "the object was changed by another request; nothing was written")
         }
         StoreError::OutcomeUnknown { .. } => ApiError::new(ErrorType::OutcomeUnknown, error.to_string()),
         StoreError::ReadOnly { .. } => ApiError::new(ErrorType::StoreReadOnly, error.to_string()),
-        StoreError::Closed => {
-            ApiError::new(ErrorType::ServerStopping, "the controller is stopping; nothing was written")
-        }
+        StoreError::Closed => ApiError::new(ErrorType::ServerStopping, "the controller is stopping; nothing was written"),
         StoreError::Read { .. } | StoreError::Newer { .. } | StoreError::Corrupt { .. } => {
             ApiError::new(ErrorType::ServerInternal, error.to_string())
         }
     }
 }
 
-pub(crate) fn damaged(error: &codec::BadRecord) -> ApiError {
+pub(crate) fn damaged_record(error: &codec::BadRecord) -> ApiError {
     ApiError::new(ErrorType::ServerInternal, format!("a record in the store can't be read: {error}"))
 }
 

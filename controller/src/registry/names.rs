@@ -1,10 +1,10 @@
-//! What objects are called, as authors write it: by name, or by uuid, which an API's clients prefer.
+//! Names of objects as authors write them, or their uuids, which clients of the API prefer.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
-use stemma_core::manifest::Names;
-use stemma_core::name::{near, suggest};
+use stemma_core::manifest::NameResolver;
+use stemma_core::name::{closest_match, did_you_mean};
 use stemma_core::object::{ClusterId, GroupId, Kind, NodeGroup, NodeId, TemplateId};
 use stemma_core::traits::TraitNames;
 use stemma_wire::error::quote;
@@ -12,36 +12,37 @@ use uuid::Uuid;
 
 use crate::cache::Model;
 
-/// What objects were called at an earlier revision, by their uuids; a group as `CLUSTER/GROUP`.
+/// The names that objects had at an earlier revision, by uuid. A nodegroup's name is `CLUSTER/GROUP`.
 pub type PastNames = BTreeMap<Uuid, String>;
 
-/// Looks names up in a model.
+/// Finds objects in a model by name.
 pub struct ModelNames<'a> {
     model: &'a Model,
     traits: &'a TraitNames,
-    /// What objects were called when what is shown was written; `None`: as the model says.
+    /// The names that objects had when the shown manifest was written, or `None` to use those of the model.
     past: Option<&'a PastNames>,
 }
 
 impl<'a> ModelNames<'a> {
-    /// Names of a model, and the traits that are known at this site.
+    /// Creates a lookup of the names of a model, with the traits that are defined at this site.
     pub const fn new(model: &'a Model, traits: &'a TraitNames) -> Self {
         Self { model, traits, past: None }
     }
 
-    /// The same, to show what was written when objects were called so. One of which that is not said is shown by its uuid.
-    pub const fn of_past(model: &'a Model, traits: &'a TraitNames, past: &'a PastNames) -> Self {
+    /// Creates a lookup that shows a manifest with the names of an earlier revision. An object without a name there is
+    /// shown by its uuid.
+    pub const fn with_past(model: &'a Model, traits: &'a TraitNames, past: &'a PastNames) -> Self {
         Self { model, traits, past: Some(past) }
     }
 
-    /// Names of a model to show what is stored, for which no trait is looked up.
-    pub fn to_show(model: &'a Model) -> Self {
+    /// Creates a lookup that shows stored objects. No trait is looked up for that.
+    pub fn for_display(model: &'a Model) -> Self {
         static NONE: LazyLock<TraitNames> = LazyLock::new(TraitNames::default);
         Self { model, traits: &NONE, past: None }
     }
 }
 
-impl Names for ModelNames<'_> {
+impl NameResolver for ModelNames<'_> {
     fn template(&self, name: &str) -> Option<TemplateId> {
         self.model.templates.find(None, name).map(|object| TemplateId(object.meta.uuid))
     }
@@ -73,33 +74,31 @@ impl Names for ModelNames<'_> {
         }
     }
 
-    fn all(&self, kind: Kind) -> Vec<String> {
+    fn all_names(&self, kind: Kind) -> Vec<String> {
         match kind {
-            Kind::ClusterTemplate => self.model.templates.iter().map(|one| one.meta.name.to_string()).collect(),
+            Kind::ClusterTemplate => self.model.templates.iter().map(|object| object.meta.name.to_string()).collect(),
             Kind::NodeGroup => {
-                self.model.groups.iter().filter_map(|one| group_path(self.model, GroupId(one.meta.uuid))).collect()
+                self.model.groups.iter().filter_map(|group| group_path(self.model, GroupId(group.meta.uuid))).collect()
             }
-            Kind::Node => {
-                self.model.nodes.iter().filter_map(|one| one.meta.name.as_ref().map(ToString::to_string)).collect()
-            }
-            // No field names another kind by a name that is looked up here.
+            Kind::Node => self.model.nodes.iter().filter_map(|node| node.meta.name.as_ref().map(ToString::to_string)).collect(),
+            // No field refers to another kind by a name that is looked up here.
             _ => Vec::new(),
         }
     }
 
-    fn traits(&self) -> &TraitNames {
+    fn trait_names(&self) -> &TraitNames {
         self.traits
     }
 }
 
-/// How a group is named from outside of its cluster.
+/// Returns the name of a nodegroup outside of its cluster, as `CLUSTER/GROUP`.
 pub fn group_path(model: &Model, id: GroupId) -> Option<String> {
     let group = model.groups.get(id.0)?;
     let cluster = model.clusters.get(group.spec.cluster.0)?;
     Some(format!("{}/{}", cluster.meta.name, group.meta.name))
 }
 
-/// The group of a uuid, or of a name from outside of its cluster.
+/// Finds a nodegroup by uuid, or by its name outside of its cluster.
 pub fn group_at<'m>(model: &'m Model, path: &str) -> Option<&'m Arc<NodeGroup>> {
     match path.split_once('/') {
         None => model.groups.find(None, path),
@@ -110,14 +109,14 @@ pub fn group_at<'m>(model: &'m Model, path: &str) -> Option<&'m Arc<NodeGroup>> 
     }
 }
 
-/// What is to be said of a text by which [`group_at`] finds nothing.
-pub fn no_group_at(model: &Model, path: &str) -> String {
+/// Returns the reason why [`group_at`] finds nothing for a path.
+pub fn group_not_found(model: &Model, path: &str) -> String {
     let Some((cluster, group)) = path.split_once('/') else { return "write CLUSTER/GROUP".to_owned() };
-    let Some(found) = model.clusters.find(None, cluster) else {
-        let meant = suggest(near(cluster, model.clusters.iter().map(|one| one.meta.name.as_str())));
-        return format!("there is no cluster {}{meant}", quote(cluster));
+    let Some(cluster) = model.clusters.find(None, cluster) else {
+        let hint = did_you_mean(closest_match(cluster, model.clusters.iter().map(|one| one.meta.name.as_str())));
+        return format!("there is no cluster {}{hint}", quote(cluster));
     };
-    let beside = model.groups.iter().filter(|one| one.spec.cluster.0 == found.meta.uuid);
-    let meant = suggest(near(group, beside.map(|one| one.meta.name.as_str())));
-    format!("cluster {} has no node group {}{meant}", found.meta.name, quote(group))
+    let siblings = model.groups.iter().filter(|group| group.spec.cluster.0 == cluster.meta.uuid);
+    let hint = did_you_mean(closest_match(group, siblings.map(|one| one.meta.name.as_str())));
+    format!("cluster {} has no node group {}{hint}", cluster.meta.name, quote(group))
 }

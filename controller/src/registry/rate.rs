@@ -1,7 +1,9 @@
-//! A measured rate of bytes for each of those who store: so much at once, and so much more with each second.
+//! Limits the rate at which each key (a principal, cluster or node) stores bytes: a burst at once, and a number of
+//! bytes per second.
 //!
-//! What is stored is a debt that time pays. Who owes as much as may be stored at once stores nothing until a part of it is paid. One write
-//! may be more than was left, since its size is known when it is made: then the next ones wait for longer.
+//! Stored bytes are a debt that is paid off over time. If the debt is as large as the burst, the key stores nothing
+//! until a part of it is paid. One write may be larger than the rest of the burst, because its size is known only when
+//! it is made. The next writes then wait longer.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -10,68 +12,68 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How much may be stored.
+/// A limit for stored bytes: a burst, and a rate after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ByteRate {
-    /// So many bytes at once.
-    pub at_once: u64,
-    /// So many more with each second; at least one.
-    pub a_second: u64,
+    /// Bytes that may be stored at once.
+    pub burst_bytes: u64,
+    /// Bytes that may be stored per second after that, at least one.
+    pub bytes_per_second: u64,
 }
 
-/// Who stored how much lately.
-pub(super) struct BytePace<K> {
+/// Limits the bytes that each key stores.
+pub(super) struct ByteRateLimiter<K> {
     rate: ByteRate,
-    debts: Mutex<Debts<K>>,
+    buckets: Mutex<ByteBuckets<K>>,
 }
 
-/// Who stored what is not earned yet.
-struct Debts<K> {
-    /// When all that somebody stored will be earned.
-    earned: HashMap<K, Instant>,
-    /// When those that owe nothing were last forgotten.
-    swept: Option<Instant>,
+/// The keys that have stored bytes recently.
+struct ByteBuckets<K> {
+    /// The time at which each key's debt will be paid.
+    full_at: HashMap<K, Instant>,
+    /// When keys without debt were last removed.
+    swept_at: Option<Instant>,
 }
 
 impl ByteRate {
-    /// Results of one node.
-    pub(super) const OF_RESULTS: Self = Self { at_once: 8 << 20, a_second: 32 << 10 };
-    /// Writes of one principal.
-    pub const OF_WRITES: Self = Self { at_once: 32 << 20, a_second: 256 << 10 };
+    /// The rate for the results of one node.
+    pub(super) const RESULTS: Self = Self { burst_bytes: 8 << 20, bytes_per_second: 32 << 10 };
+    /// The rate for the writes of one principal.
+    pub const WRITES: Self = Self { burst_bytes: 32 << 20, bytes_per_second: 256 << 10 };
 
-    /// How long it takes to earn bytes.
-    const fn time_of(self, bytes: u64) -> Duration {
-        let a_second = if self.a_second == 0 { 1 } else { self.a_second };
-        Duration::from_micros(bytes.saturating_mul(1_000_000) / a_second)
+    /// Returns the time after which a debt of these bytes is paid.
+    const fn refill_time(self, bytes: u64) -> Duration {
+        let per_second = if self.bytes_per_second == 0 { 1 } else { self.bytes_per_second };
+        Duration::from_micros(bytes.saturating_mul(1_000_000) / per_second)
     }
 }
 
-impl<K: Eq + Hash> BytePace<K> {
-    /// Nobody has stored anything yet.
+impl<K: Eq + Hash> ByteRateLimiter<K> {
+    /// Creates a limiter for which no bytes are stored yet.
     pub(super) fn new(rate: ByteRate) -> Self {
-        Self { rate, debts: Mutex::new(Debts { earned: HashMap::new(), swept: None }) }
+        Self { rate, buckets: Mutex::new(ByteBuckets { full_at: HashMap::new(), swept_at: None }) }
     }
 
-    /// How long somebody has to wait until they may store something; `None`: they may now.
-    pub(super) fn wait(&self, who: &K, now: Instant) -> Option<Duration> {
-        let earned = self.lock().earned.get(who).copied()?;
-        earned.saturating_duration_since(now).checked_sub(self.rate.time_of(self.rate.at_once))
+    /// Returns how long a key must wait before it may store again, or `None` if it may store now.
+    pub(super) fn wait_time(&self, key: &K, now: Instant) -> Option<Duration> {
+        let full_at = self.lock().full_at.get(key).copied()?;
+        full_at.saturating_duration_since(now).checked_sub(self.rate.refill_time(self.rate.burst_bytes))
     }
 
-    /// Notes what was stored.
-    pub(super) fn spend(&self, who: K, bytes: u64, now: Instant) {
-        let mut debts = self.lock();
-        let all = self.rate.time_of(self.rate.at_once);
-        if debts.swept.is_none_or(|at| now.saturating_duration_since(at) >= all) {
-            debts.earned.retain(|_, at| *at > now);
-            debts.swept = Some(now);
+    /// Counts bytes that a key has stored.
+    pub(super) fn spend(&self, key: K, bytes: u64, now: Instant) {
+        let mut buckets = self.lock();
+        let burst_time = self.rate.refill_time(self.rate.burst_bytes);
+        if buckets.swept_at.is_none_or(|at| now.saturating_duration_since(at) >= burst_time) {
+            buckets.full_at.retain(|_, at| *at > now);
+            buckets.swept_at = Some(now);
         }
-        let at = debts.earned.entry(who).or_insert(now);
-        *at = (*at).max(now) + self.rate.time_of(bytes);
+        let at = buckets.full_at.entry(key).or_insert(now);
+        *at = (*at).max(now) + self.rate.refill_time(bytes);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Debts<K>> {
-        self.debts.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, ByteBuckets<K>> {
+        self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -82,57 +84,57 @@ mod tests {
     const MIB: u64 = 1024 * 1024;
 
     #[test]
-    fn w10_01_results_are_stored_at_a_measured_rate_for_each_node() {
-        let (pace, began) = (BytePace::new(ByteRate::OF_RESULTS), Instant::now());
+    fn w10_01_result_rate_limits_each_node() {
+        let (pace, began) = (ByteRateLimiter::new(ByteRate::RESULTS), Instant::now());
         let after = |seconds| began + Duration::from_secs(seconds);
         let stored = (0..100).take_while(|_| {
-            let is_admitted = pace.wait(&1, began).is_none();
+            let is_admitted = pace.wait_time(&1, began).is_none();
             pace.spend(1, MIB, began);
             is_admitted
         });
         assert_eq!(stored.count(), 8, "mebibytes at once");
-        assert!(pace.wait(&2, began).is_none(), "another node waits for nobody");
+        assert!(pace.wait_time(&2, began).is_none(), "another node waits for nobody");
         for (seconds, is_admitted) in [(0, false), (31, false), (33, true), (34, true)] {
-            assert_eq!(pace.wait(&1, after(seconds)).is_none(), is_admitted, "{seconds} s");
+            assert_eq!(pace.wait_time(&1, after(seconds)).is_none(), is_admitted, "{seconds} s");
         }
         pace.spend(2, 1, after(1000));
-        assert_eq!(pace.lock().earned.len(), 1, "nothing is left of who is quiet");
+        assert_eq!(pace.lock().full_at.len(), 1, "nothing is left of who is quiet");
     }
 
     #[test]
-    fn w10_01_a_host_that_reports_several_times_a_second_earns_as_one_that_reports_seldom() {
-        let (pace, began) = (BytePace::new(ByteRate::OF_RESULTS), Instant::now());
+    fn w10_01_limiter_refills_equally_when_reports_are_frequent() {
+        let (pace, began) = (ByteRateLimiter::new(ByteRate::RESULTS), Instant::now());
         for tenths in 0..10_000_u64 {
             let now = began + Duration::from_millis(100 * tenths);
-            assert!(pace.wait(&1, now).is_none(), "after {tenths} tenths of a second");
-            pace.spend(1, ByteRate::OF_RESULTS.a_second / 10, now);
+            assert!(pace.wait_time(&1, now).is_none(), "after {tenths} tenths of a second");
+            pace.spend(1, ByteRate::RESULTS.bytes_per_second / 10, now);
         }
     }
 
     #[test]
-    fn x03_f04_who_writes_as_fast_as_they_can_for_thirty_seconds_stores_forty_megabytes() {
-        // As the attacker did: 600 KiB a write, 100 writes a second, 1.9 GB in all.
-        let (pace, began, write) = (BytePace::new(ByteRate::OF_WRITES), Instant::now(), 600 * 1024);
+    fn x03_f04_write_rate_allows_forty_megabytes_in_thirty_seconds() {
+        // As in the attack: 600 KiB per write, 100 writes a second, 1.9 GB in all.
+        let (pace, began, write) = (ByteRateLimiter::new(ByteRate::WRITES), Instant::now(), 600 * 1024);
         let mut stored = 0;
         for hundredths in 0..3_000_u64 {
             let now = began + Duration::from_millis(10 * hundredths);
-            if pace.wait(&"otto", now).is_none() {
+            if pace.wait_time(&"otto", now).is_none() {
                 pace.spend("otto", write, now);
                 stored += write;
             }
         }
-        // 32 MiB at once, 256 KiB for each second, and what the last write was more than was left.
+        // 32 MiB at once, 256 KiB for each second, and the excess of the last write.
         assert!((39 * MIB..41 * MIB).contains(&stored), "{stored}");
-        assert!(pace.wait(&"other", began).is_none(), "others wait for nobody");
+        assert!(pace.wait_time(&"other", began).is_none(), "others wait for nobody");
     }
 
     #[test]
-    fn who_has_to_wait_is_told_how_long() {
-        let (pace, began) = (BytePace::new(ByteRate { at_once: 100, a_second: 10 }), Instant::now());
+    fn wait_time_returns_duration_when_bucket_is_empty() {
+        let (pace, began) = (ByteRateLimiter::new(ByteRate { burst_bytes: 100, bytes_per_second: 10 }), Instant::now());
         pace.spend((), 100, began);
-        assert_eq!(pace.wait(&(), began), Some(Duration::ZERO), "all is spent");
+        assert_eq!(pace.wait_time(&(), began), Some(Duration::ZERO), "all is spent");
         pace.spend((), 50, began);
-        assert_eq!(pace.wait(&(), began), Some(Duration::from_secs(5)));
-        assert_eq!(pace.wait(&(), began + Duration::from_secs(6)), None);
+        assert_eq!(pace.wait_time(&(), began), Some(Duration::from_secs(5)));
+        assert_eq!(pace.wait_time(&(), began + Duration::from_secs(6)), None);
     }
 }

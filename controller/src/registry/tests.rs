@@ -1,4 +1,4 @@
-//! A request that is made again, at once and after its record has gone.
+//! Tests requests that are sent again, at once and after their record was dropped.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,91 +9,93 @@ use stemma_core::object::{BearerToken, Kind, PrincipalRole, PrincipalSpec};
 use stemma_core::ownership::Manager;
 use stemma_wire::clock::FixedClock;
 
-use super::work::Work;
+use super::work::PendingWrite;
 use super::*;
-use crate::store::{CreateOptions, Epoch, Op, Query, RedbOptions, RedbStore};
+use crate::store::{CreateOptions, Epoch, ListQuery, Op, RedbOptions, RedbStore};
 
-fn marked(id: Uuid) -> Caller {
+/// Returns a caller whose requests have this idempotency key and equal content.
+fn caller_with_key(id: Uuid) -> Caller {
     Caller {
-        who: Who::by_way("admin/test"),
+        requester: Requester::from_listener("admin/test"),
         manager: Manager::new("test").unwrap(),
         address: "127.0.0.1".to_owned(),
         reason: None,
         request_id: String::new(),
-        mark: Some(Mark { id, hash: "the same".to_owned() }),
+        idempotency_key: Some(IdempotencyKey { id, hash: "the same".to_owned() }),
         dry_run: false,
-        abandoned: Abandoned::default(),
+        canceled: Canceled::default(),
     }
 }
 
-/// Makes the one request that the test is about, and answers at which revision it stands.
+/// Makes the same request each time, and returns the revision of its commit.
 async fn request(registry: &Registry, id: Uuid) -> Revision {
     let decide = |_: &Context<'_>| {
         let mut draft = Draft::default();
-        draft.entry(Op::Put { key: "test/1".into(), value: "{}".into() });
-        Ok(Decision { draft, answer: Answer::json(201, json!({"revision": 0})) })
+        draft.add_op(Op::Put { key: "test/1".into(), value: "{}".into() });
+        Ok(Decision { draft, answer: StoredAnswer::json(201, json!({"revision": 0})) })
     };
-    let (answer, revision) = registry.write_at(&marked(id), decide).await.unwrap();
+    let (answer, revision) = registry.write_at(&caller_with_key(id), decide).await.unwrap();
     assert_eq!((answer.status, &answer.body), (201, &json!({"revision": revision.get()})));
     revision
 }
 
-async fn followed(directory: &tempfile::TempDir) -> (Arc<dyn Store>, Arc<Cache>) {
+/// Creates an empty store, and a cache that follows it.
+async fn store_and_cache(directory: &tempfile::TempDir) -> (Arc<dyn Store>, Arc<Cache>) {
     let create = CreateOptions { epoch: Epoch::new([7; 16]), base: Revision::ZERO, fleet: Bytes::new() };
     let store: Arc<dyn Store> =
         Arc::new(RedbStore::create(&directory.path().join("store.redb"), &create, RedbOptions::default()).unwrap());
     let cache = Arc::new(Cache::load(store.as_ref()).await.unwrap());
-    let (following, followed) = (Arc::clone(&cache), Arc::clone(&store));
-    tokio::spawn(async move { following.follow(followed.as_ref()).await });
+    let (follower, followed_store) = (Arc::clone(&cache), Arc::clone(&store));
+    tokio::spawn(async move { follower.follow(followed_store.as_ref()).await });
     (store, cache)
 }
 
-/// Commits from within a decision.
-fn commit_meanwhile(store: &dyn Store, transaction: Transaction) {
+/// Commits a transaction during a decision.
+fn commit_concurrently(store: &dyn Store, transaction: Transaction) {
     let runtime = || tokio::runtime::Builder::new_current_thread().build().unwrap();
     let commit = || runtime().block_on(store.commit(transaction)).unwrap();
     std::thread::scope(|scope| scope.spawn(commit).join().unwrap());
 }
 
 #[tokio::test]
-async fn a_request_that_changes_nothing_is_made_once_as_well() {
+async fn write_is_idempotent_when_request_changes_no_object() {
     let directory = tempfile::tempdir().unwrap();
-    let (store, cache) = followed(&directory).await;
+    let (store, cache) = store_and_cache(&directory).await;
     let registry = Registry::new(Arc::clone(&store), cache, Arc::new(FixedClock(3600)));
     let id = Uuid::from_u128(1);
     let nothing = |_: &Context<'_>| {
         Ok(Decision {
             draft: Draft::default(),
-            answer: Answer::json(200, json!({"resource_version": 1, "revision": null})),
+            answer: StoredAnswer::json(200, json!({"resource_version": 1, "revision": null})),
         })
     };
-    let (answer, made) = registry.write_at(&marked(id), nothing).await.unwrap();
+    let (answer, made) = registry.write_at(&caller_with_key(id), nothing).await.unwrap();
     assert_eq!(answer.body, json!({"resource_version": 1, "revision": made.get()}), "the object's revision is its own");
-    let (record, at) = registry.request(&marked(id).who, id).await.unwrap().expect("it is on record");
-    assert_eq!((&record.answer.at(at.get()), at), (&answer, made));
-    assert_eq!(registry.write_at(&marked(id), nothing).await.unwrap(), (answer, made), "sent again");
-    let other = Caller { mark: Some(Mark { id, hash: "another".to_owned() }), ..marked(id) };
+    let (record, at) = registry.request(&caller_with_key(id).requester, id).await.unwrap().expect("it is on record");
+    assert_eq!((&record.answer.with_revision(at.get()), at), (&answer, made));
+    assert_eq!(registry.write_at(&caller_with_key(id), nothing).await.unwrap(), (answer, made), "sent again");
+    let other = Caller { idempotency_key: Some(IdempotencyKey { id, hash: "another".to_owned() }), ..caller_with_key(id) };
     assert_eq!(registry.write(&other, nothing).await.unwrap_err().kind, ErrorType::RequestReused);
-    let tried = Caller { dry_run: true, ..marked(Uuid::from_u128(2)) };
+    let tried = Caller { dry_run: true, ..caller_with_key(Uuid::from_u128(2)) };
     registry.write(&tried, nothing).await.unwrap();
-    registry.write(&Caller { mark: None, ..tried }, nothing).await.unwrap();
+    registry.write(&Caller { idempotency_key: None, ..tried }, nothing).await.unwrap();
     let snapshot = store.snapshot().await.unwrap();
     assert_eq!(snapshot.revision(), made, "nothing else is written");
-    assert_eq!(snapshot.list(&Query::prefix(key::AUDIT)).await.unwrap().entries.len(), 0, "no object changed");
+    assert_eq!(snapshot.list(&ListQuery::prefix(key::AUDIT)).await.unwrap().entries.len(), 0, "no object changed");
 }
 
 #[tokio::test]
-async fn a_request_that_was_made_meanwhile_is_answered_as_it_was_then() {
+async fn write_returns_prior_answer_when_same_request_committed_concurrently() {
     let directory = tempfile::tempdir().unwrap();
-    let (store, cache) = followed(&directory).await;
+    let (store, cache) = store_and_cache(&directory).await;
     let registry = Registry::new(Arc::clone(&store), cache, Arc::new(FixedClock(3600)));
-    let caller = marked(Uuid::from_u128(1));
-    // Between the decision and its commit, as the same request on another connection.
+    let caller = caller_with_key(Uuid::from_u128(1));
+    // Commits between the decision and its commit, as the same request on another connection would.
     let make = || {
-        let answer = Answer::json(201, json!({"made": "first"}));
+        let answer = StoredAnswer::json(201, json!({"made": "first"}));
         let record = RequestRecord { at: Timestamp(3_600_000), hash: "the same".to_owned(), answer, asked_by: None };
-        let at = key::request(&caller.who.name, Uuid::from_u128(1));
-        commit_meanwhile(store.as_ref(), Transaction::new().put(at, codec::encode(&record)));
+        let at = key::request(&caller.requester.name, Uuid::from_u128(1));
+        commit_concurrently(store.as_ref(), Transaction::new().put(at, codec::encode(&record)));
     };
     let decided = std::sync::atomic::AtomicUsize::new(0);
     let decide = |_: &Context<'_>| {
@@ -101,8 +103,8 @@ async fn a_request_that_was_made_meanwhile_is_answered_as_it_was_then() {
             make();
         }
         let mut draft = Draft::default();
-        draft.entry(Op::Put { key: "test/1".into(), value: "{}".into() });
-        Ok(Decision { draft, answer: Answer::json(201, json!({"made": "second"})) })
+        draft.add_op(Op::Put { key: "test/1".into(), value: "{}".into() });
+        Ok(Decision { draft, answer: StoredAnswer::json(201, json!({"made": "second"})) })
     };
     let (answer, _) = registry.write_at(&caller, decide).await.unwrap();
     assert_eq!((answer.status, &answer.body["made"]), (201, &json!("first")));
@@ -111,38 +113,38 @@ async fn a_request_that_was_made_meanwhile_is_answered_as_it_was_then() {
 }
 
 #[tokio::test]
-async fn more_records_than_are_read_at_once_are_all_forgotten() {
+async fn prune_requests_drops_all_pages() {
     let directory = tempfile::tempdir().unwrap();
-    let (store, cache) = followed(&directory).await;
+    let (store, cache) = store_and_cache(&directory).await;
     let registry = Registry::new(Arc::clone(&store), cache, Arc::new(FixedClock(25 * 3600)));
     let record = |hour: u64| {
         let (at, hash) = (Timestamp(hour * 3_600_000), String::new());
-        codec::encode(&RequestRecord { at, hash, answer: Answer::empty(200), asked_by: None })
+        codec::encode(&RequestRecord { at, hash, answer: StoredAnswer::empty(200), asked_by: None })
     };
     let all = (0..2500_u64).map(|n| (key::request("admin/test", Uuid::from_u128(n.into())), record(n % 2 * 2)));
     let put = all.fold(Transaction::new(), |transaction, (at, record)| transaction.put(at, record));
     store.commit(put).await.unwrap();
-    assert_eq!(registry.forget_requests().await.unwrap(), 1250);
-    assert_eq!(registry.forget_requests().await.unwrap(), 0);
+    assert_eq!(registry.prune_requests().await.unwrap(), 1250);
+    assert_eq!(registry.prune_requests().await.unwrap(), 0);
 }
 
 #[tokio::test]
-async fn a_page_of_the_audit_ends_by_its_bytes_and_gives_each_entry_once() {
+async fn read_audit_ends_page_by_bytes_without_repeating_entries() {
     let directory = tempfile::tempdir().unwrap();
-    let (store, cache) = followed(&directory).await;
+    let (store, cache) = store_and_cache(&directory).await;
     let registry = Registry::new(Arc::clone(&store), cache, Arc::new(FixedClock(3600)));
-    // Many small ones, some that are large, one that is larger than a page.
+    // Many small entries, some large ones, and one that is larger than a page.
     let sizes = [vec![10; 100], vec![1 << 20; 30], vec![10; 30], vec![6 << 20], vec![10; 2]].concat();
     for (number, size) in sizes.iter().enumerate() {
-        let event = marked(Uuid::nil()).event(Timestamp(number as u64), None, Vec::new());
+        let event = caller_with_key(Uuid::nil()).audit_event(Timestamp(number as u64), None, Vec::new());
         let record = AuditRecord::Commit(AuditEvent { reason: Some("x".repeat(*size)), ..event });
         store.commit(Transaction::new().put_at_revision(key::AUDIT, codec::encode(&record))).await.unwrap();
     }
-    for order in [crate::store::Order::Ascending, crate::store::Order::Descending] {
+    for order in [crate::store::SortOrder::Ascending, crate::store::SortOrder::Descending] {
         let (mut found, mut marker, mut pages) = (Vec::new(), None, 0);
         loop {
             let page = audit::AuditPage { limit: 1_000, marker, order };
-            let audited = registry.audit(page, |_| true).await.unwrap();
+            let audited = registry.read_audit(page, |_| true).await.unwrap();
             let bytes: usize = audited.entries.iter().map(|(_, record)| codec::encode(record).len()).sum();
             assert!(bytes <= 6 << 20 || audited.entries.len() == 1, "{bytes} bytes in a page");
             found.extend(audited.entries.iter().map(|(revision, _)| revision.get()));
@@ -151,7 +153,7 @@ async fn a_page_of_the_audit_ends_by_its_bytes_and_gives_each_entry_once() {
                 break;
             }
         }
-        if order == crate::store::Order::Descending {
+        if order == crate::store::SortOrder::Descending {
             found.reverse();
         }
         assert_eq!(found, (1..=sizes.len() as u64).collect::<Vec<_>>());
@@ -160,9 +162,9 @@ async fn a_page_of_the_audit_ends_by_its_bytes_and_gives_each_entry_once() {
 }
 
 #[tokio::test]
-async fn the_key_of_a_request_is_free_again_after_a_day_swept_or_not() {
+async fn idempotency_key_is_free_when_a_day_has_passed() {
     let directory = tempfile::tempdir().unwrap();
-    let (store, cache) = followed(&directory).await;
+    let (store, cache) = store_and_cache(&directory).await;
     let at = |hour: u64| Registry::new(Arc::clone(&store), Arc::clone(&cache), Arc::new(FixedClock(hour * 3600)));
 
     let id = Uuid::from_u128(1);
@@ -171,68 +173,68 @@ async fn the_key_of_a_request_is_free_again_after_a_day_swept_or_not() {
     let second = request(&at(124), id).await;
     assert!(second > first, "made anew after it");
     assert_eq!(request(&at(147), id).await, second, "and answered again for a day");
-    assert_eq!(at(147).forget_requests().await.unwrap(), 0);
-    assert_eq!(at(148).forget_requests().await.unwrap(), 1);
+    assert_eq!(at(147).prune_requests().await.unwrap(), 0);
+    assert_eq!(at(148).prune_requests().await.unwrap(), 1);
     assert!(request(&at(148), id).await > second, "made anew after the sweep");
 }
 
-/// A clock that is set while no time passes, in hours.
+/// A clock that a test sets, in hours, while no monotonic time passes.
 #[derive(Debug)]
-pub(super) struct Dial(pub(super) AtomicU64);
+pub(super) struct ManualClock(pub(super) AtomicU64);
 
-impl Clock for Dial {
+impl Clock for ManualClock {
     fn unix_seconds(&self) -> u64 {
         self.0.load(Ordering::Relaxed) * 3600
     }
 
-    fn steady_seconds(&self) -> u64 {
+    fn monotonic_seconds(&self) -> u64 {
         0
     }
 }
 
 #[tokio::test]
-async fn x04_f12_a_request_is_not_made_again_because_the_clock_jumped() {
+async fn x04_f12_write_is_not_repeated_when_clock_jumps() {
     let directory = tempfile::tempdir().unwrap();
-    let (store, cache) = followed(&directory).await;
-    let dial = Arc::new(Dial(AtomicU64::new(100)));
+    let (store, cache) = store_and_cache(&directory).await;
+    let dial = Arc::new(ManualClock(AtomicU64::new(100)));
     let registry = Registry::new(store, cache, Arc::clone(&dial) as _);
     let id = Uuid::from_u128(1);
     let first = request(&registry, id).await;
     for hour in [500, 100, 10_000, 50] {
         dial.0.store(hour, Ordering::Relaxed);
         assert_eq!(request(&registry, id).await, first, "at hour {hour}");
-        assert_eq!(registry.forget_requests().await.unwrap(), 0, "at hour {hour}");
+        assert_eq!(registry.prune_requests().await.unwrap(), 0, "at hour {hour}");
     }
 }
 
-/// An operator with a token, stored, and a caller that is it.
+/// Stores an operator with a token, and returns it as a caller.
 async fn operator(registry: &Registry) -> Caller {
     let (issued_at, ends_at) = (Timestamp(0), Timestamp(u64::MAX));
     let token = BearerToken { id: "t".to_owned(), secret_sha256: String::new(), issued_at, ends_at, made_by: None };
     let spec = PrincipalSpec { role: PrincipalRole::Operator, tokens: vec![token], ..PrincipalSpec::default() };
     let create = |context: &Context<'_>| {
-        let mut work = Work::on(context);
+        let mut work = PendingWrite::new(context);
         work.create(Uuid::from_u128(7), ObjectName::new("otto").unwrap(), spec.clone())?;
-        work.finish(Answer::empty(201))
+        work.finish(StoredAnswer::empty(201))
     };
-    registry.write(&Caller { mark: None, ..marked(Uuid::nil()) }, create).await.unwrap();
-    let (uuid, shown) = (Some(Uuid::from_u128(7)), Shown::Token("t".to_owned()));
-    let who = Who { name: "otto".to_owned(), uuid, rights: rights(&spec), shown };
-    Caller { who, mark: None, ..marked(Uuid::nil()) }
+    registry.write(&Caller { idempotency_key: None, ..caller_with_key(Uuid::nil()) }, create).await.unwrap();
+    let (uuid, shown) = (Some(Uuid::from_u128(7)), Credential::Token("t".to_owned()));
+    let who = Requester { name: "otto".to_owned(), uuid, rights: rights(&spec), credential: shown };
+    Caller { requester: who, idempotency_key: None, ..caller_with_key(Uuid::nil()) }
 }
 
 #[tokio::test]
-async fn a_write_does_not_outlive_what_its_principal_may() {
+async fn write_fails_when_rights_are_removed_before_commit() {
     let directory = tempfile::tempdir().unwrap();
-    let (store, cache) = followed(&directory).await;
+    let (store, cache) = store_and_cache(&directory).await;
     let registry = Registry::new(Arc::clone(&store), Arc::clone(&cache), Arc::new(FixedClock(3600)));
     let caller = operator(&registry).await;
-    // Between the decision and its commit, where nothing but the commit's own conditions can tell.
+    // Commits between the decision and its commit, where only the preconditions of the commit can detect it.
     let demote = || {
-        let mut otto = cache.model().principals.named(None, "otto").unwrap().as_ref().clone();
+        let mut otto = cache.model().principals.get_by_name(None, "otto").unwrap().as_ref().clone();
         otto.spec.role = PrincipalRole::Viewer;
         let demoted = Transaction::new().put(key::object(Kind::Principal, otto.meta.uuid), codec::encode(&otto));
-        commit_meanwhile(store.as_ref(), demoted);
+        commit_concurrently(store.as_ref(), demoted);
     };
     let asked = std::sync::atomic::AtomicUsize::new(0);
     let decide = |_: &Context<'_>| {
@@ -240,8 +242,8 @@ async fn a_write_does_not_outlive_what_its_principal_may() {
             demote();
         }
         let mut draft = Draft::default();
-        draft.entry(Op::Put { key: "test/1".into(), value: "{}".into() });
-        Ok(Decision { draft, answer: Answer::empty(204) })
+        draft.add_op(Op::Put { key: "test/1".into(), value: "{}".into() });
+        Ok(Decision { draft, answer: StoredAnswer::empty(204) })
     };
     assert_eq!(registry.write(&caller, decide).await.unwrap_err().kind, ErrorType::AuthForbidden);
     assert_eq!(asked.into_inner(), 1, "it is not decided again");

@@ -1,32 +1,33 @@
-//! The operators' side: what is served there, on the listener and on the socket of root, and who is cut off.
+//! The side for operators: creates the API, serves it on root's socket, and closes the connections of callers whose
+//! access was revoked.
 
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 
 use stemma_core::digest::Hex;
 use stemma_core::traits::TraitNames;
-use stemma_wire::net::UnixListen;
-use stemma_wire::serve::{Connections, HolderSource, Limits, Server};
+use stemma_wire::net::UnixAcceptor;
+use stemma_wire::serve::{HolderSource, ListenerLimits, OpenConnections, Server};
 use stemma_wire::tls::Identity;
 
-use super::Parts;
-use crate::api::{Api, Budgets, Guarding, Reached, Readers, Streams, Writers, handler};
+use super::Components;
+use crate::api::{AgentEndpoint, Api, Budgets, EventStreams, ListenerAuth, StreamLimiter, WriteLimiter, handler};
 use crate::config::{AdminListen, Config};
-use crate::enrol::{GuessLimits, Guesses};
-use crate::init::first;
-use crate::registry::{Registry, Shown, Who, holder_of};
+use crate::enrol::{AttemptLimits, TokenAttempts};
+use crate::init::first_admin;
+use crate::registry::{Credential, Registry, Requester, certificate_holder};
 
-/// What answers operators.
-pub(super) fn api(
-    parts: &Arc<Parts>,
+/// Creates the API for operators, as it is served on the admin listener.
+pub(super) fn new_api(
+    parts: &Arc<Components>,
     config: &Config,
-    guesses: GuessLimits,
+    limits: AttemptLimits,
     traits: TraitNames,
-    agents: Reached,
+    agents: AgentEndpoint,
 ) -> Arc<Api> {
-    let guarding = match config.admin {
-        AdminListen::Tls(_) => Guarding::Certificates,
-        AdminListen::Plain(_) => Guarding::Loopback,
+    let listener_auth = match config.admin {
+        AdminListen::Tls(_) => ListenerAuth::Certificates,
+        AdminListen::Plain(_) => ListenerAuth::Loopback,
     };
     Arc::new(Api {
         registry: Arc::clone(&parts.registry),
@@ -34,56 +35,57 @@ pub(super) fn api(
         desired: Some(Arc::clone(&parts.desired)),
         reconciler: Some(Arc::clone(&parts.reconciler)),
         metrics: Some(Arc::clone(&parts.metrics)),
-        rejected: Arc::clone(&parts.rejected),
+        rejections: Arc::clone(&parts.rejected),
         traits,
-        readers: Readers::default(),
-        writers: Writers::default(),
-        streams: Streams::default(),
+        stream_limiter: StreamLimiter::default(),
+        write_limiter: WriteLimiter::default(),
+        streams: EventStreams::default(),
         budgets: Budgets::default(),
-        agents,
-        guarding,
+        agent_endpoint: agents,
+        listener_auth,
         authority: Some(Arc::clone(&parts.authority)),
-        guesses: Arc::new(Guesses::new(guesses)),
-        first_admin: Some(Arc::new(first::admin(&parts.layout))),
-        within: None,
-        is_behind: false,
+        token_attempts: Arc::new(TokenAttempts::new(limits)),
+        first_admin: Some(Arc::new(first_admin::first_admin(&parts.layout))),
+        visible_cluster: None,
+        is_stale: false,
         identities: Some(Arc::clone(&parts.identities)),
         layout: Some(parts.layout.clone()),
     })
 }
 
-/// Whose a connection is by its certificate.
-pub(super) fn holders(registry: &Arc<Registry>) -> HolderSource {
+/// Returns the source that finds the principal of a connection from its certificate.
+pub(super) fn holder_source(registry: &Arc<Registry>) -> HolderSource {
     let registry = Arc::clone(registry);
     Arc::new(move |identity: &Identity| {
         let model = registry.cache().model();
-        let uuid = holder_of(&model, identity)?;
+        let uuid = certificate_holder(&model, identity)?;
         let principal = model.principals.get(uuid)?;
-        let shown = Shown::Certificate(Hex(&identity.serial).to_string());
-        Some(Who::shown(principal, shown).holder())
+        let credential = Credential::Certificate(Hex(&identity.serial).to_string());
+        Some(Requester::from_principal(principal, credential).holder())
     })
 }
 
-/// Serves root on a socket in the data directory, for as long as it is polled: how a fleet is reached whose last admin lost what they
-/// were known by. Where there can be none, the rest is served all the same.
-pub(super) fn socket(
-    parts: &Arc<Parts>,
+/// Serves root on a socket in the data directory, for as long as the future is polled. Through this socket, root
+/// regains control of a fleet whose last admin lost their credentials. If the socket cannot be bound, a warning is
+/// logged and everything else is served.
+pub(super) fn serve_root_socket(
+    parts: &Arc<Components>,
     api: &Arc<Api>,
-    handed: Option<UnixListener>,
-    limits: Limits,
+    inherited: Option<UnixListener>,
+    limits: ListenerLimits,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> impl Future<Output = String> + Send + 'static {
     let (path, rejected) = (parts.layout.socket(), Arc::clone(&parts.rejected));
-    let refused = Arc::clone(&rejected);
-    let refuse = move |_| refused.refuse("socket_not_root", None);
-    let socket = match handed {
-        Some(socket) => UnixListen::bound(socket, refuse),
-        None => UnixListen::bind(&path, refuse),
+    let counter = Arc::clone(&rejected);
+    let refuse = move |_| counter.record("socket_not_root", None);
+    let socket = match inherited {
+        Some(socket) => UnixAcceptor::from_socket(socket, refuse),
+        None => UnixAcceptor::bind(&path, refuse),
     };
     let socket = socket.inspect_err(|error| {
-        log::warn!(path:% = path.display(), error:% = error; "root is not served on a socket");
+        log::warn!(path:% = path.display(), error:% = error; "root's socket could not be opened");
     });
-    let api = Arc::new(Api { guarding: Guarding::Root, ..Api::clone(api) });
+    let api = Arc::new(Api { listener_auth: ListenerAuth::Root, ..Api::clone(api) });
     let clock = Arc::clone(&parts.clock);
     async move {
         if let Ok(socket) = socket {
@@ -93,16 +95,16 @@ pub(super) fn socket(
     }
 }
 
-/// Cuts the connections of those whose certificate was revoked, or whose principal is gone, at once.
-pub(super) async fn cut_revoked(api: Arc<Api>, connections: Connections) -> String {
+/// Closes connections at once when their certificate is revoked or their principal is deleted.
+pub(super) async fn close_revoked(api: Arc<Api>, connections: OpenConnections) -> String {
     let mut principals = Vec::new();
     loop {
         let model = api.cache().model();
-        let known: Vec<_> = model.principals.iter().map(|one| (one.meta.uuid, one.meta.resource_version)).collect();
-        if known != principals {
-            principals = known;
-            connections.cut(|peer| peer.identity.as_ref().is_some_and(|identity| api.is_revoked(identity)));
+        let current: Vec<_> = model.principals.iter().map(|one| (one.meta.uuid, one.meta.resource_version)).collect();
+        if current != principals {
+            principals = current;
+            connections.close_where(|peer| peer.identity.as_ref().is_some_and(|identity| api.is_revoked(identity)));
         }
-        api.cache().reached(model.revision.next()).await;
+        api.cache().wait_for(model.revision.next()).await;
     }
 }

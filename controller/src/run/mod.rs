@@ -1,14 +1,14 @@
-//! A controller from its start to its end: what is opened, in which order, on which threads, and how it stops.
+//! The life of a controller: what it opens, in which order, on which threads, and how it stops.
 //!
 //! ```text
 //!   main thread                       thread `agents`                 thread `reconcile`
 //!   ───────────                       ───────────────                 ──────────────────
-//!   admin listener, registry, cache,  the agents' listener,           resolving, releasing,
-//!   renewals, housekeeping            parked check-ins, silences      signing
+//!   admin listener, registry, cache,  agents' listener,               resolving, releasing,
+//!   renewals, housekeeping            waiting check-ins, silences     signing
 //! ```
 //!
-//! Agents have a thread and a runtime of their own, so that ten thousand of them coming back at once leave operators
-//! an answer, and a request of an operator never stands between an agent and its heartbeat.
+//! Agents are served by a thread and runtime of their own. So operators get responses even while ten thousand agents
+//! reconnect at once, and a request of an operator never delays the check-in of an agent.
 
 mod admin;
 mod keys;
@@ -24,98 +24,98 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use stemma_wire::clock::Clock;
-use stemma_wire::serve::Rejected;
-use stemma_wire::tls::Fleet;
+use stemma_wire::serve::RejectionCounter;
+use stemma_wire::tls::FleetName;
 use tokio::sync::watch;
 
-use crate::api::Streams;
-use crate::blobs::Blobs;
+use crate::api::EventStreams;
+use crate::blobs::BlobStore;
 use crate::ca::files::FileError;
 use crate::ca::{Authority, CaError};
 use crate::config::{Config, Url};
 use crate::desired::DesiredTable;
 use crate::enrol::Enrolment;
-use crate::handed::Handed;
 use crate::identity::Identities;
 use crate::init::Layout;
 use crate::metrics::Metrics;
 use crate::reconcile::Reconciler;
 use crate::registry::Registry;
 use crate::registry::intake::HostIntake;
+use crate::socket_activation::ActivatedSockets;
 use crate::store::{OpenError, StoreError};
 
-pub use start::{Options, Publishing, start, start_on};
+pub use start::{Options, Publishing, start, start_on_sockets};
 
-/// Why a controller does not start. Each says what to do.
+/// The reasons why a controller does not start. Each message says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The store.
+    /// The store cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// The authority is there and the store is not.
+    /// The authority exists, but the store does not.
     #[error(
-        "the store {} is gone, and the fleet's authority is there: restore a backup (docs/backup.md) or put back a copy of {} that was made \
+        "the store {} is missing, although the fleet's authority exists: restore a backup (docs/backup.md), or put back a copy of {} that was made \
          while the controller was stopped",
         path.display(), directory.display()
     )]
     StoreGone {
-        /// Where it was looked for.
+        /// The path of the missing store.
         path: PathBuf,
         /// The data directory.
         directory: PathBuf,
     },
-    /// What the store holds.
+    /// The content of the store cannot be read.
     #[error("the store cannot be read")]
     Store(#[from] StoreError),
-    /// What `init` wrote about the fleet is not there.
-    #[error("{}: it does not say whose fleet it holds: it was not made by `stemma-controller init`", path.display())]
+    /// The store does not contain the record of the fleet that `init` writes.
+    #[error("{}: it contains no record of a fleet: it was not created by `stemma-controller init`", path.display())]
     NoFleet {
-        /// The store.
+        /// The path of the store.
         path: PathBuf,
     },
-    /// Keys and certificates.
+    /// The keys or certificates of the fleet cannot be used.
     #[error(transparent)]
     Ca(#[from] CaError),
-    /// A file.
+    /// A file cannot be used.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A name in the record of the fleet.
-    #[error("the names that `init` was given")]
+    /// A name in the record of the fleet is invalid.
+    #[error("the names that were given to `init` are invalid")]
     Names(#[from] crate::ca::BadServerName),
-    /// What the configuration adds to the standard traits.
+    /// A configured name is not a valid name of a standard trait.
     #[error(
-        "extra_standard_traits[{index}]: {name:?} is no name of a trait: write a capital letter and then capitals, digits and '_', at \
-         most 255 characters together"
+        "extra_standard_traits[{index}]: {name:?} is not a valid trait name: write a capital letter, then capitals, digits and '_', at \
+         most 255 characters in all"
     )]
     ExtraTrait {
-        /// Which of its entries, from 0.
+        /// The index of the entry, from 0.
         index: usize,
-        /// What stands there, cut at 64 characters.
+        /// The name, cut at 64 characters.
         name: String,
     },
-    /// An address is not to be had.
-    #[error("{field} {address}: {}; {advice}", what(source))]
+    /// A listener's address cannot be bound.
+    #[error("{field} {address}: {}; {advice}", os_error_text(source))]
     Bind {
-        /// Which listener.
+        /// The configuration field of the listener.
         field: &'static str,
-        /// What was to be bound.
+        /// The address.
         address: SocketAddr,
         /// What to do.
         advice: &'static str,
-        /// What the system said.
+        /// The error of the operating system.
         #[source]
         source: std::io::Error,
     },
-    /// TLS refused our own certificates.
+    /// TLS rejected the controller's own certificates.
     #[error("the certificates of the data directory cannot be used")]
     Tls(#[from] rustls::Error),
-    /// The thread or runtime for agents.
+    /// The thread or runtime for agents cannot be started.
     #[error("the thread for agents cannot be started")]
     Thread(#[source] std::io::Error),
 }
 
-/// What the system said, without the address that stands before it already.
-fn what(error: &std::io::Error) -> String {
+/// Describes an error of the operating system without the address, which the message contains already.
+fn os_error_text(error: &std::io::Error) -> String {
     match error.kind() {
         std::io::ErrorKind::AddrInUse => "the port is in use by another program".to_owned(),
         std::io::ErrorKind::AddrNotAvailable => "this machine has no such address".to_owned(),
@@ -124,50 +124,50 @@ fn what(error: &std::io::Error) -> String {
     }
 }
 
-/// What a controller is made of, for those who serve and decide.
-pub struct Parts {
-    /// Where its things stand.
+/// The components of a controller, which its listeners and background tasks share.
+pub struct Components {
+    /// The paths in the data directory.
     pub layout: Layout,
     /// The fleet's name.
-    pub fleet: Fleet,
-    /// Writes and reads.
+    pub fleet: FleetName,
+    /// Reads and writes objects.
     pub registry: Arc<Registry>,
-    /// What decides it.
+    /// Decides the desired state of the nodes.
     pub reconciler: Arc<Reconciler>,
-    /// What nodes are to be told.
+    /// The desired state of each node.
     pub desired: Arc<DesiredTable>,
-    /// Which certificates are good.
+    /// The valid certificates of agents.
     pub identities: Arc<Identities>,
-    /// Keeps what hosts say.
+    /// Stores what hosts report.
     pub intake: Arc<HostIntake>,
-    /// Bodies of files.
-    pub blobs: Arc<Blobs>,
-    /// Joining and renewing.
+    /// The file bodies.
+    pub blobs: Arc<BlobStore>,
+    /// Enrols agents and renews their certificates.
     pub enrolment: Arc<Enrolment>,
     /// The fleet's authority.
     pub authority: Arc<Authority>,
-    /// What is counted.
+    /// The metrics.
     pub metrics: Arc<Metrics>,
-    /// What is refused.
-    pub rejected: Arc<Rejected>,
-    /// The time.
+    /// Counts refused requests.
+    pub rejected: Arc<RejectionCounter>,
+    /// The clock.
     pub clock: Arc<dyn Clock>,
 }
 
-/// A controller that runs.
+/// A running controller.
 pub struct Controller {
-    parts: Arc<Parts>,
+    components: Arc<Components>,
     config: Config,
     admin: SocketAddr,
     agents: SocketAddr,
     stop: watch::Sender<bool>,
-    streams: Streams,
+    streams: EventStreams,
     threads: Vec<thread::Worker>,
     admin_task: tokio::task::JoinHandle<()>,
-    tasks: tasks::Tasks,
+    tasks: tasks::BackgroundTasks,
 }
 
-/// What is said when a controller is ready.
+/// The content of the line that is printed when the controller is ready: how clients reach it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Announcement {
     /// The admin listener's URL.
@@ -179,42 +179,44 @@ pub struct Announcement {
 }
 
 impl Controller {
-    /// What it is made of.
-    pub fn parts(&self) -> &Arc<Parts> {
-        &self.parts
+    /// Returns the components.
+    pub fn components(&self) -> &Arc<Components> {
+        &self.components
     }
 
-    /// Where operators are served.
+    /// Returns the address of the admin listener.
     pub fn admin_address(&self) -> SocketAddr {
         self.admin
     }
 
-    /// Where agents are served.
+    /// Returns the address of the agents' listener.
     pub fn agents_address(&self) -> SocketAddr {
         self.agents
     }
 
-    /// What was bound, as `run` prints it.
+    /// Returns the bound listeners, as `run` prints them.
     pub fn announcement(&self) -> Announcement {
-        let layout = &self.parts.layout;
+        let layout = &self.components.layout;
         let directory = std::path::absolute(layout.directory()).unwrap_or_else(|_| layout.directory().to_owned());
         Announcement {
             admin: self.config.admin.url(self.admin).to_string(),
-            agents: Url::of_agents(self.agents).to_string(),
+            agents: Url::for_agents(self.agents).to_string(),
             ca: Layout::new(&directory).root(),
         }
     }
 
-    /// Ends when something without which it must not go on has failed: the store can no longer be followed.
-    pub async fn failed(&mut self) -> String {
-        self.tasks.failed().await
+    /// Waits until a background task fails without which the controller must not continue, for example the one that
+    /// follows the store. Returns the reason.
+    pub async fn wait_for_failure(&mut self) -> String {
+        self.tasks.wait_for_failure().await
     }
 
-    /// Stops: no new connections, parked check-ins answered, requests in hand ended, then everything else.
+    /// Stops the controller: refuses new connections, answers waiting check-ins, finishes running requests, then ends
+    /// everything else.
     pub async fn stop(self) {
-        self.parts.desired.stop();
-        self.streams.end();
-        let _nobody_may_listen = self.stop.send(true);
+        self.components.desired.stop();
+        self.streams.close();
+        let _ignored = self.stop.send(true);
         if self.admin_task.await.is_err() {
             log::error!("the admin listener did not end by itself");
         }
@@ -225,23 +227,23 @@ impl Controller {
     }
 }
 
-/// `stemma-controller run`: starts, says so, and serves until a signal.
+/// Runs `stemma-controller run`: starts, announces the listeners, and serves until a signal.
 ///
 /// # Errors
-/// Why it did not start, or why it could not go on.
-pub async fn run(config: Config, handed: Handed) -> anyhow::Result<()> {
-    // Before anybody is told that it runs: a signal that comes with the ready line, or earlier, ends it in order.
-    let signal = signals()?;
-    let mut controller = start_on(config, Options::default(), handed).await?;
+/// The reason why the controller did not start or could not continue.
+pub async fn run(config: Config, sockets: ActivatedSockets) -> anyhow::Result<()> {
+    // The handlers are installed first, so that a signal during the start also stops the controller in order.
+    let signal = wait_for_signal()?;
+    let mut controller = start_on_sockets(config, Options::default(), sockets).await?;
     announce(&controller.announcement())?;
     let failure = tokio::select! {
         name = signal => {
             log::info!(cause = name; "stopping");
             None
         }
-        failure = controller.failed() => Some(failure),
+        failure = controller.wait_for_failure() => Some(failure),
     };
-    // Told at once: systemd then waits for the end and not for the next watchdog.
+    // systemd is told at once that the controller stops. Otherwise it would still expect watchdog pings.
     let _not_under_systemd = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
     controller.stop().await;
     match failure {
@@ -250,7 +252,7 @@ pub async fn run(config: Config, handed: Handed) -> anyhow::Result<()> {
     }
 }
 
-/// One JSON line on standard output for programs, and the same to systemd as its status.
+/// Prints one JSON line on standard output for programs, and sends the same line to systemd as the status.
 fn announce(announcement: &Announcement) -> anyhow::Result<()> {
     let line = serde_json::to_string(announcement)?;
     let mut out = std::io::stdout().lock();
@@ -261,8 +263,8 @@ fn announce(announcement: &Announcement) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The name of the signal that ends the program.
-fn signals() -> anyhow::Result<impl Future<Output = &'static str>> {
+/// Installs the signal handlers. The future returns the name of the signal that ends the program.
+fn wait_for_signal() -> anyhow::Result<impl Future<Output = &'static str>> {
     use tokio::signal::unix::{SignalKind, signal};
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     Ok(async move {

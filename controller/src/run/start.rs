@@ -1,106 +1,109 @@
-//! Opening everything, in the order in which it can fail without having changed anything.
+//! Opens everything a controller needs. The steps that can fail without having changed anything come first.
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stemma_core::epoch::EpochLine;
+use stemma_core::epoch::EpochHistory;
 use stemma_core::traits::{Trait, TraitNames};
 use stemma_wire::clock::{Clock, SystemClock};
 use stemma_wire::message::WireVersion;
-use stemma_wire::net::TcpListen;
-use stemma_wire::serve::{Connections, Hearing, Limits, Peer, Rejected, RequestBody, Server, TlsSource};
+use stemma_wire::net::TcpAcceptor;
+use stemma_wire::serve::{
+    ListenerLimits, ObservedHandler, OpenConnections, Peer, RejectionCounter, RequestBody, Server, TlsSource,
+};
 use stemma_wire::tls::Identity;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
-use super::keys::{Keys, Sides};
-use super::tasks::Tasks;
-use super::thread::{self, Ended, Worker};
-use super::{Controller, Parts, StartError, admin, watchdog};
-use crate::agents::{AgentsListener, CHECK_IN, make_places, store_confirmed, watch_silence};
-use crate::api::Reached;
+use super::keys::{ControllerKeys, TlsConfigs};
+use super::tasks::BackgroundTasks;
+use super::thread::{self, ThreadEnd, Worker};
+use super::{Components, Controller, StartError, admin, watchdog};
+use crate::agents::{AgentsListener, CHECK_IN_PATH, create_slots, store_confirmations, watch_silence};
+use crate::api::AgentEndpoint;
 use crate::backup::sweep_at_start;
-use crate::blobs::Blobs;
+use crate::blobs::BlobStore;
 use crate::ca::{Authority, ServerName, files};
 use crate::cache::Cache;
 use crate::clock::WatchedClock;
 use crate::config::{AdminListen, Config};
 use crate::desired::DesiredTable;
-use crate::enrol::{Enrolment, GuessLimits, load_identities};
+use crate::enrol::{AttemptLimits, Enrolment, load_identities};
 use crate::extension::Extensions;
-use crate::handed::Handed;
 use crate::identity::Identities;
 use crate::init::{Layout, write_context};
 use crate::metrics::{Counters, Metrics};
 use crate::reconcile::Reconciler;
 use crate::records::fleet::FleetRecord;
 use crate::registry::intake::HostIntake;
-use crate::registry::retention::Kept;
-use crate::registry::{ByteRate, Registry, holder_of, refusals};
+use crate::registry::retention::RetentionLimits;
+use crate::registry::{ByteRate, Registry, certificate_holder, refusals};
+use crate::socket_activation::ActivatedSockets;
 use crate::store::{OpenError, RedbOptions, RedbStore, Snapshot, Store};
 
-/// How long it is waited for another controller to let go of the store, as an agent does for its state.
-const STORE_HELD: Duration = Duration::from_secs(3);
-/// How often it is tried meanwhile.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// Maximum time to wait for another controller to release the store.
+const STORE_LOCK_TIMEOUT: Duration = Duration::from_secs(3);
+/// The time between two attempts to open the store.
+const STORE_LOCK_RETRY: Duration = Duration::from_millis(100);
 
-/// What a test or bench may want otherwise.
+/// The options that are not configurable, but that a test or bench may change.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The time.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// The measures of the agents' listener.
-    pub agent_limits: Limits,
-    /// The measures of the admin listener.
-    pub admin_limits: Limits,
-    /// How often somebody may be wrong about a token.
-    pub guesses: GuessLimits,
-    /// Who decides what nodes are told.
+    /// The limits of the agents' listener.
+    pub agent_limits: ListenerLimits,
+    /// The limits of the admin listener.
+    pub admin_limits: ListenerLimits,
+    /// How many wrong tokens a client may present.
+    pub attempt_limits: AttemptLimits,
+    /// The party that decides the desired state of the nodes.
     pub publishing: Publishing,
-    /// The newest wire version that is spoken with agents.
-    pub wire: WireVersion,
-    /// The bounds of the store.
+    /// The newest wire version that is used with agents.
+    pub newest_wire: WireVersion,
+    /// The options of the store.
     pub store: RedbOptions,
-    /// How much each principal may write.
-    pub writes: ByteRate,
+    /// Maximum rate at which each principal may write.
+    pub write_rate: ByteRate,
 }
 
-/// Who decides what nodes are told.
+/// Who decides the desired state of the nodes: the reconciler, or a test.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Publishing {
-    /// The reconciler, from what is stored.
+    /// The reconciler, from the stored objects.
     #[default]
-    Reconciled,
-    /// Whoever drives a test or bench of the listener alone.
-    ByHand,
+    Reconciler,
+    /// A test or bench that uses the listener alone.
+    Manual,
 }
 
 impl Default for Options {
     fn default() -> Self {
         Self {
             clock: Arc::new(SystemClock),
-            agent_limits: Limits::default(),
-            // As many as there may be streams of events, and as many again for requests. One address, or IPv6 network of 64 bits, has
-            // three quarters of the places at the most, and a twentieth of them before it has shown a certificate. One principal has a quarter,
-            // which is more than it may have streams, and a twentieth is kept for admins of the fleet.
-            admin_limits: Limits {
-                connections: 2000,
-                connections_of_one_address: 1500,
-                handshakes_of_one_address: 100,
-                strangers_of_one_address: 100,
-                connections_of_one_principal: Some(500),
-                connections_for_admins: 100,
-                networks_are_addresses: true,
-                ..Limits::default()
+            agent_limits: ListenerLimits::default(),
+            // Half of the connections are for the maximum number of event streams, and half are for requests. One
+            // address, or one IPv6 /64 network, gets at most three quarters of them, and a twentieth for those without
+            // a certificate. One principal gets a quarter, which is more than the streams that it may have. A twentieth
+            // is reserved for admins of the fleet.
+            admin_limits: ListenerLimits {
+                max_connections: 2000,
+                max_connections_per_address: 1500,
+                max_handshakes_per_address: 100,
+                max_unauthenticated_per_address: 100,
+                max_connections_per_principal: Some(500),
+                reserved_for_admins: 100,
+                is_per_network: true,
+                ..ListenerLimits::default()
             },
-            guesses: GuessLimits::default(),
+            attempt_limits: AttemptLimits::default(),
             publishing: Publishing::default(),
-            wire: WireVersion::CURRENT,
+            newest_wire: WireVersion::CURRENT,
             store: RedbOptions::default(),
-            writes: ByteRate::OF_WRITES,
+            write_rate: ByteRate::WRITES,
         }
     }
 }
@@ -108,19 +111,20 @@ impl Default for Options {
 /// Opens a fleet's data directory and serves it.
 ///
 /// # Errors
-/// [`StartError`]; nothing is left running.
+/// [`StartError`]. Nothing is left running.
 pub async fn start(config: Config, options: Options) -> Result<Controller, StartError> {
-    start_on(config, options, Handed::default()).await
+    start_on_sockets(config, options, ActivatedSockets::default()).await
 }
 
-/// The same on sockets that were handed over; those that are missing are bound.
+/// Opens a fleet's data directory and serves it on the sockets that the service manager passed. A listener without such
+/// a socket is bound here.
 ///
 /// # Errors
-/// [`StartError`]; nothing is left running.
-pub async fn start_on(config: Config, options: Options, handed: Handed) -> Result<Controller, StartError> {
+/// [`StartError`]. Nothing is left running.
+pub async fn start_on_sockets(config: Config, options: Options, sockets: ActivatedSockets) -> Result<Controller, StartError> {
     let traits = trait_names(&config)?;
     let layout = Layout::new(&config.data_dir);
-    // One that is not there is the store's to explain.
+    // If the directory does not exist, the error comes from opening the store.
     if layout.directory().exists() {
         files::check_directory(layout.directory())?;
     }
@@ -134,49 +138,51 @@ pub async fn start_on(config: Config, options: Options, handed: Handed) -> Resul
     let record = record.map_err(|_| StartError::NoFleet { path: layout.store() })?;
     let fleet = record.fleet.parse().map_err(|_| StartError::NoFleet { path: layout.store() })?;
     let authority = Arc::new(Authority::load(&layout.trust(), config.credentials.as_deref(), fleet)?);
-    let keys = Keys {
+    let keys = ControllerKeys {
         authority: Arc::clone(&authority),
         controller: record.controller,
         names: server_names(&config, &record)?,
-        own_name: config.names.iter().cloned().chain(names_of(&record)?).next(),
+        own_name: config.names.iter().cloned().chain(init_names(&record)?).next(),
         clock: Arc::clone(&options.clock),
     };
-    let sides = Arc::new(keys.sides()?);
-    let admin = bind("admin_listen", config.admin.address(), handed.admin).await?;
-    let (parts, opened) = build(layout, Arc::new(store), authority, &keys, &traits, (&config, &options)).await?;
-    let serving = Serving { config, options, traits, parts, sides, keys, opened };
-    serving.begin(admin, handed.agents, handed.root).await
+    let tls = Arc::new(keys.tls_configs()?);
+    let admin = bind("admin_listen", config.admin.address(), sockets.admin).await?;
+    let (parts, snapshot) = build(layout, Arc::new(store), authority, &keys, &traits, (&config, &options)).await?;
+    let serving = ServeContext { config, options, traits, components: parts, tls, keys, snapshot };
+    serving.begin(admin, sockets.agents, sockets.root).await
 }
 
-/// Opens the store. One that was just killed, or is about to end, still holds it for a moment.
+/// Opens the store, and retries for a moment if it is locked: a controller that was just killed, or is about to end,
+/// may still hold it.
 async fn open_store(layout: &Layout, options: &RedbOptions) -> Result<RedbStore, StartError> {
-    let until = Instant::now() + STORE_HELD;
+    let deadline = Instant::now() + STORE_LOCK_TIMEOUT;
     loop {
         match RedbStore::open(&layout.store(), options.clone()) {
-            Err(OpenError::Locked { .. }) if Instant::now() < until => sleep(LOOK_AGAIN).await,
+            Err(OpenError::Locked { .. }) if Instant::now() < deadline => sleep(STORE_LOCK_RETRY).await,
             opened => return Ok(opened?),
         }
     }
 }
 
-/// The traits that are taken for standard ones.
+/// Returns the names that count as standard traits.
 fn trait_names(config: &Config) -> Result<TraitNames, StartError> {
     let extra = &config.extra_standard_traits;
-    TraitNames::with(extra).map_err(|refused| {
+    TraitNames::with_extra(extra).map_err(|error| {
         let index = extra.iter().position(|name| Trait::new(name).is_err()).unwrap_or_default();
-        StartError::ExtraTrait { index, name: refused.name }
+        StartError::ExtraTrait { index, name: error.name }
     })
 }
 
-/// All names that this controller is reached by: those of `init` and of the configuration, this machine's own, and what it binds.
+/// Returns all names by which this controller is reached: those of `init`, of the configuration, of this machine, and
+/// its listen addresses.
 fn server_names(config: &Config, record: &FleetRecord) -> Result<Vec<ServerName>, StartError> {
-    let mut names = names_of(record)?;
+    let mut names = init_names(record)?;
     names.extend(config.names.iter().cloned());
     names.extend(["localhost", "127.0.0.1", "::1"].map(|name| name.parse().expect("a name of this machine")));
     for address in [config.admin.address(), config.agents] {
         let ip = address.ip().to_canonical();
         if !ip.is_unspecified() {
-            // An IPv4 address that is bound in its IPv6 form is dialled in either.
+            // Clients can use an address that is bound in its IPv4-mapped form in either form.
             names.extend([ip, address.ip()].map(ServerName::Ip));
         }
     }
@@ -185,62 +191,70 @@ fn server_names(config: &Config, record: &FleetRecord) -> Result<Vec<ServerName>
     Ok(names)
 }
 
-/// The names that `init` was given.
-fn names_of(record: &FleetRecord) -> Result<Vec<ServerName>, StartError> {
+/// Returns the names that were given to `init`. Fails if one of them is invalid.
+fn init_names(record: &FleetRecord) -> Result<Vec<ServerName>, StartError> {
     Ok(record.names.iter().map(|name| name.parse()).collect::<Result<_, _>>()?)
 }
 
+/// Binds a listener, or takes the inherited socket. Returns the socket and the address that it is bound to. `field` is
+/// the configuration field that an error names.
 async fn bind(
     field: &'static str,
     address: SocketAddr,
-    handed: Option<TcpListener>,
-) -> Result<(TcpListen, SocketAddr), StartError> {
+    inherited: Option<TcpListener>,
+) -> Result<(TcpAcceptor, SocketAddr), StartError> {
     let advice = match field {
-        "admin_listen" => "give --admin-listen HOST:PORT another one, or stop what listens there (ss -ltnp shows it)",
-        _ => "give --agent-listen HOST:PORT another one, or stop what listens there (ss -ltnp shows it)",
+        "admin_listen" => {
+            "set another address with --admin-listen HOST:PORT, or stop the program that listens there (ss -ltnp shows it)"
+        }
+        _ => "set another address with --agent-listen HOST:PORT, or stop the program that listens there (ss -ltnp shows it)",
     };
     let failed = |source| StartError::Bind { field, address, advice, source };
-    let socket = match handed {
-        Some(socket) => TcpListen::bound(socket),
-        None => TcpListen::bind(address).await,
+    let socket = match inherited {
+        Some(socket) => TcpAcceptor::from_socket(socket),
+        None => TcpAcceptor::bind(address).await,
     };
     let socket = socket.map_err(failed)?;
     let bound = socket.local_addr().map_err(|source| StartError::Bind { field, address, advice, source })?;
     Ok((socket, bound))
 }
 
+/// Loads the state of the fleet from the store, and creates all components of the controller. Also returns a snapshot
+/// of the store from before the first write.
 async fn build(
     layout: Layout,
     store: Arc<dyn Store>,
     authority: Arc<Authority>,
-    keys: &Keys,
+    keys: &ControllerKeys,
     traits: &TraitNames,
     (config, options): (&Config, &Options),
-) -> Result<(Arc<Parts>, Box<dyn Snapshot>), StartError> {
+) -> Result<(Arc<Components>, Box<dyn Snapshot>), StartError> {
     let clock = Arc::clone(&options.clock);
-    // Before anything is written: what stands in the store is counted in it later.
-    let opened = store.snapshot().await?;
-    let watched = Arc::new(WatchedClock::of(store.as_ref(), Arc::clone(&clock)).await?);
+    // The snapshot is taken before anything is written, because a later task counts in it the sizes of the entries that
+    // existed when the store was opened.
+    let snapshot = store.snapshot().await?;
+    let watched_clock = Arc::new(WatchedClock::from_store(store.as_ref(), Arc::clone(&clock)).await?);
     let identities = Arc::new(Identities::default());
-    load_identities(opened.as_ref(), &identities).await?;
+    load_identities(snapshot.as_ref(), &identities).await?;
     let cache = Arc::new(Cache::load(store.as_ref()).await?);
-    let registry = Registry::by(Arc::clone(&store), Arc::clone(&cache), Arc::clone(&watched))
-        .pacing(options.writes)
-        .holding(config.most_nodes);
-    let registry = Arc::new(registry.asking(Arc::new(Extensions::new(config.extensions.clone()))));
-    let first = EpochLine::first(Uuid::from_bytes(*store.identity().epoch.as_bytes()));
-    let line = cache.model().epoch_line.as_ref().map_or(first, |line| line.record.clone());
-    let desired = Arc::new(DesiredTable::new(line, keys.signer()?));
-    let (rejected, counters) = (Arc::new(Rejected::default()), Arc::new(Counters::default()));
-    let blobs = Blobs::new(&layout.blobs()).counted(counters.damaged_blobs.clone()).shown(counters.blobs.clone());
-    let blobs = Arc::new(blobs.at_most(config.unnamed_files_mebibytes.saturating_mul(1024 * 1024)));
-    let enrolment = enrolment(keys, &registry, &identities, (&rejected, &counters), options.guesses);
+    let registry = Registry::with_clock(Arc::clone(&store), Arc::clone(&cache), Arc::clone(&watched_clock))
+        .with_byte_rate(options.write_rate)
+        .with_max_nodes(config.max_nodes);
+    let registry = Arc::new(registry.with_extensions(Arc::new(Extensions::new(config.extensions.clone()))));
+    let initial = EpochHistory::new(Uuid::from_bytes(*store.identity().epoch.as_bytes()));
+    let history = cache.model().epoch_line.as_ref().map_or(initial, |line| line.record.clone());
+    let desired = Arc::new(DesiredTable::new(history, keys.new_signer()?));
+    let (rejected, counters) = (Arc::new(RejectionCounter::default()), Arc::new(Counters::default()));
+    let blobs =
+        BlobStore::new(&layout.blobs()).with_damaged_counter(counters.damaged_blobs.clone()).with_gauges(counters.blobs.clone());
+    let blobs = Arc::new(blobs.with_max_unnamed_bytes(config.unnamed_files_mebibytes.saturating_mul(1024 * 1024)));
+    let enrolment = new_enrolment(keys, &registry, &identities, (&rejected, &counters), options.attempt_limits);
     let reconciler = Reconciler::new(Arc::clone(&registry), Arc::clone(&desired), Arc::clone(&counters));
     let intake = HostIntake::new(Arc::clone(&registry), Arc::clone(&blobs), traits.clone(), Arc::clone(&desired));
-    let (stored, refused) = ((store, layout.store()), Arc::clone(&rejected));
+    let (store_and_file, rejections) = ((store, layout.store()), Arc::clone(&rejected));
     let table = Arc::clone(&desired);
-    let metrics = Metrics::new(stored, refused, table, cache, counters, watched, Arc::clone(&identities));
-    let parts = Parts {
+    let metrics = Metrics::new(store_and_file, rejections, table, cache, counters, watched_clock, Arc::clone(&identities));
+    let parts = Components {
         reconciler: Arc::new(reconciler),
         fleet: authority.fleet().clone(),
         intake: Arc::new(intake),
@@ -255,15 +269,16 @@ async fn build(
         rejected,
         clock,
     };
-    Ok((Arc::new(parts), opened))
+    Ok((Arc::new(parts), snapshot))
 }
 
-fn enrolment(
-    keys: &Keys,
+/// Creates the component that enrols agents and renews their certificates.
+fn new_enrolment(
+    keys: &ControllerKeys,
     registry: &Arc<Registry>,
     identities: &Arc<Identities>,
-    (rejected, counters): (&Arc<Rejected>, &Arc<Counters>),
-    guesses: GuessLimits,
+    (rejected, counters): (&Arc<RejectionCounter>, &Arc<Counters>),
+    limits: AttemptLimits,
 ) -> Enrolment {
     Enrolment::new(
         Arc::clone(registry),
@@ -272,133 +287,136 @@ fn enrolment(
         Arc::clone(&keys.clock),
         Arc::clone(rejected),
         Arc::clone(counters),
-        guesses,
+        limits,
     )
 }
 
-/// What is needed to begin serving.
-struct Serving {
+/// Everything that is needed to begin serving.
+struct ServeContext {
     config: Config,
     options: Options,
     traits: TraitNames,
-    parts: Arc<Parts>,
-    sides: Arc<Sides>,
-    keys: Keys,
-    /// The store as it was opened.
-    opened: Box<dyn Snapshot>,
+    components: Arc<Components>,
+    tls: Arc<TlsConfigs>,
+    keys: ControllerKeys,
+    /// The store as it was when it was opened.
+    snapshot: Box<dyn Snapshot>,
 }
 
-impl Serving {
+impl ServeContext {
+    /// Starts the threads, listeners and background tasks of the controller.
     async fn begin(
         self,
-        (admin_socket, admin): (TcpListen, SocketAddr),
+        (admin_socket, admin): (TcpAcceptor, SocketAddr),
         agents_socket: Option<TcpListener>,
         root_socket: Option<UnixListener>,
     ) -> Result<Controller, StartError> {
-        let Self { config, options, traits, parts, sides, keys, opened } = self;
-        // Before anybody asks where nodes stand.
-        make_places(&parts.desired, &parts.identities, parts.intake.as_ref());
+        let Self { config, options, traits, components: parts, tls: tls_configs, keys, snapshot } = self;
+        // The slots must exist before anyone reads the states of nodes.
+        create_slots(&parts.desired, &parts.identities, parts.intake.as_ref());
         let (stop, stopped) = watch::channel(false);
         let agents_server = AgentsThread {
             address: config.agents,
-            handed: agents_socket,
-            tls: Arc::clone(&sides),
+            inherited: agents_socket,
+            tls: Arc::clone(&tls_configs),
             limits: options.agent_limits.clone(),
-            parts: Arc::clone(&parts),
+            components: Arc::clone(&parts),
             stopped: stopped.clone(),
-            wire: options.wire,
+            wire: options.newest_wire,
         };
         let (agents_thread, agents_ended, bound) = agents_server.start().await?;
-        let Bound { address: agents, connections: agent_connections } = bound;
+        let BoundListener { address: agents, connections: agent_connections } = bound;
         write_context(&parts.layout, &config.admin.url(admin).to_string())?;
-        let tls = admin_side(config.admin, admin, &sides);
+        let tls = admin_tls(config.admin, admin, &tls_configs);
         let (clock, rejected) = (Arc::clone(&parts.clock), Arc::clone(&parts.rejected));
         let server = Server::new(admin_socket, tls, options.admin_limits.clone(), clock, rejected);
-        let server = server.known_by(admin::holders(&parts.registry));
+        let server = server.with_holders(admin::holder_source(&parts.registry));
         let admin_connections = server.connections();
         parts.metrics.watch_connections(agent_connections, admin_connections.clone());
-        let reached = Reached { port: agents.port(), name: keys.own_name.clone() };
-        let api = admin::api(&parts, &config, options.guesses, traits, reached);
+        let endpoint = AgentEndpoint { port: agents.port(), name: keys.own_name.clone() };
+        let api = admin::new_api(&parts, &config, options.attempt_limits, traits, endpoint);
         let streams = api.streams.clone();
-        let by_root = admin::socket(&parts, &api, root_socket, options.admin_limits, until(stopped.clone()));
-        let admin_task = tokio::spawn(server.run(crate::api::handler(Arc::clone(&api)), until(stopped.clone())));
-        let kept = Kept { history: config.history_keep, audit: config.audit_keep };
-        let mut tasks = Tasks::begin(&parts, keys, sides, (opened, kept));
-        tell_of_refusals(&parts, &mut tasks);
+        let root_server =
+            admin::serve_root_socket(&parts, &api, root_socket, options.admin_limits, wait_for_stop(stopped.clone()));
+        let admin_task = tokio::spawn(server.run(crate::api::handler(Arc::clone(&api)), wait_for_stop(stopped.clone())));
+        let limits = RetentionLimits { history: config.history_keep, audit: config.audit_keep };
+        let mut tasks = BackgroundTasks::begin(&parts, keys, tls_configs, (snapshot, limits));
+        audit_refusals(&parts, &mut tasks);
         tasks.spawn(agents_ended.wait());
-        tasks.spawn(admin::cut_revoked(api, admin_connections));
-        tasks.spawn(by_root);
+        tasks.spawn(admin::close_revoked(api, admin_connections));
+        tasks.spawn(root_server);
         let mut threads = vec![agents_thread];
-        if options.publishing == Publishing::Reconciled {
+        if options.publishing == Publishing::Reconciler {
             let (thread, ended) = start_reconciler(&parts, stopped).map_err(StartError::Thread)?;
             threads.push(thread);
             tasks.spawn(ended.wait());
         }
-        tasks.spawn(watchdog::feed(threads.iter().map(Worker::runtime).collect()));
-        Ok(Controller { parts, config, admin, agents, stop, streams, threads, admin_task, tasks })
+        tasks.spawn(watchdog::feed_watchdog(threads.iter().map(Worker::runtime).collect()));
+        Ok(Controller { components: parts, config, admin, agents, stop, streams, threads, admin_task, tasks })
     }
 }
 
-/// Begins to write what is refused into the audit.
-fn tell_of_refusals(parts: &Parts, tasks: &mut Tasks) {
+/// Starts writing refusals into the audit.
+fn audit_refusals(parts: &Components, tasks: &mut BackgroundTasks) {
     let cache = Arc::clone(parts.registry.cache());
-    let holder = move |identity: &Identity| holder_of(&cache.model(), identity);
-    let refusals = refusals::watch(&parts.rejected, Arc::clone(parts.registry.clock()), holder);
+    let holder = move |identity: &Identity| certificate_holder(&cache.model(), identity);
+    let refusals = refusals::channel(&parts.rejected, Arc::clone(parts.registry.clock()), holder);
     let store = Arc::clone(parts.registry.store());
     tasks.spawn(async move {
-        refusals.write(store).await;
-        "nobody tells of refusals any more".to_owned()
+        refusals.run(store).await;
+        "the writer of refusals ended".to_owned()
     });
 }
 
-/// What operators are spoken to with; `None`: plain HTTP.
-fn admin_side(listen: AdminListen, bound: SocketAddr, sides: &Arc<Sides>) -> Option<TlsSource> {
+/// Returns the TLS configuration of the admin listener, or `None` for plain HTTP.
+fn admin_tls(listen: AdminListen, address: SocketAddr, configs: &Arc<TlsConfigs>) -> Option<TlsSource> {
     match listen {
-        AdminListen::Tls(_) => Some(sides.admin()),
+        AdminListen::Tls(_) => Some(configs.admin_tls_source()),
         AdminListen::Plain(_) => {
-            log::warn!(address:% = bound; "operators are served without TLS and without a name: for development and tests only");
+            log::warn!(address:% = address; "the admin listener uses plain HTTP without authentication; use it for development and tests only");
             None
         }
     }
 }
 
-/// What became of the agents' listener.
-struct Bound {
+/// The agents' listener after it was bound.
+struct BoundListener {
     address: SocketAddr,
-    connections: Connections,
+    connections: OpenConnections,
 }
 
-/// The agents' listener with its thread.
+/// The thread of the agents' listener.
 struct AgentsThread {
     address: SocketAddr,
-    handed: Option<TcpListener>,
-    tls: Arc<Sides>,
-    limits: Limits,
-    parts: Arc<Parts>,
+    inherited: Option<TcpListener>,
+    tls: Arc<TlsConfigs>,
+    limits: ListenerLimits,
+    components: Arc<Components>,
     stopped: watch::Receiver<bool>,
     wire: WireVersion,
 }
 
 impl AgentsThread {
-    async fn start(self) -> Result<(Worker, Ended, Bound), StartError> {
-        let (tell, told) = oneshot::channel();
-        let (thread, ended) = thread::start("agents", move || self.serve(tell)).map_err(StartError::Thread)?;
-        let bound = told.await.map_err(|_| StartError::Thread(std::io::ErrorKind::BrokenPipe.into()))??;
+    async fn start(self) -> Result<(Worker, ThreadEnd, BoundListener), StartError> {
+        let (sender, receiver) = oneshot::channel();
+        let (thread, ended) = thread::start("agents", move || self.serve(sender)).map_err(StartError::Thread)?;
+        let bound = receiver.await.map_err(|_| StartError::Thread(std::io::ErrorKind::BrokenPipe.into()))??;
         Ok((thread, ended, bound))
     }
 
-    /// Binds here, so that the socket wakes this thread and no other.
-    async fn serve(mut self, tell: oneshot::Sender<Result<Bound, StartError>>) {
-        let (socket, address) = match bind("agent_listen", self.address, self.handed.take()).await {
+    /// Binds the agents' listener and serves it until the controller stops. The socket is bound on this thread, so that
+    /// it wakes this thread and no other. The address or the error is sent to the thread that starts the controller.
+    async fn serve(mut self, sender: oneshot::Sender<Result<BoundListener, StartError>>) {
+        let (socket, address) = match bind("agent_listen", self.address, self.inherited.take()).await {
             Ok(bound) => bound,
             Err(error) => {
-                // The store is let go before it is said: who hears it may start again at once.
+                // The store is released before the error is sent, because the receiver may start again at once.
                 drop(self);
-                let _asked_for = tell.send(Err(error));
+                let _result = sender.send(Err(error));
                 return;
             }
         };
-        let parts = self.parts;
+        let parts = self.components;
         let listener = AgentsListener::new(
             Arc::clone(&parts.desired),
             Arc::clone(&parts.intake) as _,
@@ -408,44 +426,44 @@ impl AgentsThread {
             Arc::clone(&parts.rejected),
             Arc::clone(parts.metrics.counters()),
         );
-        let listener = Arc::new(listener.up_to(self.wire));
+        let listener = Arc::new(listener.with_newest_version(self.wire));
         let (clock, rejected) = (Arc::clone(&parts.clock), Arc::clone(&parts.rejected));
-        let server = Server::new(socket, Some(self.tls.agents()), self.limits, clock, rejected).lean(CHECK_IN);
-        let _asked_for = tell.send(Ok(Bound { address, connections: server.connections() }));
-        let hears = Arc::clone(&listener);
-        let handler = Hearing {
+        let server =
+            Server::new(socket, Some(self.tls.agent_tls_source()), self.limits, clock, rejected).for_own_clients(CHECK_IN_PATH);
+        let _result = sender.send(Ok(BoundListener { address, connections: server.connections() }));
+        let observer = Arc::clone(&listener);
+        let handler = ObservedHandler {
             handler: move |peer: &Arc<Peer>, request: hyper::Request<RequestBody>| {
-                Arc::clone(&listener).answer(Arc::clone(peer), request)
+                Arc::clone(&listener).handle(Arc::clone(peer), request)
             },
-            note: move |peer: &Arc<Peer>, path: &str, kind| hears.note_refused(peer, path, kind),
+            observer: move |peer: &Arc<Peer>, path: &str, kind| observer.record_refusal(peer, path, kind),
         };
         let clock = Arc::clone(&parts.clock);
-        let silences = watch_silence(
-            Arc::clone(&parts.desired),
-            Arc::clone(&parts.identities),
-            Arc::clone(&parts.intake) as _,
-            move || clock.unix_seconds(),
-        );
+        let silences =
+            watch_silence(Arc::clone(&parts.desired), Arc::clone(&parts.identities), Arc::clone(&parts.intake) as _, move || {
+                clock.unix_seconds()
+            });
         tokio::select! {
-            () = server.run(handler, until(self.stopped)) => {}
+            () = server.run(handler, wait_for_stop(self.stopped)) => {}
             () = silences => {}
         }
-        store_confirmed(&parts.desired, &*parts.intake).await;
+        store_confirmations(&parts.desired, &*parts.intake).await;
     }
 }
 
-/// Resolving a whole fleet takes a second, in which operators and agents want their answers.
-fn start_reconciler(parts: &Parts, stopped: watch::Receiver<bool>) -> std::io::Result<(Worker, Ended)> {
+/// Starts the reconciler on a thread of its own. Resolving a whole fleet takes a second, in which operators and agents
+/// must still be served.
+fn start_reconciler(parts: &Components, stopped: watch::Receiver<bool>) -> std::io::Result<(Worker, ThreadEnd)> {
     let reconciler = Arc::clone(&parts.reconciler);
     thread::start("reconcile", move || async move {
         tokio::select! {
             never = reconciler.run() => match never {},
-            () = until(stopped) => {}
+            () = wait_for_stop(stopped) => {}
         }
     })
 }
 
-/// Ends when the controller is told to stop, or is dropped.
-async fn until(mut stopped: watch::Receiver<bool>) {
-    let _told_or_dropped = stopped.wait_for(|stopped| *stopped).await;
+/// Waits until the controller is stopped or dropped.
+async fn wait_for_stop(mut stopped: watch::Receiver<bool>) {
+    let _result = stopped.wait_for(|stopped| *stopped).await;
 }

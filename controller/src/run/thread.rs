@@ -1,4 +1,4 @@
-//! A thread with a runtime of its own, for a part whose work must not stand in another's way.
+//! A thread with its own runtime, for a part of the controller whose work must not delay other parts.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -8,42 +8,43 @@ use std::thread::{Builder, JoinHandle};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-/// A thread that runs until it is told to stop.
+/// A thread that runs until it is stopped.
 pub(super) struct Worker {
     name: &'static str,
     thread: JoinHandle<()>,
     runtime: Handle,
 }
 
-/// Ends when a worker's thread has ended, by itself or by a panic.
-pub(super) struct Ended {
+/// Waits for the end of a worker's thread, also by a panic.
+pub(super) struct ThreadEnd {
     name: &'static str,
-    told: oneshot::Receiver<Infallible>,
+    receiver: oneshot::Receiver<Infallible>,
 }
 
-/// Starts a thread and drives a future there.
+/// Starts a thread with a runtime of its own, which runs the future that `body` returns. Returns the thread, and a
+/// value that waits for its end.
 pub(super) fn start<F: Future<Output = ()>>(
     name: &'static str,
     body: impl FnOnce() -> F + Send + 'static,
-) -> io::Result<(Worker, Ended)> {
+) -> io::Result<(Worker, ThreadEnd)> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let handle = runtime.handle().clone();
-    let (alive, told) = oneshot::channel();
+    let (alive, receiver) = oneshot::channel();
     let thread = Builder::new().name(name.to_owned()).spawn(move || {
-        // Dropped with this closure, however it ends.
+        // The sender is dropped with this closure, however the closure ends.
         let _alive: oneshot::Sender<Infallible> = alive;
         runtime.block_on(body());
     })?;
-    Ok((Worker { name, thread, runtime: handle }, Ended { name, told }))
+    Ok((Worker { name, thread, runtime: handle }, ThreadEnd { name, receiver }))
 }
 
 impl Worker {
-    /// What it drives.
+    /// Returns the handle of the thread's runtime.
     pub(super) fn runtime(&self) -> Handle {
         self.runtime.clone()
     }
 
-    /// Waits for its end, which it was told to come to.
+    /// Waits for the thread to end. The caller must have stopped it.
     pub(super) async fn join(self) {
         let joined = tokio::task::spawn_blocking(move || self.thread.join()).await;
         if !matches!(joined, Ok(Ok(()))) {
@@ -52,10 +53,10 @@ impl Worker {
     }
 }
 
-impl Ended {
-    /// Waits, and says what ended.
+impl ThreadEnd {
+    /// Waits for the end of the thread, and returns a message that names it.
     pub(super) async fn wait(self) -> String {
-        let _never_said_only_dropped = self.told.await;
+        let _dropped = self.receiver.await;
         format!("the thread `{}` ended", self.name)
     }
 }

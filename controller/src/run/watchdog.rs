@@ -1,7 +1,8 @@
-//! What feeds the service manager's watchdog: the threads that serve and decide, by coming round.
+//! Pings the service manager's watchdog if the threads that serve and decide still make progress.
 //!
-//! A timer of its own would go on beside agents that nobody answers. Here each thread is given a task that does nothing: once all have
-//! done it, the watchdog is told; a thread that stands still lets it run out, and the controller is started again.
+//! A timer alone would keep pinging while agents get no responses. So each thread is given a task that does nothing,
+//! and the watchdog is pinged when all of them have run it. If a thread hangs, the watchdog expires and the controller
+//! is restarted.
 
 use std::time::Duration;
 
@@ -9,27 +10,28 @@ use sd_notify::NotifyState;
 use tokio::runtime::Handle;
 use tokio::time::{MissedTickBehavior, interval};
 
-/// Feeds it for as long as every thread comes round; there is none unless the unit says so.
-pub(super) async fn feed(threads: Vec<Handle>) -> String {
+/// Pings the watchdog for as long as every thread makes progress. Never returns if the unit does not set a watchdog.
+pub(super) async fn feed_watchdog(threads: Vec<Handle>) -> String {
     let Some(limit) = sd_notify::watchdog_enabled() else { return std::future::pending().await };
-    come_round(&threads, limit / 4, || {
+    ping_threads(&threads, limit / 4, || {
         if let Err(error) = sd_notify::notify(&[NotifyState::Watchdog]) {
-            log::warn!(error:% = error; "the service manager cannot be told");
+            log::warn!(error:% = error; "the service manager could not be notified");
         }
     })
     .await
 }
 
-async fn come_round(threads: &[Handle], every: Duration, tell: impl Fn()) -> String {
-    let mut ticks = interval(every);
+/// Calls `ping` in each period, after every thread has run an empty task.
+async fn ping_threads(threads: &[Handle], period: Duration, ping: impl Fn()) -> String {
+    let mut ticks = interval(period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         for thread in threads {
-            // One that has ended is told of by itself (`Ended`).
+            // A thread that has ended is reported by its `ThreadEnd`.
             let _done_or_ended = thread.spawn(async {}).await;
         }
-        tell();
+        ping();
     }
 }
 
@@ -43,14 +45,14 @@ mod tests {
     use crate::run::thread;
 
     #[tokio::test]
-    async fn a_thread_that_stands_still_lets_the_watchdog_run_out() {
+    async fn watchdog_expires_when_thread_is_stuck() {
         let (release, held) = mpsc::channel::<()>();
         let (worker, _ended) = thread::start("still", move || async move {
             let _released_or_dropped = held.recv();
         })
         .unwrap();
         let (told, threads) = (Notify::new(), [worker.runtime()]);
-        let feeding = come_round(&threads, Duration::from_millis(1), || told.notify_one());
+        let feeding = ping_threads(&threads, Duration::from_millis(1), || told.notify_one());
         let looking = async {
             let early = tokio::time::timeout(Duration::from_millis(200), told.notified()).await;
             assert!(early.is_err(), "nobody came round");

@@ -1,104 +1,104 @@
-//! What a read gives: entries, the revisions they carry, and the ranges they are asked for by.
+//! The results of reads: entries and their revisions. Also the ranges and queries that select them.
 
 use bytes::Bytes;
 
-/// A point in the one history of a store. Every commit that changes something makes the next one.
+/// A point in the single history of a store. Every commit that changes something creates the next one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, derive_more::Display)]
 pub struct Revision(u64);
 
 impl Revision {
-    /// Before anything was written.
+    /// The revision before the first commit.
     pub const ZERO: Self = Self(0);
 
-    /// The revision of this number.
+    /// Creates a revision from its number.
     pub const fn new(number: u64) -> Self {
         Self(number)
     }
 
-    /// Its number, as it stands in `resource_version`.
+    /// Returns the number of the revision, as in `resource_version`.
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// The one after it: where a watch goes on after a list. It stops at the last number there is.
+    /// Returns the next revision, from which a watch continues after a list. Saturates at the maximum.
     #[must_use]
     pub const fn next(self) -> Self {
         Self(self.0.saturating_add(1))
     }
 
-    /// The eight bytes that sort as revisions do, which keys under history and audit end in.
+    /// Returns eight bytes that sort in the order of revisions. Keys of the history and of audit events end in them.
     pub const fn to_key(self) -> [u8; 8] {
         self.0.to_be_bytes()
     }
 }
 
-/// The identity of one line of revisions: 128 random bits that whoever creates a store brings.
+/// The identity of one sequence of revisions: 128 bits, which the creator of a store supplies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, derive_more::Display)]
 #[display("{:032x}", u128::from_be_bytes(*_0))]
 pub struct Epoch([u8; 16]);
 
 impl Epoch {
-    /// The epoch of these bits, which must be random: two fleets must never share one.
+    /// Creates an epoch from 16 bytes. The bytes must be random, because two fleets must never share an epoch.
     pub const fn new(bits: [u8; 16]) -> Self {
         Self(bits)
     }
 
-    /// Its bits, as they are signed.
+    /// Returns the bytes of the epoch, in the form in which signatures include them.
     pub const fn as_bytes(&self) -> &[u8; 16] {
         &self.0
     }
 }
 
-/// One key, its value, and what is known of how it came to be (etcd's `create_revision`, `mod_revision`, `version`).
+/// A key, its value and the revisions that wrote the value (etcd's `create_revision`, `mod_revision` and `version`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// The key.
     pub key: Bytes,
-    /// What was last put there.
+    /// The value that was last put.
     pub value: Bytes,
-    /// The revision that made it, since it was last absent.
+    /// The revision that created the entry. It is a later one if the entry was deleted and created again.
     pub create_revision: Revision,
-    /// The revision that last wrote it.
+    /// The revision that last wrote the entry.
     pub mod_revision: Revision,
-    /// How often it was written since it was last absent; 1 for one that was never changed.
+    /// Number of writes of the entry since it was created, that one included.
     pub version: u64,
 }
 
 impl Entry {
-    /// What it takes: its key and its value.
+    /// Returns the size of the key and the value, in bytes.
     pub fn size_bytes(&self) -> usize {
         self.key.len() + self.value.len()
     }
 }
 
-/// A range of keys: from `start`, which is in it, to `end`, which is not, or to the last key.
+/// A range of keys, from `start` (included) to `end` (excluded) or to the last key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyRange {
-    /// The first key that may be in it.
+    /// The first key of the range.
     pub start: Bytes,
-    /// The first key that is no longer in it; `None` is no end.
+    /// The first key after the range, or `None` for a range without an end.
     pub end: Option<Bytes>,
 }
 
 impl KeyRange {
-    /// The keys that begin with `prefix`.
+    /// Creates the range of all keys that begin with `prefix`.
     pub fn prefix(prefix: impl Into<Bytes>) -> Self {
         let start = prefix.into();
         let end = after_prefix(&start);
         Self { start, end }
     }
 
-    /// The part of this range behind `key`: where the next page of a list begins.
+    /// Returns the part of this range after `key`, which is the next page of a list.
     #[must_use]
     pub fn after(mut self, key: &[u8]) -> Self {
-        let behind = [key, &[0]].concat();
-        if behind.as_slice() > self.start.as_ref() {
-            self.start = behind.into();
+        let start = [key, &[0]].concat();
+        if start.as_slice() > self.start.as_ref() {
+            self.start = start.into();
         }
         self
     }
 
-    /// The part of this range before `key`: the next page of a list that runs backwards.
+    /// Returns the part of this range before `key`, which is the next page of a descending list.
     #[must_use]
     pub fn before(mut self, key: &[u8]) -> Self {
         if self.end.as_ref().is_none_or(|end| key < end.as_ref()) {
@@ -107,13 +107,13 @@ impl KeyRange {
         self
     }
 
-    /// Whether no key can be in the range.
+    /// Returns whether no key can be in the range.
     pub fn is_empty(&self) -> bool {
         self.end.as_ref().is_some_and(|end| *end <= self.start)
     }
 }
 
-/// The first key behind all that begin with `prefix`; none, when it is empty or all ones.
+/// Returns the first key after all that begin with `prefix`, or `None` if `prefix` is empty or has only bytes of 255.
 fn after_prefix(prefix: &[u8]) -> Option<Bytes> {
     let last = prefix.iter().rposition(|&byte| byte != u8::MAX)?;
     let mut end = prefix[..=last].to_vec();
@@ -121,71 +121,73 @@ fn after_prefix(prefix: &[u8]) -> Option<Bytes> {
     Some(end.into())
 }
 
-/// Which way a list runs.
+/// The direction of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Order {
-    /// From the first key on.
+pub enum SortOrder {
+    /// From the first key to the last.
     #[default]
     Ascending,
-    /// From the last key back: the newest of a history first.
+    /// From the last key to the first: the newest entries of a history first.
     Descending,
 }
 
-/// What a list is asked for.
+/// The selection of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Query {
-    /// The keys.
+pub struct ListQuery {
+    /// The range of keys.
     pub range: KeyRange,
-    /// At most so many entries; `None` is all of them.
+    /// Maximum number of entries, or `None` for no limit.
     pub limit: Option<usize>,
-    /// At most so many bytes of keys and values together, and one entry where that alone has more; `None` is all of them.
-    pub bytes: Option<usize>,
-    /// From which end.
-    pub order: Order,
+    /// Maximum size of keys and values together, in bytes, or `None` for no limit. The first entry is returned even if
+    /// it alone is larger.
+    pub max_bytes: Option<usize>,
+    /// The direction in which the keys are listed.
+    pub order: SortOrder,
 }
 
-impl Query {
-    /// All entries of a range, ascending.
+impl ListQuery {
+    /// Selects all entries of a range, ascending.
     pub const fn range(range: KeyRange) -> Self {
-        Self { range, limit: None, bytes: None, order: Order::Ascending }
+        Self { range, limit: None, max_bytes: None, order: SortOrder::Ascending }
     }
 
-    /// All entries whose keys begin with `prefix`, ascending.
+    /// Selects all entries whose keys begin with `prefix`, ascending.
     pub fn prefix(prefix: impl Into<Bytes>) -> Self {
         Self::range(KeyRange::prefix(prefix))
     }
 
-    /// The same, at most so many.
+    /// Limits the number of entries.
     #[must_use]
-    pub const fn limit(mut self, limit: usize) -> Self {
+    pub const fn with_limit(mut self, limit: usize) -> Self {
         self.limit = Some(limit);
         self
     }
 
-    /// The same, at most so many bytes, and one entry where that alone has more.
+    /// Limits the size of keys and values, in bytes. The first entry is returned even if it alone is larger.
     #[must_use]
-    pub const fn bytes(mut self, bytes: usize) -> Self {
-        self.bytes = Some(bytes);
+    pub const fn with_max_bytes(mut self, bytes: usize) -> Self {
+        self.max_bytes = Some(bytes);
         self
     }
 
-    /// The same, from the last key back.
+    /// Lists from the last key to the first.
     #[must_use]
     pub const fn descending(mut self) -> Self {
-        self.order = Order::Descending;
+        self.order = SortOrder::Descending;
         self
     }
 }
 
-/// What a list gives.
+/// The result of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct List {
-    /// In the order asked for.
+pub struct EntryList {
+    /// The entries, in the requested direction.
     pub entries: Vec<Entry>,
-    /// The revision it was read at.
+    /// The revision at which the entries were read.
     pub revision: Revision,
-    /// Whether a limit cut it: go on with [`KeyRange::after`] (or `before`) the last key.
-    pub more: bool,
+    /// True if a limit cut the list. The next page is the range [`KeyRange::after`] the last key, or for a descending
+    /// list the range [`KeyRange::before`] the last key.
+    pub has_more: bool,
 }
 
 #[cfg(test)]
@@ -193,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_prefix_range_ends_behind_the_last_key_with_that_prefix() {
+    fn prefix_range_ends_after_last_key_of_prefix() {
         let cases: [(&[u8], Option<&[u8]>); 5] =
             [(b"a/", Some(b"a0")), (b"a", Some(b"b")), (b"", None), (&[0xff, 0xff], None), (&[b'a', 0xff], Some(b"b"))];
         for (prefix, end) in cases {
@@ -202,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_is_narrowed_and_never_widened_by_paging() {
+    fn key_range_only_narrows_when_paging() {
         let range = KeyRange::prefix("b/");
         let is_in = |range: KeyRange, key: &[u8]| key >= &*range.start && range.end.is_none_or(|end| key < &*end);
         assert!(is_in(range.clone().after(b"a"), b"b/"));
@@ -214,12 +216,12 @@ mod tests {
     }
 
     #[test]
-    fn revisions_sort_as_the_keys_that_end_in_them() {
+    fn revision_keys_sort_as_revisions() {
         assert!(Revision::new(255).to_key() < Revision::new(256).to_key());
     }
 
     #[test]
-    fn an_epoch_is_shown_as_32_digits() {
+    fn epoch_displays_32_hex_digits() {
         let mut bits = [0; 16];
         bits[15] = 0x2a;
         assert_eq!(Epoch::new(bits).to_string(), "0000000000000000000000000000002a");

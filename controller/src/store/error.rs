@@ -1,4 +1,4 @@
-//! What can go wrong with a store, each with what its caller may conclude: above all whether something was written.
+//! The errors of a store. Each tells the caller whether something was written.
 
 use std::error::Error as StdError;
 use std::io;
@@ -8,53 +8,53 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use super::entry::Revision;
-use super::transaction::{Refusal, Unmet};
+use super::transaction::{Refusal, UnmetPrecondition};
 
-/// An engine's own error, shared by all whom it befell.
-pub type Cause = Arc<dyn StdError + Send + Sync>;
+/// An error of the engine, shared by all callers that it affects.
+pub type EngineError = Arc<dyn StdError + Send + Sync>;
 
-/// Why a store was not read or not written.
+/// The reason why a store could not be read or written.
 #[derive(Debug, Clone, Error)]
 pub enum StoreError {
-    /// The transaction's shape was refused; nothing was written.
+    /// The transaction is malformed or exceeds a limit. Nothing was written.
     #[error("transaction refused")]
     Refused(#[from] Refusal),
-    /// Something that the transaction builds on is not so; nothing was written.
+    /// A precondition does not hold. Nothing was written.
     #[error("{0}")]
-    PreconditionFailed(Unmet),
-    /// The engine failed while making the transaction durable: it may be there after reopening, or not.
-    #[error("outcome unknown: the store failed while writing, what was asked may have been done or not")]
+    PreconditionFailed(UnmetPrecondition),
+    /// The engine failed while it made the transaction durable. After reopening, the transaction may be in the store or
+    /// not.
+    #[error("outcome unknown: the store failed during the write, which may have taken effect or not")]
     OutcomeUnknown {
         /// The failure.
         #[source]
-        cause: Cause,
+        cause: EngineError,
     },
-    /// A write failed earlier, or this one did before its end; nothing of this transaction was written, nor will be.
-    #[error(
-        "the store is read-only since a write failed; nothing was written; restart the controller once the cause is gone"
-    )]
+    /// A write failed earlier, or this write failed before it was committed. Nothing of this transaction was written,
+    /// nor will be.
+    #[error("the store is read-only since a write failed; nothing was written; remove the cause, then restart the controller")]
     ReadOnly {
         /// The first failure.
         #[source]
-        cause: Cause,
+        cause: EngineError,
     },
     /// A read failed.
     #[error("the store could not be read")]
     Read {
         /// The failure.
         #[source]
-        cause: Cause,
+        cause: EngineError,
     },
-    /// What was read is of a later program.
+    /// A newer program wrote the record that was read.
     #[error("the store cannot be read by this program: {what}")]
     Newer {
-        /// What, and what to do.
+        /// What cannot be read, and what to do.
         what: String,
     },
-    /// What was read is not what was written.
+    /// The record that was read is not one that this program could have written.
     #[error("the store is damaged: {what}")]
     Corrupt {
-        /// What does not fit.
+        /// What is wrong.
         what: String,
     },
     /// The store was closed.
@@ -63,21 +63,21 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// For a record that can't be read: of a later program, or damaged.
+    /// Creates the error for a record that cannot be read, because a newer program wrote it or because it is damaged.
     pub fn unreadable(what: String, is_newer: bool) -> Self {
         if is_newer { Self::Newer { what } } else { Self::Corrupt { what } }
     }
 }
 
-/// Why a watch ended.
+/// The reason why a watch ended.
 #[derive(Debug, Clone, Error)]
 pub enum WatchError {
-    /// The changes asked for are no longer kept: list again and watch from there.
+    /// The requested changes are no longer kept. The caller must list again, and watch from the revision of that list.
     #[error("revision {from} was compacted, the oldest that can be watched from is {oldest}")]
     Compacted {
-        /// Where the watch stood.
+        /// The revision that the watch needs next.
         from: Revision,
-        /// Where one can stand.
+        /// The oldest revision that a watch can start from.
         oldest: Revision,
     },
     /// The kept changes could not be read.
@@ -85,70 +85,70 @@ pub enum WatchError {
     Store(#[from] StoreError),
 }
 
-/// Why a store was not created or not opened. Whatever it is, the file is as it was.
+/// The reason why a store could not be created or opened. In every case the file is unchanged.
 #[derive(Debug, Error)]
 pub enum OpenError {
     /// There is no file to open.
     #[error(
-        "there is no store at {}: for a new fleet make one with `stemma-controller init --data-dir {}`, else {}",
-        path.display(), directory(path), restore(path)
+        "there is no store at {}: for a new fleet create one with `stemma-controller init --data-dir {}`, otherwise {}",
+        path.display(), parent_directory(path), restore_advice(path)
     )]
     Missing {
-        /// Where it was looked for.
+        /// The path that was opened.
         path: PathBuf,
     },
-    /// The file has no bytes: a store was there, or its making was cut short. It is not taken for a new one.
-    #[error("the store {} is empty (0 bytes) and opening it does not make a new one: {}", path.display(), restore(path))]
+    /// The file has no bytes: a store was there, or its creation was interrupted. It is not treated as a new store.
+    #[error("the store {} is empty (0 bytes), and no new store was created in its place: {}", path.display(), restore_advice(path))]
     Empty {
-        /// Which file.
+        /// The path of the file.
         path: PathBuf,
     },
-    /// One is there already; creating never overwrites.
-    #[error("there is a store at {} already; it was left as it is", path.display())]
+    /// A file exists already. Creating a store never overwrites one.
+    #[error("there is a store at {} already; it was not changed", path.display())]
     Exists {
-        /// Which file.
+        /// The path of the file.
         path: PathBuf,
     },
-    /// Another process has it open.
+    /// Another process has the file open.
     #[error(
-        "the store {} is held by another process: one controller at a time may run on it; stop the other one first (`fuser {}` \
+        "the store {} is in use by another process: only one controller can run on it; stop the other one first (`fuser {}` \
          shows which)",
         path.display(), path.display()
     )]
     Locked {
-        /// Which file.
+        /// The path of the file.
         path: PathBuf,
     },
-    /// A later program wrote it.
+    /// A newer program wrote the file.
     #[error(
-        "the store {} has schema version {found}{}, this program knows up to version {supported}; it was left untouched: \
-         run the newer stemma-controller, or {}", path.display(), written_by(program.as_deref()), restore(path)
+        "the store {} has schema version {found}{}, this program supports up to version {supported}; it was not changed: \
+         run the newer stemma-controller, or {}", path.display(), written_by(program.as_deref()), restore_advice(path)
     )]
     Newer {
-        /// Which file.
+        /// The path of the file.
         path: PathBuf,
-        /// Its version.
+        /// Its schema version.
         found: u32,
-        /// The program that wrote it, where it says so.
+        /// The program that wrote it, if it is recorded.
         program: Option<String>,
-        /// The latest that is known here.
+        /// The newest schema version that this program supports.
         supported: u32,
     },
-    /// The file is no store, or no longer.
-    #[error("the store {} is damaged and was left as it is: {}", path.display(), restore(path))]
+    /// The file is not a store, or is damaged.
+    #[error("the store {} is damaged and was not changed: {}", path.display(), restore_advice(path))]
     Damaged {
-        /// Which file.
+        /// The path of the file.
         path: PathBuf,
-        /// What was found.
+        /// What is wrong.
         #[source]
-        cause: Cause,
+        cause: EngineError,
     },
-    /// The file could not be reached.
+    /// The file could not be accessed.
     #[error("the store {} could not be opened", path.display())]
     Io {
-        /// Which file.
+        /// The path of the file.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
@@ -158,13 +158,13 @@ fn written_by(program: Option<&str>) -> String {
     program.map_or_else(String::new, |program| format!(" (written by {program})"))
 }
 
-fn directory(path: &Path) -> String {
+fn parent_directory(path: &Path) -> String {
     path.parent().unwrap_or(Path::new(".")).display().to_string()
 }
 
-fn restore(path: &Path) -> String {
+fn restore_advice(path: &Path) -> String {
     format!(
-        "restore a backup (docs/backup.md) or put back a copy of {} that was made while the controller was stopped",
-        directory(path)
+        "restore a backup (docs/backup.md) or copy back {} from a copy that was made while the controller was stopped",
+        parent_directory(path)
     )
 }

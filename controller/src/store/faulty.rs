@@ -1,7 +1,7 @@
-//! A store that fails on demand, around any engine: what a caller does after a failure is tested with this.
+//! A wrapper around an engine that fails on demand. It tests what callers do after a failure.
 //!
-//! The outcomes that matter are those an engine gives rarely: a commit that was made and whose answer was lost, one
-//! that was not made and says the same, a store that turns read-only under way.
+//! It produces outcomes that an engine rarely has: a commit that succeeded but whose answer was lost, one that failed
+//! with the same error, and a store that becomes read-only in the middle of a test.
 
 use std::collections::VecDeque;
 use std::io;
@@ -9,32 +9,32 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::{
-    BoxFuture, Cause, Entry, Health, Identity, List, Op, Query, Refusal, Revision, Snapshot, Stats, Store, StoreError,
-    Transaction, Watch,
+    BoxFuture, EngineError, Entry, EntryList, Health, ListQuery, Op, Refusal, Revision, Snapshot, Stats, Store, StoreError,
+    StoreIdentity, Transaction, Watch,
 };
 
-/// What becomes of one commit.
+/// A fault of one commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fault {
-    /// It is made, and its caller is told that the outcome is unknown.
+pub(crate) enum InjectedFault {
+    /// The commit is made, and its caller gets `OutcomeUnknown`.
     AnswerLost,
-    /// It is not made, and its caller is told that the outcome is unknown.
+    /// The commit is not made, and its caller gets `OutcomeUnknown`.
     CommitLost,
-    /// It is not made, nor is any after it: the store has become read-only.
+    /// The store becomes read-only. Neither this commit nor a later one is made.
     BecomesReadOnly,
 }
 
 /// An engine whose commits and reads can be made to fail.
 pub(crate) struct FaultyStore {
     inner: Arc<dyn Store>,
-    commits: Mutex<VecDeque<Option<Fault>>>,
+    commits: Mutex<VecDeque<Option<InjectedFault>>>,
     read_only: AtomicBool,
     unreadable: AtomicBool,
-    refused: Mutex<Option<Vec<u8>>>,
-    damaged: Mutex<Option<Vec<u8>>>,
+    refused_key: Mutex<Option<Vec<u8>>>,
+    damaged_key: Mutex<Option<Vec<u8>>>,
 }
 
-/// A view in which one entry cannot be read.
+/// A snapshot in which one entry cannot be read.
 struct DamagedSnapshot {
     inner: Box<dyn Snapshot>,
     damaged: Vec<u8>,
@@ -44,61 +44,61 @@ impl FaultyStore {
     pub(crate) fn new(inner: Arc<dyn Store>) -> Self {
         let (read_only, unreadable) = (AtomicBool::new(false), AtomicBool::new(false));
         let (refused, damaged) = (Mutex::default(), Mutex::default());
-        Self { inner, commits: Mutex::default(), read_only, unreadable, refused, damaged }
+        Self { inner, commits: Mutex::default(), read_only, unreadable, refused_key: refused, damaged_key: damaged }
     }
 
-    /// What becomes of the next commits, in turn; `None` is none of this store's doing. Those after them succeed.
-    pub(crate) fn plan_commits(&self, faults: impl IntoIterator<Item = Option<Fault>>) {
+    /// Sets the faults of the next commits, in order. `None` is no fault. Later commits succeed.
+    pub(crate) fn inject_faults(&self, faults: impl IntoIterator<Item = Option<InjectedFault>>) {
         self.commits.lock().unwrap().extend(faults);
     }
 
-    /// Whether snapshots fail from here on.
+    /// Sets whether snapshots fail from now on.
     pub(crate) fn set_unreadable(&self, unreadable: bool) {
         self.unreadable.store(unreadable, Ordering::SeqCst);
     }
 
-    /// Which key no commit may write from here on: whichever does is refused as too large. `None`: all may be written.
-    pub(crate) fn set_refused(&self, key: Option<String>) {
-        *self.refused.lock().unwrap() = key.map(String::into_bytes);
+    /// Sets a key that no commit may write from now on, or `None`. A commit that writes it is refused as too large.
+    pub(crate) fn refuse_key(&self, key: Option<String>) {
+        *self.refused_key.lock().unwrap() = key.map(String::into_bytes);
     }
 
-    /// Which entry is damaged in snapshots that are taken from here on; `None`: all can be read.
-    pub(crate) fn set_damaged(&self, key: Option<String>) {
-        *self.damaged.lock().unwrap() = key.map(String::into_bytes);
+    /// Sets an entry that is damaged in later snapshots, or `None`.
+    pub(crate) fn damage_key(&self, key: Option<String>) {
+        *self.damaged_key.lock().unwrap() = key.map(String::into_bytes);
     }
 
     fn is_refused(&self, transaction: &Transaction) -> bool {
-        let refused = self.refused.lock().unwrap();
+        let refused = self.refused_key.lock().unwrap();
         let writes = |op: &Op| matches!(op, Op::Put { key, .. } if Some(&key[..]) == refused.as_deref());
         transaction.ops.iter().any(writes)
     }
 
-    async fn commit_with(&self, fault: Option<Fault>, transaction: Transaction) -> Result<Revision, StoreError> {
+    async fn commit_with(&self, fault: Option<InjectedFault>, transaction: Transaction) -> Result<Revision, StoreError> {
         match fault {
-            _ if self.read_only.load(Ordering::SeqCst) => Err(StoreError::ReadOnly { cause: planned() }),
+            _ if self.read_only.load(Ordering::SeqCst) => Err(StoreError::ReadOnly { cause: injected_error() }),
             None if self.is_refused(&transaction) => {
                 Err(Refusal::TooLarge { bytes: transaction.size_bytes(), max: 7, raised_by: None }.into())
             }
             None => self.inner.commit(transaction).await,
-            Some(Fault::CommitLost) => Err(StoreError::OutcomeUnknown { cause: planned() }),
-            Some(Fault::AnswerLost) => {
+            Some(InjectedFault::CommitLost) => Err(StoreError::OutcomeUnknown { cause: injected_error() }),
+            Some(InjectedFault::AnswerLost) => {
                 self.inner.commit(transaction).await?;
-                Err(StoreError::OutcomeUnknown { cause: planned() })
+                Err(StoreError::OutcomeUnknown { cause: injected_error() })
             }
-            Some(Fault::BecomesReadOnly) => {
+            Some(InjectedFault::BecomesReadOnly) => {
                 self.read_only.store(true, Ordering::SeqCst);
-                Err(StoreError::ReadOnly { cause: planned() })
+                Err(StoreError::ReadOnly { cause: injected_error() })
             }
         }
     }
 }
 
-fn planned() -> Cause {
+fn injected_error() -> EngineError {
     Arc::new(io::Error::other("planned by the test"))
 }
 
 impl Store for FaultyStore {
-    fn identity(&self) -> &Identity {
+    fn identity(&self) -> &StoreIdentity {
         self.inner.identity()
     }
 
@@ -113,9 +113,9 @@ impl Store for FaultyStore {
 
     fn snapshot(&self) -> BoxFuture<'_, Result<Box<dyn Snapshot>, StoreError>> {
         if self.unreadable.load(Ordering::SeqCst) {
-            return Box::pin(async { Err(StoreError::Read { cause: planned() }) });
+            return Box::pin(async { Err(StoreError::Read { cause: injected_error() }) });
         }
-        let damaged = self.damaged.lock().unwrap().clone();
+        let damaged = self.damaged_key.lock().unwrap().clone();
         Box::pin(async move {
             let inner = self.inner.snapshot().await?;
             Ok(match damaged {
@@ -135,15 +135,15 @@ impl Store for FaultyStore {
 
     fn health(&self) -> Health {
         if self.read_only.load(Ordering::SeqCst) {
-            return Health::ReadOnly { reason: planned().to_string() };
+            return Health::ReadOnly { reason: injected_error().to_string() };
         }
         self.inner.health()
     }
 }
 
 impl DamagedSnapshot {
-    fn damage() -> StoreError {
-        StoreError::Corrupt { what: planned().to_string() }
+    fn damage_error() -> StoreError {
+        StoreError::Corrupt { what: injected_error().to_string() }
     }
 }
 
@@ -154,16 +154,16 @@ impl Snapshot for DamagedSnapshot {
 
     fn get<'a>(&'a self, key: &'a [u8]) -> BoxFuture<'a, Result<Option<Entry>, StoreError>> {
         if key == self.damaged {
-            return Box::pin(async { Err(Self::damage()) });
+            return Box::pin(async { Err(Self::damage_error()) });
         }
         self.inner.get(key)
     }
 
-    fn list<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<List, StoreError>> {
+    fn list<'a>(&'a self, query: &'a ListQuery) -> BoxFuture<'a, Result<EntryList, StoreError>> {
         Box::pin(async move {
             let list = self.inner.list(query).await?;
             let is_damaged = list.entries.iter().any(|entry| entry.key[..] == self.damaged[..]);
-            if is_damaged { Err(Self::damage()) } else { Ok(list) }
+            if is_damaged { Err(Self::damage_error()) } else { Ok(list) }
         })
     }
 }
@@ -174,9 +174,14 @@ mod tests {
     use crate::store::redb::testing::memory_store;
 
     #[tokio::test]
-    async fn what_is_planned_happens_in_turn() {
+    async fn faulty_store_injects_faults_in_order() {
         let store = FaultyStore::new(memory_store());
-        store.plan_commits([None, Some(Fault::AnswerLost), Some(Fault::CommitLost), Some(Fault::BecomesReadOnly)]);
+        store.inject_faults([
+            None,
+            Some(InjectedFault::AnswerLost),
+            Some(InjectedFault::CommitLost),
+            Some(InjectedFault::BecomesReadOnly),
+        ]);
         let mut results = Vec::new();
         for key in ["a", "b", "c", "d", "e"] {
             results.push(store.commit(Transaction::new().put(key, "")).await);

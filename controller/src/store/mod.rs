@@ -1,24 +1,24 @@
-//! Everything a fleet is stands in one ordered map of bytes, and this is the contract of that map.
+//! The contract of the store: one ordered map of bytes that contains the whole state of a fleet.
 //!
-//! The semantics are etcd's, because an embedded engine can imitate etcd and etcd can imitate nothing else: one
-//! [`Revision`] for the whole store, entries that say which revision made and last wrote them, commits that are atomic
-//! under [`Precondition`]s, lists that return the revision they were read at, and a [`Watch`] that gives every change in
-//! the order of revisions or says that it was compacted away. What keys mean is the registry's affair: nothing here knows
-//! a domain type, so that every engine can be held to one suite (`conformance`) and none can grow rules of its own.
+//! The semantics are etcd's, because an embedded engine can imitate etcd, but etcd cannot imitate another engine. The
+//! whole store has one [`Revision`]. Entries contain the revisions that created and last wrote them. Commits are atomic
+//! under [`Precondition`]s. Lists return the revision at which they were read. A [`Watch`] returns every change in the
+//! order of revisions, or reports that it was compacted. The registry defines what keys mean. Nothing here knows a
+//! domain type, so one suite (`conformance`) tests every engine, and no engine can add rules of its own.
 //!
-//! Every call that may have to ask the engine is asynchronous, since an engine may stand across a network: nobody may hold a thread
-//! or a lock for an answer. A decision therefore reads the cache, and asks for the rest before it is made. A commit is answered when
-//! it is durable, and an engine may make many concurrent ones durable at once. There is no "write without waiting": who acknowledges
-//! must be able to stand by it.
+//! Every call that may reach the engine is asynchronous, since an engine may be across a network. A caller must not
+//! block a thread or hold a lock while it waits. Decisions therefore use the cache, and read the rest before they
+//! start. A commit returns when it is durable, and an engine may make many concurrent commits durable at once. There is
+//! no write that returns earlier: a caller that acknowledges a write must be able to rely on it.
 
 #[cfg(test)]
 pub(crate) mod conformance;
+#[cfg(test)]
+mod delayed;
 mod entry;
 mod error;
 #[cfg(test)]
 pub(crate) mod faulty;
-#[cfg(test)]
-mod late;
 pub mod redb;
 mod sizes;
 mod stats;
@@ -29,111 +29,115 @@ mod watch;
 use std::future::Future;
 use std::pin::Pin;
 
-pub use entry::{Entry, Epoch, KeyRange, List, Order, Query, Revision};
-pub use error::{Cause, OpenError, StoreError, WatchError};
+pub use entry::{Entry, EntryList, Epoch, KeyRange, ListQuery, Revision, SortOrder};
+pub use error::{EngineError, OpenError, StoreError, WatchError};
 pub use redb::{CreateOptions, RedbOptions, RedbStore};
 pub use stats::Stats;
-pub use sweep::{Over, drop_unchanged, sweep};
-pub use transaction::{Limits, Op, Precondition, Refusal, ShownKey, Transaction, Unmet};
+pub use sweep::{ExpiredEntry, drop_if_unchanged, sweep};
+pub use transaction::{KeyDisplay, Op, Precondition, Refusal, Transaction, TransactionLimits, UnmetPrecondition};
 pub use watch::{Change, ChangeSource, Event, EventKind, Watch};
 
 use bytes::Bytes;
 
-/// The version of what stands in a store: the engine's layout and the records above it. It is raised by every change
-/// that an older program would misread; a program opens every version up to its own and refuses a later one untouched.
-pub const SCHEMA: u32 = 1;
+/// The version of the schema: of the engine's layout and of the records that it stores. Every change that an older
+/// program would misread raises the version. A program opens every version up to its own, and refuses a newer one
+/// without changing it.
+pub const SCHEMA_VERSION: u32 = 1;
 
-/// The name and version that a store keeps of the program that wrote to it.
-pub const PROGRAM: &str = concat!(env!("CARGO_PKG_NAME"), " ", env!("CARGO_PKG_VERSION"));
+/// The name and version of this program, which a store records when it is written.
+pub const PROGRAM_VERSION: &str = concat!(env!("CARGO_PKG_NAME"), " ", env!("CARGO_PKG_VERSION"));
 
 /// A future that a trait object can return.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// An engine under the store contract.
+/// A storage engine.
 ///
-/// Shared as `Arc<dyn Store>`. What each method promises is tested for every engine by `conformance`.
+/// A store is shared as `Arc<dyn Store>`. The module `conformance` tests for every engine what each method promises.
 pub trait Store: Send + Sync + 'static {
-    /// What this store says of itself.
-    fn identity(&self) -> &Identity;
+    /// Returns the identity of this store.
+    fn identity(&self) -> &StoreIdentity;
 
-    /// The last durable revision. It never falls, and every read begun afterwards is at this revision or a later one.
+    /// Returns the last durable revision. It never decreases, and every later read is at this revision or a newer one.
     ///
     /// # Errors
     /// [`StoreError::Read`] or [`StoreError::Closed`].
     fn head(&self) -> BoxFuture<'_, Result<Revision, StoreError>>;
 
-    /// Commits a transaction: all of it or nothing, and answers when it is durable, with the revision it got.
+    /// Commits a transaction, all of it or nothing. Returns its revision when it is durable.
     ///
-    /// Transactions are ordered: each is judged against what those before it left. One that changes nothing (no
-    /// operations, or only deletes of absent keys) gets no revision of its own and answers the one it was judged at.
-    /// Dropping the future does not take a transaction back.
+    /// Transactions are ordered. Each is checked against the result of those before it. A transaction that changes
+    /// nothing (it has no operations, or only deletes absent keys) gets no revision of its own, and returns the one at
+    /// which it was checked. Dropping the future does not cancel a transaction.
     ///
     /// # Errors
-    /// [`StoreError::Refused`] and [`StoreError::PreconditionFailed`]: nothing was written. [`StoreError::OutcomeUnknown`]:
-    /// the engine failed in the middle, and only a read after reopening tells. [`StoreError::ReadOnly`]: nothing was
-    /// written, nor will be until the store is opened again.
+    /// [`StoreError::Refused`] or [`StoreError::PreconditionFailed`]: nothing was written.
+    /// [`StoreError::OutcomeUnknown`]: the engine failed during the write, and only a read after reopening shows the
+    /// outcome. [`StoreError::ReadOnly`]: nothing was written, nor will be until the store is reopened.
     fn commit(&self, transaction: Transaction) -> BoxFuture<'_, Result<Revision, StoreError>>;
 
-    /// A consistent view of the whole store as of one revision, which stays as it is while commits go on.
+    /// Returns a consistent view of the whole store at one revision. Later commits do not change it.
     ///
-    /// Keep it for a request, not longer: an engine keeps what a snapshot can see.
+    /// A caller keeps a snapshot for one request at most, because an engine retains everything that a snapshot can
+    /// read.
     ///
     /// # Errors
     /// [`StoreError::Read`] or [`StoreError::Closed`].
     fn snapshot(&self) -> BoxFuture<'_, Result<Box<dyn Snapshot>, StoreError>>;
 
-    /// Every change from `from` on, which itself is included; `from` may be yet to come. After a list at revision r, watch from
-    /// `r.next()`.
+    /// Watches every change from `from` on, that revision included. `from` may be in the future. After a list at
+    /// revision r, watch from `r.next()`.
     fn watch(&self, from: Revision) -> Watch;
 
-    /// Counters since this store was opened.
+    /// Returns the counters since this store was opened.
     fn stats(&self) -> &Stats;
 
-    /// Whether commits can succeed; `/readyz` says so.
+    /// Returns whether commits can succeed, as `/readyz` reports it.
     fn health(&self) -> Health;
 }
 
-/// A consistent view of a store as of one revision.
+/// A consistent view of a store at one revision.
 pub trait Snapshot: Send + Sync {
-    /// The revision that is seen.
+    /// Returns the revision at which the snapshot reads.
     fn revision(&self) -> Revision;
 
-    /// The entry at `key`, if there is one.
+    /// Returns the entry at `key`, or `None` if it does not exist.
     ///
     /// # Errors
     /// [`StoreError::Read`] or [`StoreError::Corrupt`].
     fn get<'a>(&'a self, key: &'a [u8]) -> BoxFuture<'a, Result<Option<Entry>, StoreError>>;
 
-    /// The entries of a range in the order of their keys, as many as the limits of number and bytes allow, and whether there are more.
+    /// Returns the entries of a range in the order of their keys, up to the limits of the query, and whether there are
+    /// more.
     ///
     /// # Errors
     /// [`StoreError::Read`] or [`StoreError::Corrupt`].
-    fn list<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<List, StoreError>>;
+    fn list<'a>(&'a self, query: &'a ListQuery) -> BoxFuture<'a, Result<EntryList, StoreError>>;
 }
 
-/// What a store says of itself.
+/// The properties of a store that identify it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Identity {
-    /// Tells this line of revisions from every other: agents refuse another without a signed change of epoch.
+pub struct StoreIdentity {
+    /// The identity of its sequence of revisions. Agents refuse another epoch without a signed change of epoch.
     pub epoch: Epoch,
-    /// What this store's revisions start above; not zero in one that carries on another's line.
+    /// The revision above which its revisions start. It is zero unless the store continues another store's revisions.
     pub base: Revision,
-    /// The version of what stands in the store, see [`SCHEMA`].
+    /// The schema version of the store, see [`SCHEMA_VERSION`].
     pub schema: u32,
-    /// The name and version of the program that wrote it last, before it was opened; `None` where that program kept none.
+    /// The name and version of the program that last wrote to the store before it was opened, or `None` if none is
+    /// recorded.
     pub written_by: Option<String>,
-    /// What the creator wrote about the fleet; not read here.
+    /// A record of the fleet, written by the creator. The store itself does not read this record.
     pub fleet: Bytes,
 }
 
-/// Whether a store takes commits.
+/// Whether a store accepts commits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Health {
-    /// Commits are taken.
+    /// Commits are accepted.
     Writable,
-    /// An earlier write failed; reads go on, commits are refused until the store is opened again.
+    /// A write failed earlier. Reads succeed, and commits are refused until the store is reopened.
     ReadOnly {
-        /// The failure, for people.
+        /// The failure, as text for people.
         reason: String,
     },
 }

@@ -1,48 +1,49 @@
-//! How many bytes the entries of a store take, by the first part of their keys.
+//! The size of the entries of a store, in bytes, by the first segment of their keys.
 //!
-//! What a commit changes of it is added when the commit is durable. What stood there before is counted once, page by page and beside all
-//! else: a store opens at once, however large it is. The two are added, so it does not matter which comes first.
+//! Changes by a commit are added when it is durable. The entries that existed before are counted once, page by page and
+//! in the background, so that a store opens at once however large it is. The sums do not depend on whether changes or
+//! the counted entries are added first.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{KeyRange, Query, Snapshot, StoreError};
+use super::{KeyRange, ListQuery, Snapshot, StoreError};
 
-/// How many bytes of entries are read at once.
+/// Maximum size of the entries in one read, in bytes.
 const PAGE_BYTES: usize = 1 << 20;
 
-/// By how many bytes the entries below each part changed.
+/// The change in size for each first segment, in bytes.
 pub(super) type SizeChanges = BTreeMap<Vec<u8>, i64>;
 
-/// The sums.
+/// The size of all entries for each first segment. Commits change the sums while [`count_sizes`] may still run.
 #[derive(Debug, Default)]
-pub(super) struct Sizes(Mutex<Sums>);
+pub(super) struct EntrySizes(Mutex<Sums>);
 
 #[derive(Debug, Default)]
 struct Sums {
-    by_part: SizeChanges,
-    /// Whether what stood there before is in them.
-    is_whole: bool,
+    by_prefix: SizeChanges,
+    /// True if the entries from before the store was opened are included.
+    is_complete: bool,
 }
 
-impl Sizes {
-    /// Adds what commits changed.
+impl EntrySizes {
+    /// Adds the changes in size by commits.
     pub(super) fn add(&self, changes: SizeChanges) {
         self.lock().add(changes);
     }
 
-    /// Adds what stood there before.
+    /// Adds the sizes of the entries that existed when the store was opened. From now on, [`Self::get`] returns sums.
     pub(super) fn complete(&self, counted: SizeChanges) {
         let mut sums = self.lock();
         sums.add(counted);
-        sums.is_whole = true;
+        sums.is_complete = true;
     }
 
-    /// The sum below a part; `None` before all was counted.
-    pub(super) fn below(&self, part: &str) -> Option<u64> {
+    /// Returns the size of the entries below a segment, in bytes, or `None` until [`Self::complete`] was called.
+    pub(super) fn get(&self, part: &str) -> Option<u64> {
         let sums = self.lock();
-        let sum = || u64::try_from(sums.by_part.get(part.as_bytes()).copied().unwrap_or_default()).unwrap_or_default();
-        sums.is_whole.then(sum)
+        let sum = || u64::try_from(sums.by_prefix.get(part.as_bytes()).copied().unwrap_or_default()).unwrap_or_default();
+        sums.is_complete.then(sum)
     }
 
     fn lock(&self) -> MutexGuard<'_, Sums> {
@@ -53,33 +54,33 @@ impl Sizes {
 impl Sums {
     fn add(&mut self, changes: SizeChanges) {
         for (part, bytes) in changes {
-            *self.by_part.entry(part).or_default() += bytes;
+            *self.by_prefix.entry(part).or_default() += bytes;
         }
     }
 }
 
-/// What the entries take that a snapshot sees.
+/// Sums the sizes of all entries of a snapshot by their first segment, in bytes.
 ///
 /// # Errors
-/// What the store says.
-pub(super) async fn count(snapshot: &dyn Snapshot) -> Result<SizeChanges, StoreError> {
-    let mut counted = SizeChanges::new();
+/// Fails if the store cannot be read.
+pub(super) async fn count_sizes(snapshot: &dyn Snapshot) -> Result<SizeChanges, StoreError> {
+    let mut sizes = SizeChanges::new();
     let mut range = KeyRange::prefix("");
     loop {
-        let page = snapshot.list(&Query::range(range.clone()).bytes(PAGE_BYTES)).await?;
+        let page = snapshot.list(&ListQuery::range(range.clone()).with_max_bytes(PAGE_BYTES)).await?;
         for entry in &page.entries {
-            note(&mut counted, &entry.key, signed(entry.size_bytes()));
+            add_size(&mut sizes, &entry.key, to_signed(entry.size_bytes()));
         }
-        let Some(last) = page.entries.last().filter(|_| page.more) else { return Ok(counted) };
+        let Some(last) = page.entries.last().filter(|_| page.has_more) else { return Ok(sizes) };
         range = range.after(&last.key);
-        // An embedded engine answers at once, and whoever else is served by this thread would wait for all pages.
+        // An embedded engine returns at once. Without the yield, other tasks of this thread would wait for all pages.
         tokio::task::yield_now().await;
     }
 }
 
-/// Notes that the entry at a key takes so many bytes more.
-pub(super) fn note(changes: &mut SizeChanges, key: &[u8], bytes: i64) {
-    let part = first_part(key);
+/// Adds a change in size, in bytes, of the entry at a key.
+pub(super) fn add_size(changes: &mut SizeChanges, key: &[u8], bytes: i64) {
+    let part = first_segment(key);
     match changes.get_mut(part) {
         Some(sum) => *sum += bytes,
         None => {
@@ -88,13 +89,13 @@ pub(super) fn note(changes: &mut SizeChanges, key: &[u8], bytes: i64) {
     }
 }
 
-/// A size to add or to take away.
-pub(super) fn signed(bytes: usize) -> i64 {
+/// Converts a size to a signed number, because a change in size can be negative.
+pub(super) fn to_signed(bytes: usize) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
-/// A key up to its first slash, with it; nothing of one that has none.
-fn first_part(key: &[u8]) -> &[u8] {
+/// Returns a key up to and including its first slash, or the empty text if the key has no slash.
+fn first_segment(key: &[u8]) -> &[u8] {
     let slash = key.iter().position(|byte| *byte == b'/');
     slash.map_or(&[][..], |slash| &key[..=slash])
 }

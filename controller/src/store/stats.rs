@@ -1,57 +1,59 @@
-//! What a store counts of itself: `/metrics` shows it, and "a quiet restart writes nothing" is told by it.
+//! The counters of a store. `/metrics` shows them, and tests use them to check that a quiet restart writes nothing.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use prometheus_client::metrics::counter::Counter;
 
-use super::sizes::{self, SizeChanges, Sizes};
+use super::sizes::{self, EntrySizes, SizeChanges};
 use super::{Revision, Snapshot, StoreError};
 
-/// The last durable revision, what entries take, and counters since a store was opened, which only grow. Reading one says nothing about
-/// another.
+/// The last durable revision, the size of entries, and counters since the store was opened, which only grow. A commit
+/// between two reads can change a value, so values that are read one after the other may be of different revisions.
 #[derive(Debug, Default)]
 pub struct Stats {
     revision: AtomicU64,
-    sizes: Sizes,
-    /// Transactions that became durable and changed something: the number of revisions made.
+    sizes: EntrySizes,
+    /// Transactions that became durable and changed something, which is the number of new revisions.
     pub commits: Counter,
-    /// Entries written, those under history and audit included.
+    /// Entries written, including those of history and audit.
     pub puts: Counter,
-    /// Entries taken away.
+    /// Entries deleted.
     pub deletes: Counter,
-    /// Engine transactions that were made durable; commits divided by this is how many shared one.
+    /// Engine transactions made durable. The number of commits divided by this is the average batch.
     pub syncs: Counter,
     /// Transactions whose preconditions did not hold.
-    pub unmet: Counter,
+    pub conflicts: Counter,
 }
 
 impl Stats {
-    /// Those of a store that was opened at a revision.
-    pub(super) fn at(revision: Revision) -> Self {
+    /// Creates the counters of a store that was opened at a revision.
+    pub(super) fn new(revision: Revision) -> Self {
         Self { revision: AtomicU64::new(revision.get()), ..Self::default() }
     }
 
-    /// The last durable revision.
+    /// Returns the last durable revision.
     pub fn revision(&self) -> u64 {
         self.revision.load(Ordering::Relaxed)
     }
 
-    /// Counts what stood there when the store was opened, for [`Stats::bytes_below`]. The snapshot has to be from between the opening and the
-    /// first commit.
+    /// Counts the entries that existed when the store was opened, for [`Stats::prefix_bytes`]. The snapshot must be
+    /// from after the opening and before the first commit.
     ///
     /// # Errors
-    /// What the store says.
+    /// Fails if the store cannot be read.
     pub async fn count_sizes(&self, first: &dyn Snapshot) -> Result<(), StoreError> {
-        self.sizes.complete(sizes::count(first).await?);
+        self.sizes.complete(sizes::count_sizes(first).await?);
         Ok(())
     }
 
-    /// What the keys and values below the first part of a key take, as `history/`, in bytes; `None` before what stood there when the store was
-    /// opened is counted.
-    pub fn bytes_below(&self, part: &str) -> Option<u64> {
-        self.sizes.below(part)
+    /// Returns the size of the entries below a first segment such as `history/`, in bytes. Returns `None` until the
+    /// entries that existed when the store was opened are counted.
+    pub fn prefix_bytes(&self, part: &str) -> Option<u64> {
+        self.sizes.get(part)
     }
 
+    /// Counts the commits, puts and deletes of one batch that became durable. `last` is the revision of its last
+    /// commit.
     pub(super) fn count_synced(&self, last: Revision, commits: u64, puts: u64, deletes: u64, sizes: SizeChanges) {
         self.revision.store(last.get(), Ordering::Relaxed);
         self.sizes.add(sizes);

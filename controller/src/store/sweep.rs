@@ -1,73 +1,77 @@
 //! Deletes entries that have expired.
 //!
-//! A sweep reads a bounded number of entries at once, and a commit deletes a bounded number. It commits nothing when nothing has expired,
-//! and deletes no entry that changed since it was read.
+//! A sweep reads a bounded number of entries at a time, and each commit deletes a bounded number. It commits nothing if
+//! nothing has expired, and deletes no entry that changed since it was read.
 
-use super::{Entry, KeyRange, Op, Precondition, Query, Store, StoreError, Transaction};
+use super::{Entry, KeyRange, ListQuery, Op, Precondition, Store, StoreError, Transaction};
 
-/// How many entries are read at once, and how many bytes of them.
-const PAGE: usize = 1000;
+/// Maximum number of entries in one read, and their maximum size in bytes.
+const PAGE_ENTRIES: usize = 1000;
 const PAGE_BYTES: usize = 4 << 20;
-/// How many entries one commit drops.
-const AT_ONCE: usize = 50;
+/// Maximum number of expired entries that one commit deletes.
+const MAX_DROPS_PER_COMMIT: usize = 50;
 
-/// An entry that is over, and what goes with it.
-pub struct Over {
+/// An expired entry, and other operations that the commit of its deletion contains.
+pub struct ExpiredEntry {
     /// The entry.
     pub entry: Entry,
-    /// What goes in the same commit.
-    pub with: Vec<Op>,
+    /// The other operations of the commit that deletes the entry.
+    pub ops: Vec<Op>,
 }
 
-/// Drops the entries below a prefix that are over, and says how many.
+/// Deletes the expired entries below a prefix. Returns their number.
 ///
 /// # Errors
-/// What the store says; what `is_over` says of an entry that it cannot read.
+/// Fails if the store fails, or if `is_expired` cannot read an entry.
 pub async fn sweep(
     store: &dyn Store,
     prefix: &'static str,
-    is_over: impl Fn(&Entry) -> Result<bool, StoreError>,
+    is_expired: impl Fn(&Entry) -> Result<bool, StoreError>,
 ) -> Result<usize, StoreError> {
     let mut range = KeyRange::prefix(prefix);
-    let mut dropped = 0;
+    let mut deleted_count = 0;
     loop {
-        let page = store.snapshot().await?.list(&Query::range(range.clone()).limit(PAGE).bytes(PAGE_BYTES)).await?;
-        let Some(last) = page.entries.last() else { return Ok(dropped) };
+        let page = store
+            .snapshot()
+            .await?
+            .list(&ListQuery::range(range.clone()).with_limit(PAGE_ENTRIES).with_max_bytes(PAGE_BYTES))
+            .await?;
+        let Some(last) = page.entries.last() else { return Ok(deleted_count) };
         range = range.after(&last.key);
-        let mut over = Vec::new();
+        let mut expired = Vec::new();
         for entry in page.entries {
-            if is_over(&entry)? {
-                over.push(Over { entry, with: Vec::new() });
+            if is_expired(&entry)? {
+                expired.push(ExpiredEntry { entry, ops: Vec::new() });
             }
         }
-        dropped += drop_unchanged(store, over).await?;
-        if !page.more {
-            return Ok(dropped);
+        deleted_count += drop_if_unchanged(store, expired).await?;
+        if !page.has_more {
+            return Ok(deleted_count);
         }
     }
 }
 
-/// Drops entries that are as they were read, and says how many.
+/// Deletes the entries that are unchanged since they were read. Returns their number.
 ///
 /// # Errors
-/// What the store says.
-pub async fn drop_unchanged(store: &dyn Store, over: Vec<Over>) -> Result<usize, StoreError> {
-    let mut dropped = 0;
-    let mut over = over.into_iter().peekable();
-    while over.peek().is_some() {
+/// Fails if the store fails.
+pub async fn drop_if_unchanged(store: &dyn Store, expired: Vec<ExpiredEntry>) -> Result<usize, StoreError> {
+    let mut total = 0;
+    let mut expired = expired.into_iter().peekable();
+    while expired.peek().is_some() {
         let (mut transaction, mut count) = (Transaction::new(), 0);
-        for Over { entry, with } in over.by_ref().take(AT_ONCE) {
+        for ExpiredEntry { entry, ops: other_ops } in expired.by_ref().take(MAX_DROPS_PER_COMMIT) {
             transaction = transaction.require(Precondition::unchanged(entry.key.clone(), entry.mod_revision));
             transaction = transaction.delete(entry.key);
-            transaction.ops.extend(with);
+            transaction.ops.extend(other_ops);
             count += 1;
         }
         match store.commit(transaction).await {
-            Ok(_) => dropped += count,
-            // One of them was just written; the others are still over next time.
+            Ok(_) => total += count,
+            // One of the entries was just written. The next sweep deletes the others.
             Err(StoreError::PreconditionFailed(_)) => {}
             Err(error) => return Err(error),
         }
     }
-    Ok(dropped)
+    Ok(total)
 }

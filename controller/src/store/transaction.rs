@@ -1,4 +1,4 @@
-//! What a commit asks for, and the refusals that need no look at the store.
+//! Transactions, and the checks of them that do not read the store.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -8,67 +8,69 @@ use thiserror::Error;
 
 use super::entry::Revision;
 
-/// All of it, or nothing: operations on entries, under preconditions on what they build on.
+/// Operations on entries, and preconditions for them. Either all operations are done, or none.
 ///
 /// One write of the API is one transaction: the object, its after-image, an audit event and the record of the request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Transaction {
-    /// What must hold, judged together before the first operation.
+    /// The preconditions. All are checked before the first operation.
     pub preconditions: Vec<Precondition>,
-    /// What is done. No key stands in two operations. Deletes are done first.
+    /// The operations. No key is in two of them. Deletes are done first.
     pub ops: Vec<Op>,
 }
 
 impl Transaction {
-    /// One that does nothing yet.
+    /// Creates a transaction without operations.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The same, under one more precondition.
+    /// Adds a precondition.
     #[must_use]
     pub fn require(mut self, precondition: Precondition) -> Self {
         self.preconditions.push(precondition);
         self
     }
 
-    /// The same, with an entry written whole.
+    /// Adds an operation that writes an entry.
     #[must_use]
     pub fn put(mut self, key: impl Into<Bytes>, value: impl Into<Bytes>) -> Self {
         self.ops.push(Op::Put { key: key.into(), value: value.into() });
         self
     }
 
-    /// The same, with an entry written at `prefix` and the eight big-endian bytes of the revision that this commit gets.
+    /// Adds an operation that writes an entry at `prefix` followed by the eight big-endian bytes of this commit's
+    /// revision.
     #[must_use]
     pub fn put_at_revision(mut self, prefix: impl Into<Bytes>, value: impl Into<Bytes>) -> Self {
         self.ops.push(Op::PutAtRevision { prefix: prefix.into(), value: value.into() });
         self
     }
 
-    /// The same, with an entry taken away; that it is there is no precondition.
+    /// Adds an operation that deletes an entry, if it exists.
     #[must_use]
     pub fn delete(mut self, key: impl Into<Bytes>) -> Self {
         self.ops.push(Op::Delete { key: key.into() });
         self
     }
 
-    /// The operations in the order in which they are done: deletes first, so that none takes away what the same commit writes.
-    pub(super) fn in_order(&self) -> impl Iterator<Item = &Op> {
+    /// Returns the operations in the order in which they are done. Deletes come first, so that none removes what the
+    /// same commit writes.
+    pub(super) fn ordered_ops(&self) -> impl Iterator<Item = &Op> {
         self.ops.iter().filter(|op| op.is_delete()).chain(self.ops.iter().filter(|op| !op.is_delete()))
     }
 
-    /// What limits count: keys and values, those of preconditions included.
+    /// Returns the size that the limits count, in bytes: keys and values, including the keys of preconditions.
     pub fn size_bytes(&self) -> usize {
         let preconditions: usize = self.preconditions.iter().map(|p| p.key().len()).sum();
         preconditions + self.ops.iter().map(Op::size_bytes).sum::<usize>()
     }
 
-    /// Refuses what no engine could commit, before anything is written.
+    /// Checks, before anything is written, that an engine can commit this transaction.
     ///
     /// # Errors
-    /// [`Refusal`], naming the limit or the key.
-    pub fn check(&self, limits: &Limits) -> Result<(), Refusal> {
+    /// [`Refusal`] with the limit or the key.
+    pub fn check(&self, limits: &TransactionLimits) -> Result<(), Refusal> {
         let ops = self.ops.len() + self.preconditions.len();
         if ops > limits.max_ops {
             return Err(Refusal::TooManyOps { ops, max: limits.max_ops, raised_by: limits.ops_raised_by });
@@ -80,35 +82,37 @@ impl Transaction {
         self.check_keys(limits)
     }
 
-    fn check_keys(&self, limits: &Limits) -> Result<(), Refusal> {
+    /// Checks that no key is empty or too long, and that no two operations have the same key.
+    fn check_keys(&self, limits: &TransactionLimits) -> Result<(), Refusal> {
         let mut keys = HashSet::with_capacity(self.ops.len());
         let mut prefixes = HashSet::new();
         for op in &self.ops {
-            let (key, longest) = match op {
+            let (key, max_bytes) = match op {
                 Op::Put { key, .. } | Op::Delete { key } => (key, limits.max_key_bytes),
                 Op::PutAtRevision { prefix, .. } => (prefix, limits.max_key_bytes.saturating_sub(REVISION_BYTES)),
             };
             if key.is_empty() {
                 return Err(Refusal::EmptyKey);
             }
-            if key.len() > longest {
-                return Err(Refusal::LongKey { bytes: key.len(), max: longest, key: ShownKey(key.clone()) });
+            if key.len() > max_bytes {
+                return Err(Refusal::LongKey { bytes: key.len(), max: max_bytes, key: KeyDisplay(key.clone()) });
             }
             let seen = if matches!(op, Op::PutAtRevision { .. }) { &mut prefixes } else { &mut keys };
             if !seen.insert(key.as_ref()) {
-                return Err(Refusal::DuplicateKey { key: ShownKey(key.clone()) });
+                return Err(Refusal::DuplicateKey { key: KeyDisplay(key.clone()) });
             }
         }
-        // Which revision a key will end in is not known here, so a put of a key that could be one of these is refused whatever
-        // it ends in: else two puts of one key would pass or fail by chance. A delete is none of these: it is done before the
-        // puts, and finds entries of earlier revisions alone.
+        // The key of a `PutAtRevision` ends in the revision of this commit, which is not known yet. So a `Put` is
+        // refused if its key is such a prefix with any revision after it. Otherwise it would depend on chance whether
+        // the two write one key. A delete of such a key is allowed: it is done before the puts, and finds only entries
+        // of earlier revisions.
         let clash = |key: &&[u8]| key.len() > REVISION_BYTES && prefixes.contains(&key[..key.len() - REVISION_BYTES]);
         let mut puts = self.ops.iter().filter_map(|op| match op {
             Op::Put { key, .. } => Some(key.as_ref()),
             Op::PutAtRevision { .. } | Op::Delete { .. } => None,
         });
         match puts.find(clash) {
-            Some(key) => Err(Refusal::DuplicateKey { key: ShownKey(Bytes::copy_from_slice(key)) }),
+            Some(key) => Err(Refusal::DuplicateKey { key: KeyDisplay(Bytes::copy_from_slice(key)) }),
             None => Ok(()),
         }
     }
@@ -116,35 +120,36 @@ impl Transaction {
 
 const REVISION_BYTES: usize = size_of::<Revision>();
 
-/// One change.
+/// An operation on one entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Op {
-    /// Writes an entry whole, new or not. Equal content is written too: who wants no revision for it asks first.
+    /// Writes an entry, new or existing. Writing the value that the entry already has also creates a revision. A
+    /// caller that wants to avoid this must read first.
     Put {
-        /// Where.
+        /// The key.
         key: Bytes,
-        /// What.
+        /// The value.
         value: Bytes,
     },
-    /// Writes an entry whose key ends in the revision of this very commit, as after-images and audit events do.
+    /// Writes an entry whose key ends in the revision of this commit, as those of after-images and audit events do.
     ///
-    /// An engine that does not know its revision beforehand (etcd) may store it otherwise, as long as reads and watches show
-    /// this key.
+    /// An engine that does not know the revision of a commit in advance (etcd) may store the entry under another key,
+    /// as long as reads and watches show the key that ends in the revision.
     PutAtRevision {
-        /// The key up to the revision.
+        /// The key without the revision.
         prefix: Bytes,
-        /// What.
+        /// The value.
         value: Bytes,
     },
-    /// Takes an entry away, if it is there.
+    /// Deletes an entry, if it exists.
     Delete {
-        /// Which.
+        /// The key.
         key: Bytes,
     },
 }
 
 impl Op {
-    /// Whether it takes an entry away.
+    /// Returns whether the operation deletes an entry.
     fn is_delete(&self) -> bool {
         matches!(self, Self::Delete { .. })
     }
@@ -158,20 +163,20 @@ impl Op {
     }
 }
 
-/// What a transaction builds on.
+/// A condition on one entry, without which a transaction is not committed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Precondition {
-    /// There is no such entry.
+    /// The entry does not exist.
     Absent {
         /// Its key.
         key: Bytes,
     },
-    /// There is such an entry, whatever it holds.
+    /// The entry exists, with any value.
     Present {
         /// Its key.
         key: Bytes,
     },
-    /// The entry is there and was last written by this revision: it is what the caller read.
+    /// The entry exists and was last written at this revision, so it is what the caller read.
     Unchanged {
         /// Its key.
         key: Bytes,
@@ -181,30 +186,31 @@ pub enum Precondition {
 }
 
 impl Precondition {
-    /// [`Precondition::Absent`].
+    /// Creates a [`Precondition::Absent`].
     pub fn absent(key: impl Into<Bytes>) -> Self {
         Self::Absent { key: key.into() }
     }
 
-    /// [`Precondition::Present`].
+    /// Creates a [`Precondition::Present`].
     pub fn present(key: impl Into<Bytes>) -> Self {
         Self::Present { key: key.into() }
     }
 
-    /// [`Precondition::Unchanged`].
+    /// Creates a [`Precondition::Unchanged`].
     pub fn unchanged(key: impl Into<Bytes>, mod_revision: Revision) -> Self {
         Self::Unchanged { key: key.into(), mod_revision }
     }
 
-    /// That an entry is as it was read: [`Precondition::unchanged`] since the revision that wrote it, or still absent.
-    pub fn as_read(key: impl Into<Bytes>, written: Option<Revision>) -> Self {
+    /// Requires that an entry is as it was read: [`Precondition::unchanged`] since the revision that wrote it, or still
+    /// absent.
+    pub fn unchanged_since(key: impl Into<Bytes>, written: Option<Revision>) -> Self {
         match written {
             Some(revision) => Self::unchanged(key, revision),
             None => Self::absent(key),
         }
     }
 
-    /// The key that it speaks of.
+    /// Returns the key of the entry that the precondition is about.
     pub fn key(&self) -> &Bytes {
         match self {
             Self::Absent { key } | Self::Present { key } | Self::Unchanged { key, .. } => key,
@@ -214,7 +220,7 @@ impl Precondition {
 
 impl fmt::Display for Precondition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let key = ShownKey(self.key().clone());
+        let key = KeyDisplay(self.key().clone());
         match self {
             Self::Absent { .. } => write!(f, "{key} is absent"),
             Self::Present { .. } => write!(f, "{key} is present"),
@@ -225,95 +231,96 @@ impl fmt::Display for Precondition {
 
 /// The first precondition of a transaction that did not hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unmet {
-    /// Its place in [`Transaction::preconditions`].
+pub struct UnmetPrecondition {
+    /// The index of the precondition in [`Transaction::preconditions`].
     pub index: usize,
-    /// It, whole.
+    /// The precondition.
     pub precondition: Precondition,
-    /// The `mod_revision` of what was found instead ; `None` when there was nothing.
+    /// The `mod_revision` of the existing entry, or `None` if there is none.
     pub found: Option<Revision>,
-    /// The revision that it was judged at: a read at this revision or later sees what was found.
+    /// The revision at which the precondition was checked. A read at this revision or a later one also sees what
+    /// `found` tells.
     pub at: Revision,
 }
 
-impl fmt::Display for Unmet {
+impl fmt::Display for UnmetPrecondition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "precondition {} does not hold at revision {}: {}, but ", self.index, self.at, self.precondition)?;
         match self.found {
             Some(revision) => write!(f, "it was written by revision {revision}"),
-            None => write!(f, "there is none"),
+            None => write!(f, "it does not exist"),
         }
     }
 }
 
-/// The bounds of one transaction.
+/// The limits of one transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Limits {
-    /// Operations and preconditions together.
+pub struct TransactionLimits {
+    /// Maximum number of operations and preconditions together.
     pub max_ops: usize,
-    /// Keys and values together.
+    /// Maximum size of keys and values together, in bytes.
     pub max_bytes: usize,
-    /// One key, with the revision that it may end in.
+    /// Maximum length of one key with the revision that it may end in, in bytes.
     pub max_key_bytes: usize,
-    /// The flag that raises `max_ops` where the limit is another program's (etcd: `--max-txn-ops`).
+    /// The flag that raises `max_ops`, if the limit is that of another program (etcd: `--max-txn-ops`).
     pub ops_raised_by: Option<&'static str>,
-    /// The flag that raises `max_bytes` likewise (etcd: `--max-request-bytes`).
+    /// The flag that raises `max_bytes`, if the limit is that of another program (etcd: `--max-request-bytes`).
     pub bytes_raised_by: Option<&'static str>,
 }
 
-/// Why a transaction is refused by its shape alone.
+/// The reason why a transaction is refused without a read of the store.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Refusal {
-    /// More than [`Limits::max_ops`].
-    #[error("{ops} operations in one transaction, the limit max_ops is {max}{}", raised(*raised_by))]
+    /// It has more operations than [`TransactionLimits::max_ops`].
+    #[error("{ops} operations in one transaction, the limit max_ops is {max}{}", raise_advice(*raised_by))]
     TooManyOps {
-        /// How many.
+        /// Number of operations and preconditions.
         ops: usize,
         /// The limit.
         max: usize,
         /// The flag that raises it.
         raised_by: Option<&'static str>,
     },
-    /// More than [`Limits::max_bytes`].
-    #[error("{bytes} bytes in one transaction, the limit max_bytes is {max}{}", raised(*raised_by))]
+    /// It is larger than [`TransactionLimits::max_bytes`].
+    #[error("{bytes} bytes in one transaction, the limit max_bytes is {max}{}", raise_advice(*raised_by))]
     TooLarge {
-        /// How many.
+        /// Its size, in bytes.
         bytes: usize,
         /// The limit.
         max: usize,
         /// The flag that raises it.
         raised_by: Option<&'static str>,
     },
-    /// More than [`Limits::max_key_bytes`].
-    #[error("a key of {bytes} bytes, the limit max_key_bytes leaves {max} for it: {key}")]
+    /// A key is longer than [`TransactionLimits::max_key_bytes`].
+    #[error("a key of {bytes} bytes, but the limit max_key_bytes allows {max}: {key}")]
     LongKey {
-        /// How long.
+        /// Length of the key, in bytes.
         bytes: usize,
         /// The limit.
         max: usize,
-        /// Which.
-        key: ShownKey,
+        /// The key.
+        key: KeyDisplay,
     },
-    /// A key of no bytes.
+    /// A key is empty.
     #[error("a key must not be empty")]
     EmptyKey,
-    /// A key in two operations: which one wins would be anybody's guess.
+    /// A key is in two operations, so the result would be undefined.
     #[error("two operations of one transaction on the key {key}")]
     DuplicateKey {
-        /// Which.
-        key: ShownKey,
+        /// The key.
+        key: KeyDisplay,
     },
 }
 
-fn raised(by: Option<&'static str>) -> String {
+fn raise_advice(by: Option<&'static str>) -> String {
     by.map_or_else(String::new, |flag| format!(" (raised by {flag})"))
 }
 
-/// A key as it stands in messages: printable text, other bytes escaped, cut at 64 characters.
+/// A key as messages show it: printable text, with other bytes escaped, truncated to 64 characters.
 #[derive(Clone, PartialEq, Eq)]
-pub struct ShownKey(pub Bytes);
+pub struct KeyDisplay(pub Bytes);
 
-impl fmt::Display for ShownKey {
+impl fmt::Display for KeyDisplay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let whole = self.0.escape_ascii().to_string();
         match whole.get(..64) {
@@ -323,7 +330,7 @@ impl fmt::Display for ShownKey {
     }
 }
 
-impl fmt::Debug for ShownKey {
+impl fmt::Debug for KeyDisplay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }

@@ -1,7 +1,8 @@
-//! Changes in the order of revisions, pulled by whoever watches.
+//! Changes in the order of revisions, pulled by the watcher.
 //!
-//! A watcher holds a position, not a queue: recent changes stand once in memory for all, older ones are read from what the
-//! engine keeps. So a watcher that falls behind costs nothing, and one that falls behind what is kept is told so.
+//! A watcher has a position, not a queue. Recent changes are in memory once, for all watchers. Older ones are read from
+//! what the engine keeps. So a slow watcher costs nothing, and one that needs changes that are no longer kept gets an
+//! error.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,42 +13,42 @@ use super::BoxFuture;
 use super::entry::Revision;
 use super::error::WatchError;
 
-/// What one revision changed.
+/// The changes of one revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// Which revision.
+    /// The revision.
     pub revision: Revision,
-    /// Its events, in the order of its operations.
+    /// The changes of single keys, in the order of the operations.
     pub events: Vec<Event>,
 }
 
-/// What became of one key.
+/// A change of one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
     /// The key.
     pub key: Bytes,
-    /// What became of it.
+    /// What happened to the key.
     pub kind: EventKind,
 }
 
-/// What became of a key.
+/// What happened to a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EventKind {
-    /// It was written.
+    /// An entry was written at the key.
     Put {
-        /// What stands there as of this revision.
+        /// The value as of this revision.
         value: Bytes,
-        /// The revision that made it: this one, if it is new.
+        /// The revision that created the entry. It is this revision if the entry is new.
         create_revision: Revision,
-        /// How often it was written since.
+        /// Number of writes of the entry since it was created, that one included.
         version: u64,
     },
-    /// It was there, and was taken away.
+    /// The entry at the key existed and was deleted.
     Delete,
 }
 
 impl Change {
-    /// What it holds in memory, roughly.
+    /// Returns the approximate size of the change in memory, in bytes.
     fn size_bytes(&self) -> usize {
         let event = |event: &Event| {
             let value = if let EventKind::Put { value, .. } = &event.kind { value.len() } else { 0 };
@@ -57,50 +58,52 @@ impl Change {
     }
 }
 
-/// The last changes, in memory, bounded in number and bytes.
+/// The last changes, in memory, limited in number and size.
 #[derive(Debug)]
-pub(super) struct Recent {
+pub(super) struct RecentBuffer {
     max_changes: usize,
     max_bytes: usize,
-    held: Mutex<Held>,
+    changes: Mutex<RecentChanges>,
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct RecentChanges {
     changes: VecDeque<Arc<Change>>,
     bytes: usize,
 }
 
-impl Recent {
+impl RecentBuffer {
     pub(super) fn new(max_changes: usize, max_bytes: usize) -> Self {
-        Self { max_changes, max_bytes, held: Mutex::default() }
+        Self { max_changes, max_bytes, changes: Mutex::default() }
     }
 
+    /// Adds changes, and drops the oldest ones until the limits hold.
     pub(super) fn push(&self, changes: impl IntoIterator<Item = Change>) {
-        // No critical section below leaves the deque half changed, so a poisoned lock is read through.
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        // No critical section below leaves the deque partly changed, so a poisoned lock is ignored.
+        let mut recent = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         for change in changes {
-            held.bytes += change.size_bytes();
-            held.changes.push_back(Arc::new(change));
-            while held.changes.len() > self.max_changes || held.bytes > self.max_bytes {
-                let Some(oldest) = held.changes.pop_front() else { break };
-                held.bytes -= oldest.size_bytes();
+            recent.bytes += change.size_bytes();
+            recent.changes.push_back(Arc::new(change));
+            while recent.changes.len() > self.max_changes || recent.bytes > self.max_bytes {
+                let Some(oldest) = recent.changes.pop_front() else { break };
+                recent.bytes -= oldest.size_bytes();
             }
         }
     }
 
-    /// The change of this very revision. Revisions have no gaps, so its place follows from the first one's.
+    /// Returns the change of a revision, or `None` if it is not in memory. Revisions have no gaps, so the index of the
+    /// change follows from the revision of the oldest one.
     pub(super) fn get(&self, revision: Revision) -> Option<Arc<Change>> {
-        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let first = held.changes.front()?.revision.get();
-        let place = usize::try_from(revision.get().checked_sub(first)?).ok()?;
-        held.changes.get(place).cloned()
+        let recent = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = recent.changes.front()?.revision.get();
+        let index = usize::try_from(revision.get().checked_sub(first)?).ok()?;
+        recent.changes.get(index).cloned()
     }
 }
 
-/// Where a watch gets its changes: what an engine has to give.
+/// The source of a watch's changes, implemented by an engine.
 pub trait ChangeSource: Send + Sync {
-    /// The change of one revision, as soon as it is durable. It may be asked for again, also after the future was dropped.
+    /// Waits until a revision is durable, and returns its change. A caller can drop the future and ask again.
     fn change(&self, revision: Revision) -> BoxFuture<'_, Result<Arc<Change>, WatchError>>;
 }
 
@@ -111,17 +114,18 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// A watch from a revision on.
+    /// Creates a watch that starts at a revision.
     pub fn new(source: Box<dyn ChangeSource>, from: Revision) -> Self {
-        // Nothing ever happened at revision zero, so to watch from there is to watch from the first change.
+        // Revision zero has no change, so a watch from zero starts at the first change.
         Self { source, next: from.max(Revision::ZERO.next()) }
     }
 
-    /// The next change, as soon as it is durable. No revision is left out. Safe to be dropped and called again.
+    /// Waits until the next change is durable, and returns it. No revision is skipped, also if the future is dropped
+    /// before it is ready.
     ///
     /// # Errors
-    /// [`WatchError::Compacted`] when it is no longer kept, [`StoreError::Closed`](super::StoreError::Closed) when the store is gone.
-    /// The position stays.
+    /// [`WatchError::Compacted`] if the change is no longer kept. [`StoreError::Closed`](super::StoreError::Closed) if
+    /// the store is closed. The position does not change.
     pub async fn next(&mut self) -> Result<Arc<Change>, WatchError> {
         let change = self.source.change(self.next).await?;
         self.next = self.next.next();

@@ -1,5 +1,5 @@
-//! The plain-HTTP admin listener (docs/trust.md, S75): on loopback beside agents on loopback, for a loopback `Host`
-//! and no foreign `Origin`.
+//! The plain-HTTP admin listener (docs/trust.md, S75): it binds loopback only, needs agents on loopback, and requires a
+//! loopback `Host` and no foreign `Origin`.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
@@ -8,27 +8,27 @@ use std::net::SocketAddr;
 use serde_json::json;
 use stemma_controller::args;
 use stemma_controller::config::Config;
-use stemma_controller::handed::Handed;
 use stemma_controller::init::init;
 use stemma_controller::run::{Options, start};
+use stemma_controller::socket_activation::ActivatedSockets;
 use stemma_wire::clock::{Clock as _, SystemClock};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::fleet::witness::{exported, listen, said};
-use crate::served::Served;
+use crate::fleet::witness::{install_logger, logged_count, metric_count};
+use crate::served::TestApi;
 
 fn config(directory: &std::path::Path, admin: &str, agents: &str) -> Result<Config, String> {
-    let run = args::Run {
+    let run = args::RunArgs {
         data_dir: Some(directory.join("data")),
         admin_listen: Some(admin.into()),
         agent_listen: Some(agents.into()),
-        ..args::Run::default()
+        ..args::RunArgs::default()
     };
-    Config::load_with(&run, &Handed::default()).map_err(|error| error.to_string())
+    Config::load_with_sockets(&run, &ActivatedSockets::default()).map_err(|error| error.to_string())
 }
 
-/// The status and the text of an answer to a request with these header lines.
+/// Sends a request with these header lines. Returns the status and the text of the response.
 async fn get(at: SocketAddr, headers: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(at).await.unwrap();
     let request = format!("GET /v1/nodes HTTP/1.1\r\n{headers}connection: close\r\n\r\n");
@@ -39,15 +39,15 @@ async fn get(at: SocketAddr, headers: &str) -> (u16, String) {
 }
 
 #[tokio::test]
-async fn s75_w15_07_a_foreign_host_or_origin_is_refused_on_the_plain_listener() {
-    let said_before = listen();
+async fn s75_w15_07_plain_listener_rejects_foreign_host_and_origin() {
+    let said_before = install_logger();
     let directory = tempfile::tempdir().unwrap();
     init(&directory.path().join("data"), &[], SystemClock.unix_seconds()).unwrap();
     let config = config(directory.path(), "http://127.0.0.1:0", "127.0.0.1:0").unwrap();
     let controller = start(config, Options::default()).await.unwrap();
     let at = controller.admin_address();
     let port = at.port();
-    let before = controller.parts().registry.store().head().await.unwrap();
+    let before = controller.components().registry.store().head().await.unwrap();
     let mut refused = 0;
     for (headers, status, kind) in [
         (format!("host: 127.0.0.1:{port}\r\n"), 200, None),
@@ -67,30 +67,28 @@ async fn s75_w15_07_a_foreign_host_or_origin_is_refused_on_the_plain_listener() 
         assert_eq!(got, status, "{headers:?}: {answer}");
         let Some(kind) = kind else { continue };
         assert!(answer.contains(kind), "{headers:?}: {answer}");
-        let (counted, reasons) = (controller.parts().rejected.counts(), controller.parts().metrics.text_within(None));
+        let (counted, reasons) =
+            (controller.components().rejected.counts(), controller.components().metrics.text_for_cluster(None));
         refused += 1;
         assert_eq!(counted.values().sum::<u64>(), refused, "{headers:?}: {counted:?}");
         for (reason, count) in counted {
-            assert_eq!(exported(&reasons, reason), count);
-            let lines = said(reason) - said_before.get(reason).copied().unwrap_or_default();
+            assert_eq!(metric_count(&reasons, reason), count);
+            let lines = logged_count(reason) - said_before.get(reason).copied().unwrap_or_default();
             assert!(lines >= count, "{reason}: {lines} lines in the journal");
         }
         let good = format!("host: localhost:{port}\r\n");
         assert_eq!(get(at, &good).await.0, 200, "the next good request succeeds after {headers:?}");
     }
-    assert_eq!(controller.parts().registry.store().head().await.unwrap(), before, "nothing is written");
+    assert_eq!(controller.components().registry.store().head().await.unwrap(), before, "nothing is written");
     controller.stop().await;
 }
 
 #[test]
-fn s75_plain_http_is_refused_beside_agents_on_a_real_address() {
+fn s75_start_rejects_plain_http_when_agent_address_is_not_loopback() {
     let directory = tempfile::tempdir().unwrap();
     for agents in ["0.0.0.0:0", "[::]:0", "192.0.2.1:9444"] {
         let refused = config(directory.path(), "http://127.0.0.1:0", agents).unwrap_err();
-        assert!(
-            refused.contains("is plain HTTP, and agent_listen") && refused.contains("refusing to start"),
-            "{refused}"
-        );
+        assert!(refused.contains("is plain HTTP, and agent_listen") && refused.contains("refusing to start"), "{refused}");
     }
     for admin in ["http://0.0.0.0:80", "http://192.0.2.1:80"] {
         let refused = config(directory.path(), admin, "127.0.0.1:0").unwrap_err();
@@ -98,10 +96,10 @@ fn s75_plain_http_is_refused_beside_agents_on_a_real_address() {
     }
 }
 
-/// A viewer's token that was revoked counted as none, and who sent it was an admin.
+/// Regression: a viewer's revoked token counted as no token, so its sender was an admin.
 #[tokio::test]
-async fn x04_a_token_that_is_none_any_more_makes_nobody_an_admin_on_the_plain_listener() {
-    let served = Served::start().await;
+async fn x04_plain_listener_rejects_token_when_no_longer_valid() {
+    let served = TestApi::start().await;
     served.expect("POST", "/v1/principals", &json!({"name": "vera", "role": "viewer"}), 201).await;
     let made = served.expect("POST", "/v1/principals/vera/tokens", &json!({}), 201).await;
     let (token, id) = (made["token"].as_str().unwrap(), made["id"].as_str().unwrap());
@@ -116,17 +114,16 @@ async fn x04_a_token_that_is_none_any_more_makes_nobody_an_admin_on_the_plain_li
     assert_eq!(node("a", "notused").await, 201, "a client that has to send some token");
 }
 
-/// A viewer's token that was shown a little wrongly counted as none, and who sent it was an admin.
+/// Regression: a viewer's token in a wrong header form counted as no token, so its sender was an admin.
 #[tokio::test]
-async fn x04_a_token_that_is_shown_wrongly_makes_nobody_an_admin_on_the_plain_listener() {
-    let served = Served::start().await;
+async fn x04_plain_listener_rejects_token_when_header_is_malformed() {
+    let served = TestApi::start().await;
     served.expect("POST", "/v1/principals", &json!({"name": "vera", "role": "viewer"}), 201).await;
     let made = served.expect("POST", "/v1/principals/vera/tokens", &json!({}), 201).await;
     let token = made["token"].as_str().unwrap();
     let (auth, named) = ("authorization", "x-auth-token");
     let node = async |name: &str, shown: &[(&str, &str)]| {
-        let shown: Vec<(&str, String)> =
-            shown.iter().map(|(name, value)| (*name, value.replace("TOKEN", token))).collect();
+        let shown: Vec<(&str, String)> = shown.iter().map(|(name, value)| (*name, value.replace("TOKEN", token))).collect();
         let mut headers = vec![("content-type", "application/json")];
         headers.extend(shown.iter().map(|(name, value)| (*name, value.as_str())));
         served.send("POST", "/v1/nodes", &headers, Some(&json!({"name": name}))).await.status
@@ -138,7 +135,7 @@ async fn x04_a_token_that_is_shown_wrongly_makes_nobody_an_admin_on_the_plain_li
         &[(named, "Bearer TOKEN")],
         &[(auth, "Bearer x"), (named, "TOKEN")],
         &[(auth, "Bearer x")],
-        // What is left of `X-Auth-Token: $TOKEN` where the variable has no value.
+        // The result of `X-Auth-Token: $TOKEN` if the variable is empty.
         &[(named, "")],
         &[(auth, "")],
         &[(auth, ""), (named, "TOKEN")],

@@ -1,4 +1,4 @@
-//! The admin listener over TLS, before those who mean harm: pages of other sites, and strangers who hold connections.
+//! The admin listener over TLS against attackers: pages of other sites, and strangers who hold connections open.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
@@ -8,82 +8,78 @@ use bytes::Bytes;
 use hyper::{Method, Request};
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::fleet::{Fleet, PATIENCE, refused};
+use crate::fleet::{Fleet, TIMEOUT, error_response};
 
-/// A request of an operator with these headers, and what it answers.
-async fn ask(fleet: &Fleet, method: Method, headers: &[(&str, &str)]) -> (u16, String) {
+/// Sends a request of an operator with these headers. Returns the status and the text of the response.
+async fn send(fleet: &Fleet, method: Method, headers: &[(&str, &str)]) -> (u16, String) {
     let request = Request::builder().method(method.clone()).uri("/v1/join-tokens");
     let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
     let body = if method == Method::POST { Bytes::from_static(b"{}") } else { Bytes::new() };
-    let answer = fleet.operator().send(request.body(body).unwrap()).await.unwrap();
+    let answer = fleet.admin_client().send(request.body(body).unwrap()).await.unwrap();
     let status = answer.status().as_u16();
-    (status, if status < 400 { String::new() } else { refused(&answer).kind })
+    (status, if status < 400 { String::new() } else { error_response(&answer).kind })
 }
 
 #[tokio::test]
-async fn w10_08_a_write_from_a_page_of_another_site_is_refused() {
+async fn w10_08_admin_listener_rejects_write_from_other_site() {
     let fleet = Fleet::start().await;
     let own = format!("https://{}", fleet.controller.admin_address());
     let json = ("content-type", "application/json");
-    let revision = fleet.revision().await;
+    let revision = fleet.last_revision().await;
     for headers in [
         [json, ("origin", "https://evil.example")],
         [json, ("origin", "null")],
         [json, ("sec-fetch-site", "cross-site")],
         [json, ("sec-fetch-site", "same-site")],
     ] {
-        assert_eq!(ask(&fleet, Method::POST, &headers).await, (403, "request.origin".to_owned()), "{headers:?}");
-        assert_eq!(ask(&fleet, Method::GET, &headers).await.0, 200, "{headers:?}: a read tells its page nothing");
+        assert_eq!(send(&fleet, Method::POST, &headers).await, (403, "request.origin".to_owned()), "{headers:?}");
+        assert_eq!(send(&fleet, Method::GET, &headers).await.0, 200, "{headers:?}: a read tells its page nothing");
     }
-    fleet.audited("admin", "request.origin", 4).await;
+    fleet.wait_until_audited("admin", "request.origin", 4).await;
     let refused = fleet.read("/v1/audit?refused=true&principal=admin").await;
     assert_eq!(refused["audit"][0]["refused"], "request.origin", "{refused}");
-    for kind in [
-        "text/plain",
-        "Text/Plain;charset=UTF-8",
-        "application/x-www-form-urlencoded",
-        "multipart/form-data; boundary=x",
-    ] {
-        let got = ask(&fleet, Method::POST, &[("content-type", kind)]).await;
+    for kind in ["text/plain", "Text/Plain;charset=UTF-8", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"]
+    {
+        let got = send(&fleet, Method::POST, &[("content-type", kind)]).await;
         assert_eq!(got, (415, "request.media_type".to_owned()), "{kind}");
     }
-    assert_eq!(fleet.revision().await, revision, "nothing is written");
+    assert_eq!(fleet.last_revision().await, revision, "nothing is written");
     for headers in [vec![], vec![json], vec![json, ("origin", &own), ("sec-fetch-site", "same-origin")]] {
-        assert_eq!(ask(&fleet, Method::POST, &headers).await.0, 201, "{headers:?}");
+        assert_eq!(send(&fleet, Method::POST, &headers).await.0, 201, "{headers:?}");
     }
 }
 
 #[tokio::test]
-async fn s57_no_page_of_another_site_is_let_read_an_answer() {
+async fn s57_admin_listener_sends_no_cors_headers() {
     let fleet = Fleet::start().await;
     for method in [Method::GET, Method::OPTIONS] {
         let request = Request::builder().method(method.clone()).uri("/v1/nodes");
         let request = request.header("origin", "https://evil.example").header("access-control-request-method", "PUT");
-        let answer = fleet.operator().send(request.body(Bytes::new()).unwrap()).await.unwrap();
+        let answer = fleet.admin_client().send(request.body(Bytes::new()).unwrap()).await.unwrap();
         let allows = answer.headers().keys().find(|name| name.as_str().starts_with("access-control-"));
         assert_eq!(allows, None, "{method}");
     }
 }
 
-/// A connection from an address of this machine that says nothing.
-async fn silent(from: [u8; 4], to: SocketAddr) -> TcpStream {
+/// Opens a connection from an address of this machine, and sends nothing.
+async fn open_silent(from: [u8; 4], to: SocketAddr) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(SocketAddr::new(IpAddr::from(from), 0)).unwrap();
-    tokio::time::timeout(PATIENCE, socket.connect(to)).await.unwrap().unwrap()
+    tokio::time::timeout(TIMEOUT, socket.connect(to)).await.unwrap().unwrap()
 }
 
 #[tokio::test]
-async fn w10_09_silent_connections_of_one_address_lock_nobody_else_out() {
+async fn w10_09_admin_listener_serves_others_when_one_address_is_silent() {
     let fleet = Fleet::start().await;
     let mut held = Vec::new();
     for _ in 0..1100 {
-        held.push(silent([127, 0, 0, 2], fleet.controller.admin_address()).await);
+        held.push(open_silent([127, 0, 0, 2], fleet.controller.admin_address()).await);
     }
     for _ in 0..30 {
-        held.push(silent([127, 0, 0, 2], fleet.controller.admin_address()).await);
-        assert_eq!(ask(&fleet, Method::GET, &[]).await.0, 200);
+        held.push(open_silent([127, 0, 0, 2], fleet.controller.admin_address()).await);
+        assert_eq!(send(&fleet, Method::GET, &[]).await.0, 200);
     }
-    // A place that was held for long enough is free again, so on a busy machine more of them have had one.
-    assert!(fleet.rejected("too_many_handshakes_of_one_address") >= 500);
+    // A connection that was held long enough is closed, so on a busy machine more of them get a place.
+    assert!(fleet.refused_count("too_many_handshakes_of_one_address") >= 500);
     drop(held);
 }

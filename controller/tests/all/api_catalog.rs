@@ -1,9 +1,10 @@
-//! The catalogue over HTTP where the real Glance fails or is silent, and what a namespace that binds keys does to other writes. What
-//! Glance answers otherwise is held by its own recorded answers and its clients (tests/tests/all/clients.rs).
+//! The catalogue over HTTP in cases where the real Glance fails or says nothing, and the effect on other writes of a
+//! namespace that binds keys. All other answers of Glance are tested with its recorded answers and its clients
+//! (tests/tests/all/clients.rs).
 
 use serde_json::{Value, json};
 
-use crate::served::Served;
+use crate::served::TestApi;
 
 const NAMESPACES: &str = "/v2/metadefs/namespaces";
 
@@ -19,23 +20,20 @@ fn site() -> Value {
     })
 }
 
-async fn refused(served: &Served, method: &str, path: &str, body: Value, status: u16, kind: &str) -> String {
+async fn expect_error(served: &TestApi, method: &str, path: &str, body: Value, status: u16, kind: &str) -> String {
     let answer = served.send(method, path, &[], Some(&body).filter(|body| !body.is_null())).await;
     assert_eq!((answer.status, answer.kind()), (status, kind), "{method} {path} {body}: {}", answer.body);
     answer.body["error"]["message"].as_str().unwrap_or_default().to_owned()
 }
 
 #[tokio::test]
-async fn bad_input_is_a_400_where_glance_fails() {
-    let served = Served::start().await;
+async fn catalog_returns_400_when_glance_fails_on_bad_input() {
+    let served = TestApi::start().await;
     served.expect("POST", NAMESPACES, &json!({"namespace": "N"}), 201).await;
     let (properties, objects) = (format!("{NAMESPACES}/N/properties"), format!("{NAMESPACES}/N/objects"));
     for (path, name) in [(&properties, "a"), (&properties, "b"), (&objects, "a"), (&objects, "b")] {
-        let body = if path == &properties {
-            json!({"name": name, "title": "T", "type": "string"})
-        } else {
-            json!({"name": name})
-        };
+        let body =
+            if path == &properties { json!({"name": name, "title": "T", "type": "string"}) } else { json!({"name": name}) };
         served.expect("POST", path, &body, 201).await;
     }
     let with = |part: Value| {
@@ -53,21 +51,13 @@ async fn bad_input_is_a_400_where_glance_fails() {
         ("POST", properties.clone(), with(json!({"items": {"type": "string", "x": 1}})), 400, "field.unknown"),
         ("POST", properties.clone(), with(json!({"required": ["a"]})), 400, "field.unknown"),
         ("POST", properties.clone(), with(json!({"title": null})), 400, "field.invalid"),
-        (
-            "PUT",
-            format!("{objects}/a"),
-            json!({"name": "a", "properties": {"p": with(json!({"x": 1}))}}),
-            400,
-            "field.unknown",
-        ),
+        ("PUT", format!("{objects}/a"), json!({"name": "a", "properties": {"p": with(json!({"x": 1}))}}), 400, "field.unknown"),
         ("POST", NAMESPACES.to_owned(), json!({"namespace": "a/b"}), 400, "field.invalid"),
         ("POST", NAMESPACES.to_owned(), json!({"namespace": ""}), 400, "field.invalid"),
     ] {
-        refused(&served, method, &path, body, status, kind).await;
+        expect_error(&served, method, &path, body, status, kind).await;
     }
-    for path in
-        [format!("{NAMESPACES}?limit=x"), format!("{NAMESPACES}?sort_key=nosuch"), format!("{properties}/a?nosuch=1")]
-    {
+    for path in [format!("{NAMESPACES}?limit=x"), format!("{NAMESPACES}?sort_key=nosuch"), format!("{properties}/a?nosuch=1")] {
         let answer = served.send("GET", &path, &[], None).await;
         assert_eq!((answer.status, answer.kind()), (400, "request.query"), "{path}");
     }
@@ -75,10 +65,10 @@ async fn bad_input_is_a_400_where_glance_fails() {
     assert_eq!(unknown.status, 200, "as Glance, which passes over what it does not know there");
 }
 
-/// Clients take `.` and `..` out of an address before they send it (RFC 3986, 5.2.4).
+/// Clients remove `.` and `..` from a URL before they send it (RFC 3986, 5.2.4).
 #[tokio::test]
-async fn y04_nothing_of_a_namespace_is_called_as_a_step_of_paths_in_any_form_of_a_write() {
-    let served = Served::start().await;
+async fn y04_catalog_rejects_path_step_as_name_in_each_form() {
+    let served = TestApi::start().await;
     served.expect("POST", NAMESPACES, &json!({"namespace": "N", "tags": [{"name": "t"}]}), 201).await;
     let at = |below: &str| format!("{NAMESPACES}/N/{below}");
     for odd in [".", ".."] {
@@ -91,21 +81,17 @@ async fn y04_nothing_of_a_namespace_is_called_as_a_step_of_paths_in_any_form_of_
             ("POST", at("properties"), property),
             ("POST", at("resource_types"), named.clone()),
             ("POST", NAMESPACES.to_owned(), json!({"namespace": "M", "objects": [named]})),
-            (
-                "POST",
-                "/v1/apply".to_owned(),
-                json!({"objects": [{"kind": "Namespace", "namespace": "M", "tags": [named]}]}),
-            ),
+            ("POST", "/v1/apply".to_owned(), json!({"objects": [{"kind": "Namespace", "namespace": "M", "tags": [named]}]})),
         ] {
-            let said = refused(&served, method, &path, body, 400, "field.invalid").await;
-            assert!(said.contains(&format!("{odd:?} is a step of a path and no name")), "{method} {path}: {said}");
+            let said = expect_error(&served, method, &path, body, 400, "field.invalid").await;
+            assert!(said.contains(&format!("{odd:?} has a special meaning in a path")), "{method} {path}: {said}");
         }
     }
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_answered_with_what_may_be_meant_and_the_status() {
-    let served = Served::start().await;
+async fn catalog_not_found_error_suggests_closest_name() {
+    let served = TestApi::start().await;
     served.expect("POST", NAMESPACES, &site(), 201).await;
     let answer = served.send("GET", &format!("{NAMESPACES}/Site/properties/teir"), &[], None).await;
     let message = answer.body["error"]["message"].as_str().unwrap_or_default();
@@ -113,8 +99,8 @@ async fn what_is_not_there_is_answered_with_what_may_be_meant_and_the_status() {
 }
 
 #[tokio::test]
-async fn a_namespace_is_one_object_with_a_tag_and_a_request_sent_again_is_made_once() {
-    let served = Served::start().await;
+async fn namespace_has_etag_and_is_created_once_when_repeated() {
+    let served = TestApi::start().await;
     served.expect("POST", NAMESPACES, &site(), 201).await;
     let key = [("idempotency-key", "0d8e1f4a-5b6c-4d7e-8f90-a1b2c3d4e5f6")];
     for _ in 0..2 {
@@ -127,14 +113,12 @@ async fn a_namespace_is_one_object_with_a_tag_and_a_request_sent_again_is_made_o
 }
 
 #[tokio::test]
-async fn nothing_of_a_protected_namespace_goes_whatever_write_would_take_it() {
-    let served = Served::start().await;
+async fn protected_namespace_rejects_removal_in_each_form() {
+    let served = TestApi::start().await;
     let mut namespace = site();
-    for (field, value) in [
-        ("protected", json!(true)),
-        ("tags", json!([{"name": "a"}, {"name": "b"}])),
-        ("objects", json!([{"name": "o"}])),
-    ] {
+    for (field, value) in
+        [("protected", json!(true)), ("tags", json!([{"name": "a"}, {"name": "b"}])), ("objects", json!([{"name": "o"}]))]
+    {
         namespace[field] = value;
     }
     served.expect("POST", NAMESPACES, &namespace, 201).await;
@@ -156,11 +140,11 @@ async fn nothing_of_a_protected_namespace_goes_whatever_write_would_take_it() {
         ("DELETE", of("properties/tier"), Value::Null),
         ("DELETE", of("objects"), Value::Null),
     ] {
-        let message = refused(&served, method, &path, body, 403, "object.protected").await;
+        let message = expect_error(&served, method, &path, body, 403, "object.protected").await;
         assert!(message.contains("is protected and cannot be deleted"), "{message}");
     }
     assert_eq!(served.get(&format!("{NAMESPACES}/Site")).await, before);
-    // It can be added to and changed, also in its names.
+    // A protected namespace can be extended and changed, including its names.
     served.expect("PUT", &of("tags/a"), &json!({"name": "z"}), 200).await;
     served.expect("POST", &of("objects"), &json!({"name": "p"}), 201).await;
     served.expect("POST", &of("tags"), &json!({"tags": [{"name": "z"}, {"name": "b"}, {"name": "c"}]}), 201).await;
@@ -168,13 +152,12 @@ async fn nothing_of_a_protected_namespace_goes_whatever_write_would_take_it() {
     served.expect("POST", &of("tags"), &json!({"tags": [{"name": "c"}]}), 201).await;
 }
 
-/// 400 nodes have 100 labels each that are not in a catalogue of 2,000 keys. To look through all keys for each label of each node took
-/// minutes; a key is looked for once, however many nodes have it.
+/// 400 nodes have 100 labels each that are not in a catalogue of 2,000 keys. Comparing each label of each node with all
+/// keys took minutes. Now each key is looked up once, however many nodes have it.
 #[tokio::test]
-async fn what_a_large_catalogue_finds_of_many_objects_is_bounded() {
-    let served = Served::start().await;
-    let labels: serde_json::Map<String, Value> =
-        (0..100).map(|n| (format!("some-unknown-label-{n:03}"), json!("x"))).collect();
+async fn catalog_findings_are_bounded_when_objects_are_many() {
+    let served = TestApi::start().await;
+    let labels: serde_json::Map<String, Value> = (0..100).map(|n| (format!("some-unknown-label-{n:03}"), json!("x"))).collect();
     for part in 0..4 {
         let nodes: Vec<Value> =
             (0..100).map(|n| json!({"kind": "Node", "name": format!("n{part}-{n}"), "labels": labels})).collect();
@@ -186,9 +169,8 @@ async fn what_a_large_catalogue_finds_of_many_objects_is_bounded() {
             (0..count).map(|n| (format!("some-known-{name}-label-{n:04}"), property.clone())).collect();
         json!({"kind": "Namespace", "namespace": name, "properties": properties, "resource_type_associations": [{"name": "Stemma::Label"}]})
     };
-    let applied = served
-        .expect("POST", "/v1/apply", &json!({"objects": [namespace("a", 1_000), namespace("b", 999)]}), 200)
-        .await;
+    let applied =
+        served.expect("POST", "/v1/apply", &json!({"objects": [namespace("a", 1_000), namespace("b", 999)]}), 200).await;
     assert_eq!(applied["findings"], json!([]), "none is like another");
     let mut close = namespace("c", 0);
     close["properties"] = json!({"some-unknown-label-00": {"title": "T", "type": "string"}});
@@ -197,14 +179,14 @@ async fn what_a_large_catalogue_finds_of_many_objects_is_bounded() {
     assert_eq!(found.len(), 501, "no more than an answer lists, and how many are left");
     let tags: Vec<Value> = (0..1_001).map(|n| json!({"name": format!("t{n}")})).collect();
     let path = format!("{NAMESPACES}/a/tags");
-    let message = refused(&served, "POST", &path, json!({"tags": tags}), 400, "field.invalid").await;
+    let message = expect_error(&served, "POST", &path, json!({"tags": tags}), 400, "field.invalid").await;
     assert!(message.contains("it has 1001 entries, and the most are 1000"), "{message}");
     served.expect("POST", &path, &json!({"tags": tags[1..]}), 201).await;
 }
 
 #[tokio::test]
-async fn an_apply_presumes_of_each_object_the_revision_that_was_read() {
-    let served = Served::start().await;
+async fn apply_fails_when_object_revision_differs() {
+    let served = TestApi::start().await;
     let namespace = |revision: Value, title: &str| json!({"kind": "Namespace", "namespace": "Site", "display_name": title, "resource_version": revision});
     let apply = async |objects: Value, status: u16| {
         let answer = served.send("POST", "/v1/apply?force=true", &[], Some(&json!({"objects": objects}))).await;
@@ -213,11 +195,11 @@ async fn an_apply_presumes_of_each_object_the_revision_that_was_read() {
     };
     let early = apply(json!([namespace(json!(7), "A")]), 412).await;
     let message = early.body["error"]["message"].as_str().unwrap_or_default();
-    assert!(message.contains("the object is not there") && message.ends_with("nothing was changed"), "{message}");
+    assert!(message.contains("the object does not exist") && message.ends_with("nothing was changed"), "{message}");
     let made = apply(json!([namespace(json!(0), "A")]), 200).await;
     let revision = made.body["revision"].as_u64().expect("a revision");
     apply(json!([namespace(json!(0), "B")]), 412).await;
-    // One object of several is another than it was read: none of them is written.
+    // If one of several objects has changed since it was read, none of them is written.
     let other = json!({"kind": "Cluster", "name": "c"});
     apply(json!([other, namespace(json!(revision + 1), "B")]), 412).await;
     assert_eq!(served.send("GET", "/v1/clusters/c", &[], None).await.status, 404);
@@ -232,40 +214,35 @@ async fn an_apply_presumes_of_each_object_the_revision_that_was_read() {
 }
 
 #[tokio::test]
-async fn values_and_requirements_are_those_that_the_catalogue_allows() {
-    let served = Served::start().await;
+async fn catalog_rejects_disallowed_values_and_requirements() {
+    let served = TestApi::start().await;
     served.expect("POST", "/v1/nodes", &json!({"name": "old", "labels": {"tier": "iron"}}), 201).await;
     served.expect("POST", NAMESPACES, &site(), 201).await;
     let unfit = json!({"name": "n", "labels": {"tier": "sliver"}});
-    let message = refused(&served, "POST", "/v1/nodes", unfit, 400, "label.invalid").await;
+    let message = expect_error(&served, "POST", "/v1/nodes", unfit, 400, "label.invalid").await;
     let says = "label tier: \"sliver\" is none of gold, silver (did you mean \"silver\"?), says namespace Site of the catalogue";
     assert!(message.starts_with(says), "{message}");
     for (body, kind) in [
         (json!({"name": "n", "properties": {"memory_mb": "x"}}), "field.invalid"),
         (json!({"name": "n", "parameters": {"memory_mb": "8"}}), "field.invalid"),
     ] {
-        refused(&served, "POST", "/v1/nodes", body, 400, kind).await;
+        expect_error(&served, "POST", "/v1/nodes", body, 400, kind).await;
     }
     served
-        .expect(
-            "POST",
-            "/v1/nodes",
-            &json!({"name": "n", "labels": {"tier": "gold"}, "properties": {"memory_mb": "8"}}),
-            201,
-        )
+        .expect("POST", "/v1/nodes", &json!({"name": "n", "labels": {"tier": "gold"}, "properties": {"memory_mb": "8"}}), 201)
         .await;
-    // A node that the catalogue came too late for keeps what it has, and can be changed elsewhere.
+    // A node that is older than the catalogue keeps its values, and its other fields can be changed.
     let patch = [("content-type", "application/merge-patch+json")];
     let other = served.send("PATCH", "/v1/nodes/old", &patch, Some(&json!({"description": "x"}))).await;
     assert_eq!(other.status, 200, "{}", other.body);
     served.expect("POST", "/v1/clusters", &json!({"name": "c"}), 202).await;
     for (requirement, says) in [
-        (json!({"tier": "<in> gold"}), "<in> is no operator of it: it takes <or>"),
-        (json!({"property:memory_mb": "<or> 1 <or> 2"}), "it takes none of <or>, <in> and <all-in>"),
+        (json!({"tier": "<in> gold"}), "the property does not allow <in>: it allows <or>"),
+        (json!({"property:memory_mb": "<or> 1 <or> 2"}), "it allows none of <or>, <in> and <all-in>"),
         (json!({"property:memory_mb": ">> 3"}), "\">> 3\" is no whole number"),
     ] {
         let body = json!({"name": "g", "requirements": requirement});
-        let message = refused(&served, "POST", "/v1/clusters/c/nodegroups", body, 400, "requirement.invalid").await;
+        let message = expect_error(&served, "POST", "/v1/clusters/c/nodegroups", body, 400, "requirement.invalid").await;
         assert!(message.contains(says), "{message}");
     }
     let body = json!({"name": "g", "requirements": {"tier": "<or> gold", "property:memory_mb": ">= 3"}});
@@ -273,8 +250,8 @@ async fn values_and_requirements_are_those_that_the_catalogue_allows() {
 }
 
 #[tokio::test]
-async fn a_catalogue_that_changes_makes_findings_and_an_apply_is_held_to_what_it_brings() {
-    let served = Served::start().await;
+async fn apply_rejects_only_new_findings_when_catalog_changes() {
+    let served = TestApi::start().await;
     let labels = json!({"kind": "ClusterTemplate", "name": "t", "labels": {"tier": "iron", "teir": "gold"}});
     served.expect("POST", "/v1/apply", &json!({"objects": [labels]}), 200).await;
     let mut namespace = site();
@@ -288,18 +265,19 @@ async fn a_catalogue_that_changes_makes_findings_and_an_apply_is_held_to_what_it
         .collect();
     let expected = ["warning catalog.value clustertemplate/t labels.tier", "info catalog.key clustertemplate/t labels"];
     assert_eq!(found, expected);
-    // Both in one apply: the value is held to the catalogue that comes with it.
+    // If one apply contains both, the value is checked against the new catalogue.
     namespace["properties"]["tier"]["enum"] = json!(["iron"]);
     let cluster = json!({"kind": "Cluster", "name": "c", "labels": {"tier": "iron"}});
     served.expect("POST", "/v1/apply", &json!({"objects": [cluster, namespace]}), 200).await;
     let gold = json!({"kind": "Cluster", "name": "d", "labels": {"tier": "gold"}});
-    refused(&served, "POST", "/v1/apply", json!({"objects": [gold]}), 400, "label.invalid").await;
+    expect_error(&served, "POST", "/v1/apply", json!({"objects": [gold]}), 400, "label.invalid").await;
 }
 
-/// `teir` is not bound, and `tier` is: who makes or changes an object is told so, as who applies it is, and once.
+/// `teir` is not bound, and `tier` is. A caller that creates or changes an object is warned once, as a caller that
+/// applies it is.
 #[tokio::test]
-async fn a_key_that_the_catalogue_has_not_is_told_to_who_writes_it_by_hand() {
-    let served = Served::start().await;
+async fn unknown_key_warning_appears_when_operator_writes_key() {
+    let served = TestApi::start().await;
     served.expect("POST", NAMESPACES, &site(), 201).await;
     let made = json!({"name": "c", "labels": {"teir": "gold"}});
     let warning = served.send("POST", "/v1/clusters", &[], Some(&made)).await.warning.expect("a warning");
@@ -308,7 +286,7 @@ async fn a_key_that_the_catalogue_has_not_is_told_to_who_writes_it_by_hand() {
     let patch = [("content-type", "application/merge-patch+json")];
     for (body, expected) in [
         (json!({"labels": {"teir": "gold"}}), vec!["catalog.key"]),
-        // What was so before is told by `validate`.
+        // A finding that existed before this write is reported by `validate` only.
         (json!({"labels": {"teir": "gold", "tier": "silver"}}), vec![]),
     ] {
         let changed = served.send("PATCH", "/v1/clusters/d", &patch, Some(&body)).await;
@@ -319,10 +297,10 @@ async fn a_key_that_the_catalogue_has_not_is_told_to_who_writes_it_by_hand() {
     }
 }
 
-/// What is told where a node is changed stands on it afterwards, and in that answer once.
+/// A finding from a change of a node remains on the node, and the response contains it once.
 #[tokio::test]
-async fn what_the_catalogue_does_not_allow_stays_among_a_nodes_findings() {
-    let served = Served::start().await;
+async fn node_findings_list_disallowed_values() {
+    let served = TestApi::start().await;
     served.expect("POST", "/v1/nodes", &json!({"name": "n", "labels": {"tier": "iron"}}), 201).await;
     served.expect("POST", NAMESPACES, &site(), 201).await;
     let codes = |of: &Value| -> Vec<String> {
@@ -335,16 +313,13 @@ async fn what_the_catalogue_does_not_allow_stays_among_a_nodes_findings() {
     let patch = [("content-type", "application/merge-patch+json")];
     let body = json!({"labels": {"tier": "iron", "teir": "gold"}});
     let changed = served.send("PATCH", "/v1/nodes/n", &patch, Some(&body)).await;
-    assert_eq!(
-        (changed.status, &codes(&changed.body)[..]),
-        (200, &["catalog.value".to_owned(), "catalog.key".to_owned()][..])
-    );
+    assert_eq!((changed.status, &codes(&changed.body)[..]), (200, &["catalog.value".to_owned(), "catalog.key".to_owned()][..]));
     assert_eq!(codes(&served.get("/v1/nodes/detail").await["nodes"][0]), codes(&changed.body));
 }
 
 #[tokio::test]
-async fn a_key_is_explained_or_the_nearest_one_is_named() {
-    let served = Served::start().await;
+async fn key_explanation_suggests_closest_key_when_unknown() {
+    let served = TestApi::start().await;
     served.expect("POST", NAMESPACES, &site(), 201).await;
     let explained = served.get("/v1/explain?label=tier").await;
     assert_eq!(explained["bindings"][0]["namespace"], "Site");
@@ -363,12 +338,11 @@ async fn a_key_is_explained_or_the_nearest_one_is_named() {
 }
 
 #[tokio::test]
-async fn version_two_is_told_as_glances_clients_read_it() {
-    let served = Served::start().await;
+async fn glance_version_two_is_listed_as_clients_expect() {
+    let served = TestApi::start().await;
     for path in ["/versions"] {
         let versions = served.get(path).await;
-        let ids: Vec<&str> =
-            versions["versions"].as_array().unwrap().iter().filter_map(|one| one["id"].as_str()).collect();
+        let ids: Vec<&str> = versions["versions"].as_array().unwrap().iter().filter_map(|one| one["id"].as_str()).collect();
         assert_eq!(ids, ["v1", "v2.17"], "{path}");
     }
     let version = served.get("/v2").await["version"].clone();
@@ -376,10 +350,10 @@ async fn version_two_is_told_as_glances_clients_read_it() {
     assert!(version["links"][0]["href"].as_str().unwrap().ends_with("/v2/"));
 }
 
-/// A header that was neither replaced all tags of the namespace.
+/// Regression: a header that was neither true nor false replaced all tags of the namespace.
 #[tokio::test]
-async fn y09_tags_are_added_or_replaced_as_a_header_says_that_is_true_or_false() {
-    let served = Served::start().await;
+async fn y09_tag_write_appends_when_append_header_is_true() {
+    let served = TestApi::start().await;
     served.expect("POST", NAMESPACES, &json!({"namespace": "N"}), 201).await;
     let path = format!("{NAMESPACES}/N/tags");
     let mut tags: Vec<String> = Vec::new();
@@ -422,15 +396,14 @@ async fn y09_tags_are_added_or_replaced_as_a_header_says_that_is_true_or_false()
     }
 }
 
-/// The bound is that of Glance's schema of a property.
+/// The limit is that of Glance's schema of a property.
 #[tokio::test]
-async fn y05_what_stands_in_a_namespace_has_the_same_longest_name_in_each_form_of_a_write() {
-    let served = Served::start().await;
+async fn y05_namespace_member_name_has_same_limit_in_each_form() {
+    let served = TestApi::start().await;
     let (fits, long) = ("n".repeat(80), "n".repeat(81));
     let property = |name: &str| json!({"name": name, "title": "T", "type": "string"});
     let map = |name: &str| json!({name: {"title": "T", "type": "string"}});
-    let manifest =
-        |properties: Value| json!({"objects": [{"kind": "Namespace", "namespace": "M", "properties": properties}]});
+    let manifest = |properties: Value| json!({"objects": [{"kind": "Namespace", "namespace": "M", "properties": properties}]});
     let of = |below: &str| format!("{NAMESPACES}/N/{below}");
     let made = json!({"namespace": "N", "properties": map("a"), "tags": [{"name": "t"}]});
     served.expect("POST", NAMESPACES, &made, 201).await;
@@ -458,15 +431,14 @@ async fn y05_what_stands_in_a_namespace_has_the_same_longest_name_in_each_form_o
     }
 }
 
-/// Glance stores the name within a property that comes by itself, and none within one that comes in a namespace. Its clients find it in
-/// answers of the calls of properties.
+/// Glance stores the name within a property that is created by itself, but not within one that is created with its
+/// namespace. Its clients see the name in the responses of the property calls.
 #[tokio::test]
-async fn y05_a_property_is_the_same_object_by_a_call_and_by_a_manifest() {
-    let served = Served::start().await;
+async fn y05_property_is_equal_when_written_by_call_or_manifest() {
+    let served = TestApi::start().await;
     let property = json!({"name": "p", "title": "T", "type": "string"});
     let plain = json!({"title": "T", "type": "string"});
-    let manifest =
-        |one: &Value| json!({"objects": [{"kind": "Namespace", "namespace": "M", "properties": {"p": one}}]});
+    let manifest = |one: &Value| json!({"objects": [{"kind": "Namespace", "namespace": "M", "properties": {"p": one}}]});
     let git = "/v1/apply?manager=git";
     served.expect("POST", NAMESPACES, &json!({"namespace": "N"}), 201).await;
     served.expect("POST", &format!("{NAMESPACES}/N/properties"), &property, 201).await;
@@ -474,14 +446,10 @@ async fn y05_a_property_is_the_same_object_by_a_call_and_by_a_manifest() {
     for namespace in ["N", "M"] {
         let path = format!("{NAMESPACES}/{namespace}");
         assert_eq!(served.get(&path).await["properties"], json!({"p": plain}), "{namespace}");
-        assert_eq!(
-            served.get(&format!("{path}/properties")).await["properties"],
-            json!({"p": property}),
-            "{namespace}"
-        );
+        assert_eq!(served.get(&format!("{path}/properties")).await["properties"], json!({"p": property}), "{namespace}");
         assert_eq!(served.get(&format!("{path}/properties/p")).await, property, "{namespace}");
     }
-    // To send back what was read, or to say the name in a manifest, is no change and takes nothing from its owner.
+    // Sending back what was read, or giving the name in a manifest, is no change and takes nothing from the owner.
     let path = format!("{NAMESPACES}/M/properties/p?manager=ann&force=false");
     served.expect("PUT", &path, &property, 200).await;
     let applied = served.expect("POST", git, &manifest(&property), 200).await;
@@ -490,10 +458,10 @@ async fn y05_a_property_is_the_same_object_by_a_call_and_by_a_manifest() {
     assert_eq!(owners, json!({"properties": ["git:apply"]}));
 }
 
-/// Glance answers 409 (its recorded answers), a manifest 400; both name the second of the two.
+/// Glance responds with 409 (its recorded answers), an apply with 400. Both name the second of the two.
 #[tokio::test]
-async fn y05_a_tag_that_stands_there_twice_is_named_at_its_place() {
-    let served = Served::start().await;
+async fn y05_duplicate_tag_error_names_index() {
+    let served = TestApi::start().await;
     served.expect("POST", NAMESPACES, &json!({"namespace": "N"}), 201).await;
     let tags = json!([{"name": "z"}, {"name": "z"}]);
     let namespace = json!({"kind": "Namespace", "namespace": "M", "tags": tags});
@@ -507,10 +475,10 @@ async fn y05_a_tag_that_stands_there_twice_is_named_at_its_place() {
     }
 }
 
-/// What was read turned the stored order round, and took the field from who had given it.
+/// Regression: writing what was read reversed the stored order, and took the field from its owner.
 #[tokio::test]
-async fn y05_tags_that_are_sent_back_as_they_are_shown_are_no_change() {
-    let served = Served::start().await;
+async fn y05_tag_write_changes_nothing_when_tags_are_unchanged() {
+    let served = TestApi::start().await;
     let tags = json!([{"name": "t1"}, {"name": "t2"}, {"name": "a"}]);
     let manifest = json!({"objects": [{"kind": "Namespace", "namespace": "N", "tags": tags}]});
     served.expect("POST", "/v1/apply?manager=git", &manifest, 200).await;
@@ -530,8 +498,8 @@ async fn y05_tags_that_are_sent_back_as_they_are_shown_are_no_change() {
 }
 
 #[tokio::test]
-async fn y05_a_call_of_one_member_names_the_field_of_its_own_body() {
-    let served = Served::start().await;
+async fn y05_member_error_names_field_of_sent_body() {
+    let served = TestApi::start().await;
     let made = json!({
         "namespace": "N", "objects": [{"name": "o"}], "resource_type_associations": [{"name": "OS::A"}],
         "properties": {"p": {"title": "T", "type": "string"}},

@@ -1,17 +1,18 @@
-//! What a write says that it changes, what a document and a list say, and which methods a path takes.
+//! The changes that the response to a write lists, the content of documents and lists, and the methods that a path
+//! accepts.
 
 use serde_json::{Value, json};
 
-use crate::served::Served;
+use crate::served::TestApi;
 
 const MERGE: &[(&str, &str)] = &[("content-type", "application/merge-patch+json")];
 
-async fn apply(served: &Served, objects: Value, query: &str) -> Value {
+async fn apply(served: &TestApi, objects: Value, query: &str) -> Value {
     served.expect("POST", &format!("/v1/apply?manager=git{query}"), &json!({"objects": objects}), 200).await
 }
 
-/// A template, a cluster of it, a group, and two nodes in that.
-async fn site(served: &Served) {
+/// Creates a template, a cluster of it, a group, and two nodes in the group.
+async fn site(served: &TestApi) {
     let objects = json!([
         {"kind": "ClusterTemplate", "name": "base", "labels": {"ntp": "a", "tier": "standard"}},
         {"kind": "Cluster", "name": "eu", "cluster_template": "base"},
@@ -29,8 +30,8 @@ fn names(list: &Value, kind: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn w05_nodes_of_a_cluster_are_those_alone_and_a_wrong_cluster_is_an_error() {
-    let served = Served::start().await;
+async fn w05_cluster_filter_returns_nodes_or_fails_when_cluster_is_unknown() {
+    let served = TestApi::start().await;
     site(&served).await;
     assert_eq!(names(&served.get("/v1/nodes?cluster=us").await, "nodes"), ["n3"]);
     assert_eq!(names(&served.get("/v1/nodes/detail?cluster=eu").await, "nodes"), ["n1", "n2"]);
@@ -39,8 +40,8 @@ async fn w05_nodes_of_a_cluster_are_those_alone_and_a_wrong_cluster_is_an_error(
 }
 
 #[tokio::test]
-async fn w05_nodes_of_a_group_are_those_of_one_group_and_a_wrong_group_is_an_error() {
-    let served = Served::start().await;
+async fn w05_group_filter_returns_nodes_or_fails_when_group_is_unknown() {
+    let served = TestApi::start().await;
     site(&served).await;
     let group = served.get("/v1/clusters/us/nodegroups/web").await["uuid"].as_str().unwrap_or_default().to_owned();
     for (query, found) in [
@@ -52,7 +53,7 @@ async fn w05_nodes_of_a_group_are_those_of_one_group_and_a_wrong_group_is_an_err
         assert_eq!(names(&served.get(&format!("/v1/nodes?{query}")).await, "nodes"), found, "{query}");
     }
     for (query, status, said) in [
-        ("nodegroup=web", 400, "several clusters have one: write CLUSTER/GROUP"),
+        ("nodegroup=web", 400, "several clusters have a group of this name: write CLUSTER/GROUP"),
         ("nodegroup=us/nosuch", 404, "could not be found"),
         ("nodegroup=nosuch", 404, "could not be found"),
     ] {
@@ -75,8 +76,8 @@ async fn w05_nodes_of_a_group_are_those_of_one_group_and_a_wrong_group_is_an_err
 }
 
 #[tokio::test]
-async fn w05_groups_are_found_by_the_roles_of_their_nodes() {
-    let served = Served::start().await;
+async fn w05_group_list_filters_by_role() {
+    let served = TestApi::start().await;
     site(&served).await;
     let release = json!({"name": "r", "roles": {"web": {}}});
     served.expect("POST", "/v1/releases", &release, 201).await;
@@ -87,7 +88,7 @@ async fn w05_groups_are_found_by_the_roles_of_their_nodes() {
         let list = served.get(&format!("/v1/clusters/eu/nodegroups?role={role}")).await;
         assert_eq!(names(&list, "nodegroups"), found, "{role}");
     }
-    // A site's own role of the name of Magnum's default leaves out the groups without it.
+    // If the release itself declares a role with the name of Magnum's default, groups without that role are not listed.
     let release = json!({"name": "r2", "roles": {"web": {}, "worker": {}}});
     served.expect("POST", "/v1/releases", &release, 201).await;
     apply(&served, json!([{"kind": "NodeGroup", "cluster": "eu", "name": "jobs", "roles": ["worker"]}]), "").await;
@@ -100,8 +101,8 @@ async fn w05_groups_are_found_by_the_roles_of_their_nodes() {
 }
 
 #[tokio::test]
-async fn w05_a_groups_nodes_are_counted() {
-    let served = Served::start().await;
+async fn w05_group_shows_node_count() {
+    let served = TestApi::start().await;
     site(&served).await;
     assert_eq!(served.get("/v1/clusters/eu/nodegroups/web").await["node_count"], 2);
     apply(&served, json!([{"kind": "NodeGroup", "cluster": "eu", "name": "empty"}]), "").await;
@@ -110,7 +111,7 @@ async fn w05_a_groups_nodes_are_counted() {
     for (cluster, nodes) in [("eu", 2), ("us", 1), ("bare", 0)] {
         assert_eq!(served.get(&format!("/v1/clusters/{cluster}")).await["node_count"], nodes, "{cluster}");
     }
-    // What Magnum's client said of a new cluster stands until a node is there.
+    // The count from Magnum's client is shown for a new cluster until it has a node.
     let magnums = json!({"name": "big", "cluster_template_id": "base", "node_count": 3});
     served.expect("POST", "/v1/clusters", &magnums, 202).await;
     assert_eq!(served.get("/v1/clusters/big").await["node_count"], 3);
@@ -127,8 +128,8 @@ async fn w05_a_groups_nodes_are_counted() {
 }
 
 #[tokio::test]
-async fn w06_an_apply_names_the_fields_that_change_and_the_labels_that_hosts_lose() {
-    let served = Served::start().await;
+async fn w06_apply_names_changed_fields_and_lost_labels() {
+    let served = TestApi::start().await;
     site(&served).await;
     let paused = json!([{"kind": "Cluster", "name": "eu", "paused": true}]);
     for query in ["&dry_run=true", ""] {
@@ -147,8 +148,8 @@ async fn w06_an_apply_names_the_fields_that_change_and_the_labels_that_hosts_los
 }
 
 #[tokio::test]
-async fn w12_a_level_shows_the_release_and_mode_that_come_down_to_it() {
-    let served = Served::start().await;
+async fn w12_level_shows_inherited_release_and_mode() {
+    let served = TestApi::start().await;
     site(&served).await;
     served.expect("POST", "/v1/releases", &json!({"name": "r"}), 201).await;
     let named = json!([{"kind": "ClusterTemplate", "name": "base", "release": "r", "labels": {"ntp": "a"}}]);
@@ -161,8 +162,8 @@ async fn w12_a_level_shows_the_release_and_mode_that_come_down_to_it() {
 }
 
 #[tokio::test]
-async fn w06_an_apply_that_changes_owners_alone_says_so() {
-    let served = Served::start().await;
+async fn w06_apply_reports_ownership_change_when_values_are_equal() {
+    let served = TestApi::start().await;
     site(&served).await;
     let same = json!({"objects": [{"kind": "ClusterTemplate", "name": "base", "labels": {"ntp": "a"}}, {"kind": "Cluster", "name": "us"}]});
     let answer = served.expect("POST", "/v1/apply?manager=ops", &same, 200).await;
@@ -172,8 +173,8 @@ async fn w06_an_apply_that_changes_owners_alone_says_so() {
 }
 
 #[tokio::test]
-async fn w06_a_single_write_names_what_it_changes() {
-    let served = Served::start().await;
+async fn w06_single_write_names_changed_fields() {
+    let served = TestApi::start().await;
     site(&served).await;
     let cut = json!({"merge_labels": false, "description": null});
     for path in ["/v1/clusters/eu/nodegroups/web?dry_run=true", "/v1/clusters/eu/nodegroups/web"] {
@@ -190,14 +191,13 @@ async fn w06_a_single_write_names_what_it_changes() {
     let stopped = served.expect("POST", "/v1/nodes/n2/labels/tombstones", &json!({"keys": ["rack"]}), 200).await;
     assert_eq!(stopped["lost_labels"], json!({"rack": 1}));
     let upstream = [("openstack-api-version", "container-infra 1.14"), MERGE[0]];
-    let answer =
-        served.send("PATCH", "/v1/clusters/eu/nodegroups/web", &upstream, Some(&json!({"paused": true}))).await;
+    let answer = served.send("PATCH", "/v1/clusters/eu/nodegroups/web", &upstream, Some(&json!({"paused": true}))).await;
     assert_eq!((answer.status, answer.body.get("changes")), (200, None), "Magnum's clients get Magnum's fields");
 }
 
 #[tokio::test]
-async fn y05_a_field_that_returns_to_its_default_belongs_to_who_returned_it() {
-    let served = Served::start().await;
+async fn y05_default_value_is_owned_by_author_when_reset() {
+    let served = TestApi::start().await;
     site(&served).await;
     let patch = async |manager: &str, body: &Value| {
         served.send("PATCH", &format!("/v1/clusters/eu?force=false&manager={manager}"), MERGE, Some(body)).await.status
@@ -217,14 +217,14 @@ async fn y05_a_field_that_returns_to_its_default_belongs_to_who_returned_it() {
     assert_eq!(patch("ann", &back).await, 409, "it was taken over");
 }
 
-/// The fields that an answer lists.
-fn fields(answer: &Value) -> Vec<&str> {
+/// Returns the fields that a response lists.
+fn changed_fields(answer: &Value) -> Vec<&str> {
     answer["changes"].as_array().expect("a list").iter().map(|row| row["field"].as_str().expect("a field")).collect()
 }
 
 #[tokio::test]
-async fn w06_every_write_below_an_object_names_what_it_changes() {
-    let served = Served::start().await;
+async fn w06_subresource_writes_name_changed_fields() {
+    let served = TestApi::start().await;
     site(&served).await;
     let release = json!({"name": "r", "roles": {"db": {"tags": ["mysql"]}}, "tags": {"mysql": {}}});
     served.expect("POST", "/v1/releases", &release, 201).await;
@@ -242,11 +242,8 @@ async fn w06_every_write_below_an_object_names_what_it_changes() {
         ("DELETE", "/v1/nodes/n1/roles", json!({"roles": ["db"]}), &["roles", "tags.effective"], 200),
     ] {
         let tried = served.expect(method, &format!("{path}?dry_run=true"), &body, status).await;
-        let found: Vec<&str> = fields(&tried);
-        assert!(
-            listed.iter().all(|field| found.iter().any(|one| one.starts_with(field))),
-            "{method} {path}: {found:?}"
-        );
+        let found: Vec<&str> = changed_fields(&tried);
+        assert!(listed.iter().all(|field| found.iter().any(|one| one.starts_with(field))), "{method} {path}: {found:?}");
         assert_eq!(tried["lost_labels"], json!({}), "{method} {path}");
         let made = served.expect(method, path, &body, status).await;
         assert_eq!(made["changes"], tried["changes"], "{method} {path}");
@@ -257,8 +254,8 @@ async fn w06_every_write_below_an_object_names_what_it_changes() {
 }
 
 #[tokio::test]
-async fn w06_a_write_that_answers_with_nothing_says_what_it_changes_to_who_prefers_that() {
-    let served = Served::start().await;
+async fn w06_write_returns_changes_when_representation_is_preferred() {
+    let served = TestApi::start().await;
     site(&served).await;
     served.expect("POST", "/v1/releases", &json!({"name": "r"}), 201).await;
     let answer = served.send("PATCH", "/v1/clusters/eu", MERGE, Some(&json!({"release": "r"}))).await;
@@ -287,25 +284,21 @@ async fn w06_a_write_that_answers_with_nothing_says_what_it_changes_to_who_prefe
         let told = (&made.body["changes"], &made.body["lost_labels"]);
         assert_eq!(told, (&tried.body["changes"], &json!({})), "{method} {path}");
         assert_eq!(told.0, &listed, "{method} {path}");
-        let applied = (tried.applied.as_deref(), made.applied.as_deref());
+        let applied = (tried.preference_applied.as_deref(), made.preference_applied.as_deref());
         assert_eq!(applied, (Some("return=representation"), Some("return=representation")), "{method} {path}");
     }
     let plain = served.send("PUT", "/v1/nodes/n1/traits/CUSTOM_A", &[], None).await;
-    assert_eq!((plain.status, plain.body, plain.applied), (204, Value::Null, None), "nobody else gets a body");
+    assert_eq!((plain.status, plain.body, plain.preference_applied), (204, Value::Null, None), "nobody else gets a body");
     let gone = served.send("DELETE", "/v1/nodes/n1", &[("prefer", "return=representation")], None).await;
-    let found: Vec<&str> = fields(&gone.body);
+    let found: Vec<&str> = changed_fields(&gone.body);
     assert!(["name", "nodegroup", "traits"].iter().all(|field| found.contains(field)), "{found:?}");
-    assert!(
-        gone.body["changes"].as_array().expect("a list").iter().all(|one| one.get("new").is_none()),
-        "{}",
-        gone.body
-    );
+    assert!(gone.body["changes"].as_array().expect("a list").iter().all(|one| one.get("new").is_none()), "{}", gone.body);
     assert_eq!(served.send("DELETE", "/v1/nodes/n2", &[], None).await.status, 204);
 }
 
 #[tokio::test]
-async fn w07_the_version_document_names_the_newest_version_of_who_asks() {
-    let served = Served::start().await;
+async fn w07_version_document_names_newest_version_of_requested_api() {
+    let served = TestApi::start().await;
     for (headers, newest) in [
         (&[][..], "1.115"),
         (&[("x-openstack-ironic-api-version", "1.37")], "1.115"),
@@ -321,8 +314,8 @@ async fn w07_the_version_document_names_the_newest_version_of_who_asks() {
 }
 
 #[tokio::test]
-async fn w07_a_field_at_its_default_can_be_replaced() {
-    let served = Served::start().await;
+async fn w07_patch_replaces_field_when_at_default() {
+    let served = TestApi::start().await;
     site(&served).await;
     for (path, field, value) in [
         ("/v1/nodes/n1", "description", json!("x")),
@@ -346,8 +339,8 @@ async fn w07_a_field_at_its_default_can_be_replaced() {
 }
 
 #[tokio::test]
-async fn w07_allow_names_the_methods_of_the_path_alone() {
-    let served = Served::start().await;
+async fn w07_allow_header_names_methods_of_path() {
+    let served = TestApi::start().await;
     site(&served).await;
     for (method, path, allow) in [
         ("POST", "/v1/nodes/n1/traits", Some("GET, PUT, DELETE")),
@@ -371,11 +364,10 @@ async fn w07_allow_names_the_methods_of_the_path_alone() {
 }
 
 #[tokio::test]
-async fn w11_a_warning_stays_short_however_many_tasks_an_edit_is_about() {
-    let served = Served::start().await;
+async fn w11_warning_stays_short_when_edit_affects_many_tasks() {
+    let served = TestApi::start().await;
     let task = |n: usize| {
-        let parameters =
-            json!({"path": format!("/etc/a-task-with-a-long-name-{n:04}"), "template": "{{ labels.tier }}"});
+        let parameters = json!({"path": format!("/etc/a-task-with-a-long-name-{n:04}"), "template": "{{ labels.tier }}"});
         json!({"id": format!("a-task-with-a-long-name-{n:04}"), "type": "file", "roles": ["web"], "parameters": parameters})
     };
     let tasks: Vec<Value> = (0..600).map(task).collect();
@@ -388,20 +380,19 @@ async fn w11_a_warning_stays_short_however_many_tasks_an_edit_is_about() {
     apply(&served, objects, "").await;
     let without = json!({"labels": {"tier": null}});
     let path = "/v1/clusters/eu/nodegroups/web/labels";
-    let plain =
-        served.send("PATCH", &format!("{path}?dry_run=true&manager=git"), MERGE, Some(&without["labels"])).await;
+    let plain = served.send("PATCH", &format!("{path}?dry_run=true&manager=git"), MERGE, Some(&without["labels"])).await;
     assert_eq!(plain.status, 200, "{}", plain.body);
     let warning = plain.warning.expect("what hosts lack is told");
     assert!(warning.contains("lacks `labels.tier`") && warning.contains("and 597 more fail"), "{warning}");
-    // Proxies refuse, or cut, an answer whose headers pass 4 KiB.
+    // Proxies refuse or cut a response whose headers exceed 4 KiB.
     assert!(warning.len() < 1_000, "{} bytes", warning.len());
 }
 
-/// An unassignment ends when the last role that produces its tag goes, whichever write takes or gives roles. One whose tag nothing produced
-/// before stays.
+/// An unassignment ends when the node loses the last role that produces the tag, by any kind of write. An unassignment
+/// of a tag that no role produced before remains.
 #[tokio::test]
-async fn an_unassignment_ends_by_the_same_rule_in_a_call_and_in_a_manifest() {
-    let served = Served::start().await;
+async fn unassignment_ends_by_same_rule_in_call_and_manifest() {
+    let served = TestApi::start().await;
     site(&served).await;
     let release = json!({"name": "r", "roles": {"db": {"tags": ["mysql"]}, "web": {"tags": ["http"]}},
         "tags": {"mysql": {}, "http": {}}});
@@ -422,8 +413,8 @@ async fn an_unassignment_ends_by_the_same_rule_in_a_call_and_in_a_manifest() {
 }
 
 #[tokio::test]
-async fn both_headers_of_ironics_clients_get_ironics_fields() {
-    let served = Served::start().await;
+async fn node_has_ironic_fields_with_either_client_header() {
+    let served = TestApi::start().await;
     site(&served).await;
     for header in [("x-openstack-ironic-api-version", "1.50"), ("openstack-api-version", "baremetal 1.50")] {
         let answer = served.send("GET", "/v1/nodes/n1", &[header], None).await;
@@ -434,10 +425,10 @@ async fn both_headers_of_ironics_clients_get_ironics_fields() {
     assert!(served.get("/v1/nodes/n1").await.get("connection").is_some());
 }
 
-/// An apply of one node listed whatever was found in its cluster about other objects.
+/// Regression: an apply of one node also listed findings of its cluster about other objects.
 #[tokio::test]
-async fn w11_an_apply_tells_what_its_own_objects_cause_or_carry_and_nothing_else() {
-    let served = Served::start().await;
+async fn w11_apply_warns_only_about_findings_of_own_objects() {
+    let served = TestApi::start().await;
     let found = |applied: &Value| -> Vec<(String, String)> {
         let text = |finding: &Value, field: &str| finding[field].as_str().unwrap_or_default().to_owned();
         let found = applied["findings"].as_array().unwrap().iter();
@@ -461,10 +452,7 @@ async fn w11_an_apply_tells_what_its_own_objects_cause_or_carry_and_nothing_else
     assert_eq!(found(&odd), [pair("node/n3", "")]);
     let caused = apply(&served, json!([group("g", json!(["ry"]))]), "").await;
     let caused = found(&caused);
-    assert!(
-        caused.contains(&pair("cluster/c tag/x", "nodegroup/c/g")),
-        "nobody holds x now, by this group: {caused:?}"
-    );
+    assert!(caused.contains(&pair("cluster/c tag/x", "nodegroup/c/g")), "nobody holds x now, by this group: {caused:?}");
     assert!(caused.contains(&pair("nodegroup/c/g mend_offline", "")), "{caused:?}");
     assert!(!caused.contains(&pair("node/n3", "")), "{caused:?}");
     let all = served.get("/v1/clusters/c/validate").await;
@@ -472,16 +460,16 @@ async fn w11_an_apply_tells_what_its_own_objects_cause_or_carry_and_nothing_else
     assert!(all.contains(&pair("node/n3", "")) && all.contains(&pair("cluster/c tag/x", "")), "{all:?}");
 }
 
-/// An edit of a release answered nothing of groups without hosts, and of roles that produce nothing.
+/// Regression: the response to an edit of a release did not mention groups without hosts, or roles that produce
+/// nothing.
 #[tokio::test]
-async fn an_edit_of_a_release_warns_of_what_hosts_lose_by_it_and_of_groups_that_refer_to_it() {
-    let served = Served::start().await;
+async fn release_edit_warns_about_lost_labels_and_referring_groups() {
+    let served = TestApi::start().await;
     let tasks = json!([
         {"id": "conf", "type": "shell", "tags": ["http"], "parameters": {"script": "true"}},
         {"id": "site", "type": "shell", "tags": ["base"], "parameters": {"script": "true"}},
     ]);
-    let (tags, roles) =
-        (json!({"http": {}, "base": {}}), json!({"web": {"tags": ["http", "base"]}, "bare": {"tags": []}}));
+    let (tags, roles) = (json!({"http": {}, "base": {}}), json!({"web": {"tags": ["http", "base"]}, "bare": {"tags": []}}));
     let objects = json!([
         {"kind": "Release", "name": "r", "roles": roles, "tags": tags, "tasks": tasks},
         {"kind": "Cluster", "name": "eu", "release": "r"},
@@ -492,12 +480,10 @@ async fn an_edit_of_a_release_warns_of_what_hosts_lose_by_it_and_of_groups_that_
         {"kind": "NodeGroup", "cluster": "us", "name": "empty", "roles": ["bare"]},
     ]);
     apply(&served, objects, "").await;
-    let orphaned = |tasks: &str, run: &str| {
-        format!("node/n1: {tasks} no longer {run} on it and on 1 other node: what was done there stays")
-    };
+    let orphaned =
+        |tasks: &str, run: &str| format!("node/n1: {tasks} no longer {run} on it and on 1 other node: what was done there stays");
     let unheld = "cluster/eu tag/http: no node holds tag http, which release r declares".to_owned();
-    let undeclared =
-        "nodegroup/us/empty: has role bare, which release r does not declare: it produces no tag".to_owned();
+    let undeclared = "nodegroup/us/empty: has role bare, which release r does not declare: it produces no tag".to_owned();
     let patch = |field: &str, value: Value| json!([{"op": "replace", "path": format!("/{field}"), "value": value}]);
     let fewer = json!({"web": {"tags": ["base"]}, "bare": {"tags": []}});
     for (content, body, expected) in [
@@ -519,18 +505,12 @@ async fn an_edit_of_a_release_warns_of_what_hosts_lose_by_it_and_of_groups_that_
             assert!(found.contains(one), "{body}: {found:?}");
             assert!(warning.contains(one), "{body}: {warning}");
         }
-        assert_eq!(
-            (expected.is_empty(), found.is_empty()),
-            (warning.is_empty(), warning.is_empty()),
-            "{body}: {found:?}"
-        );
+        assert_eq!((expected.is_empty(), found.is_empty()), (warning.is_empty(), warning.is_empty()), "{body}: {found:?}");
     }
-    // An apply says the same.
-    let applied = json!([{"kind": "Release", "name": "r", "roles": {"web": {"tags": ["http", "base"]}}, "tags": tags, "tasks": tasks}]);
+    // An apply reports the same.
+    let applied =
+        json!([{"kind": "Release", "name": "r", "roles": {"web": {"tags": ["http", "base"]}}, "tags": tags, "tasks": tasks}]);
     let applied = apply(&served, applied, "&dry_run=true").await;
     let found = applied["findings"].as_array().expect("a list");
-    assert!(
-        found.iter().any(|one| one["object"] == "nodegroup/us/empty" && one["code"] == "role.unknown"),
-        "{found:?}"
-    );
+    assert!(found.iter().any(|one| one["object"] == "nodegroup/us/empty" && one["code"] == "role.unknown"), "{found:?}");
 }

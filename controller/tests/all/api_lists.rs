@@ -1,16 +1,17 @@
-//! Lists: every filter finds what it means whatever the index knows, pages go on while others write, and what is no filter is refused.
+//! Lists: every filter finds the right rows, with and without the index. Paging continues while others write. Unknown
+//! filters are refused.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use stemma_wire::endpoint::{Endpoint, Listener, Method, PAGE};
+use stemma_wire::endpoint::{Endpoint, Method, PAGE, SocketKind};
 
-use crate::served::Served;
+use crate::served::TestApi;
 
-/// More nodes than a few blocks of the index have.
+/// More nodes than a few blocks of the index hold.
 const NODES: usize = 1_300;
 
-/// A node of the fleet, from its number: everything that a filter looks at differs between some of them.
+/// Builds a node of the fleet from its number. Every field that a filter reads differs between some of the nodes.
 fn node(n: usize) -> Value {
     let mut node = json!({
         "kind": "Node", "name": format!("n{n:04}"), "labels": {"rack": format!("r{}", n % 7)},
@@ -34,7 +35,7 @@ fn node(n: usize) -> Value {
     node
 }
 
-async fn fleet(served: &Served) {
+async fn create_fleet(served: &TestApi) {
     let release = json!({
         "kind": "Release", "name": "site", "version": "1", "roles": {"web": {"tags": ["web"]}, "db": {"tags": ["db"]}},
         "tags": {"web": {}, "db": {}}, "tasks": [],
@@ -60,8 +61,8 @@ async fn fleet(served: &Served) {
     served.expect("POST", "/v1/nodes", &json!({"driver": "fake"}), 201).await;
 }
 
-/// The rows of all pages of a list.
-async fn rows(served: &Served, mut path: String) -> Vec<Value> {
+/// Returns the rows of all pages of a list.
+async fn rows(served: &TestApi, mut path: String) -> Vec<Value> {
     let mut rows = Vec::new();
     loop {
         let page = served.get(&path).await;
@@ -73,31 +74,31 @@ async fn rows(served: &Served, mut path: String) -> Vec<Value> {
     }
 }
 
-fn name(row: &Value) -> String {
+fn row_name(row: &Value) -> String {
     row["name"].as_str().unwrap_or_default().to_owned()
 }
 
-/// The names of all pages of a list.
-async fn names(served: &Served, query: &str) -> Vec<String> {
-    rows(served, format!("/v1/nodes?{query}&fields=name&limit=97")).await.iter().map(name).collect()
+/// Returns the names of all pages of a list.
+async fn names(served: &TestApi, query: &str) -> Vec<String> {
+    rows(served, format!("/v1/nodes?{query}&fields=name&limit=97")).await.iter().map(row_name).collect()
 }
 
-fn texts<'a>(row: &'a Value, field: &str) -> Vec<&'a str> {
+fn text_values<'a>(row: &'a Value, field: &str) -> Vec<&'a str> {
     row[field].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
-/// A filter, and whether a row in detail is what it means.
+/// A filter, and a function that returns whether a detailed row matches it.
 type Case = (&'static str, fn(&Value) -> bool);
 
 const CASES: &[Case] = &[
-    ("traits=CUSTOM_A", |row| texts(row, "traits").contains(&"CUSTOM_A")),
-    ("traits=CUSTOM_A,CUSTOM_B", |row| texts(row, "traits").len() == 2),
-    ("traits-any=CUSTOM_A,CUSTOM_B", |row| !texts(row, "traits").is_empty()),
-    ("not-traits=CUSTOM_A,CUSTOM_B", |row| texts(row, "traits").is_empty()),
-    ("not-traits-any=CUSTOM_A,CUSTOM_B", |row| texts(row, "traits").len() < 2),
+    ("traits=CUSTOM_A", |row| text_values(row, "traits").contains(&"CUSTOM_A")),
+    ("traits=CUSTOM_A,CUSTOM_B", |row| text_values(row, "traits").len() == 2),
+    ("traits-any=CUSTOM_A,CUSTOM_B", |row| !text_values(row, "traits").is_empty()),
+    ("not-traits=CUSTOM_A,CUSTOM_B", |row| text_values(row, "traits").is_empty()),
+    ("not-traits-any=CUSTOM_A,CUSTOM_B", |row| text_values(row, "traits").len() < 2),
     ("traits=CUSTOM_A&not-traits=CUSTOM_A", |_| false),
     ("traits=CUSTOM_A&not-traits=CUSTOM_B&cluster=prod", |row| {
-        texts(row, "traits") == ["CUSTOM_A"] && !row["nodegroup"].is_null()
+        text_values(row, "traits") == ["CUSTOM_A"] && !row["nodegroup"].is_null()
     }),
     ("selector=tier%3Dgold", |row| row["labels"]["tier"] == "gold"),
     ("selector=tier%21%3Dgold", |row| row["labels"]["tier"] != "gold"),
@@ -108,11 +109,11 @@ const CASES: &[Case] = &[
     ("selector=level%3E2", |row| row["labels"]["level"] == "3"),
     ("selector=rack%3Dr3,site%3Dfra1", |row| row["labels"]["rack"] == "r3" && row["labels"]["site"] == "fra1"),
     ("selector=reported:x", |_| false),
-    ("tag=db", |row| texts(row, "tags").contains(&"db")),
-    ("tag=db,web", |row| texts(row, "tags").len() == 2),
+    ("tag=db", |row| text_values(row, "tags").contains(&"db")),
+    ("tag=db,web", |row| text_values(row, "tags").len() == 2),
     ("tag=db&tag=nowhere", |_| false),
-    ("role=web", |row| texts(row, "roles").contains(&"web")),
-    ("role=web,db", |row| texts(row, "roles").len() == 2),
+    ("role=web", |row| text_values(row, "roles").contains(&"web")),
+    ("role=web,db", |row| text_values(row, "roles").len() == 2),
     ("nodegroup=prod/g1", |row| row["nodegroup"] == "prod/g1"),
     ("nodegroup=g2", |row| row["nodegroup"] == "prod/g2"),
     ("cluster=prod", |row| !row["nodegroup"].is_null()),
@@ -121,7 +122,7 @@ const CASES: &[Case] = &[
         row["properties"]["memory_mb"].as_u64().is_some_and(|size| size >= 14336)
     }),
     ("requirement=property:cpus+%3Cor%3E+3+%3Cor%3E+4&requirement=trait:CUSTOM_A+forbidden", |row| {
-        ["3", "4"].map(Value::from).contains(&row["properties"]["cpus"]) && texts(row, "traits").is_empty()
+        ["3", "4"].map(Value::from).contains(&row["properties"]["cpus"]) && text_values(row, "traits").is_empty()
     }),
     ("requirement=tier+gold", |row| row["labels"]["tier"] == "gold"),
     ("requirement=fact:os.id+debian", |_| false),
@@ -130,20 +131,20 @@ const CASES: &[Case] = &[
     ("associated=true", |_| false),
     ("owner=anna", |row| row["owner"] == "anna"),
     ("driver=fake", |row| row["name"].is_null()),
-    ("provision_state=enroll&role=db", |row| texts(row, "roles").contains(&"db")),
+    ("provision_state=enroll&role=db", |row| text_values(row, "roles").contains(&"db")),
     ("provision_state=active", |_| false),
     ("deleting=true", |_| false),
     ("deleting=false&owner=anna", |row| row["owner"] == "anna"),
 ];
 
 #[tokio::test]
-async fn every_filter_finds_what_it_means_in_every_order() {
-    let served = Served::start().await;
-    fleet(&served).await;
+async fn list_filters_return_matches_in_every_order() {
+    let served = TestApi::start().await;
+    create_fleet(&served).await;
     let all = rows(&served, "/v1/nodes/detail".to_owned()).await;
     assert_eq!(all.len(), NODES + 1);
     for (query, means) in CASES {
-        let mut expected: Vec<String> = all.iter().filter(|row| means(row)).map(name).collect();
+        let mut expected: Vec<String> = all.iter().filter(|row| means(row)).map(row_name).collect();
         assert_eq!(names(&served, query).await, expected, "{query}");
         expected.reverse();
         assert_eq!(names(&served, &format!("{query}&sort_dir=desc")).await, expected, "{query}");
@@ -157,9 +158,9 @@ async fn every_filter_finds_what_it_means_in_every_order() {
 }
 
 #[tokio::test]
-async fn a_list_follows_what_is_written() {
-    let served = Served::start().await;
-    fleet(&served).await;
+async fn list_changes_after_write() {
+    let served = TestApi::start().await;
+    create_fleet(&served).await;
     let edits = [
         ("PATCH", "/v1/nodes/n0005/labels", json!({"labels": {"tier": "tin"}}), "selector=tier%3Dtin", &["n0005"][..]),
         ("PATCH", "/v1/nodes/n0005/labels", json!({"labels": {"tier": null}}), "selector=tier%3Dtin", &[]),
@@ -172,13 +173,7 @@ async fn a_list_follows_what_is_written() {
             "role=db&nodegroup=g2&selector=rack%3Dr2&limit=1",
             &["n0002"],
         ),
-        (
-            "POST",
-            "/v1/nodes/n0002/tags",
-            json!({"assign": ["db"]}),
-            "tag=db&nodegroup=g2&selector=rack%3Dr2&limit=1",
-            &["n0002"],
-        ),
+        ("POST", "/v1/nodes/n0002/tags", json!({"assign": ["db"]}), "tag=db&nodegroup=g2&selector=rack%3Dr2&limit=1", &["n0002"]),
         ("PATCH", "/v1/clusters/prod/labels", json!({"labels": {"site": "ber1"}}), "selector=site%3Dfra1", &[]),
     ];
     for (method, path, body, query, expected) in edits {
@@ -192,42 +187,30 @@ async fn a_list_follows_what_is_written() {
 }
 
 #[tokio::test]
-async fn pages_go_on_while_others_add_and_delete() {
-    let served = Served::start().await;
-    let some: Vec<Value> =
-        (0..20).map(|n| json!({"kind": "Node", "name": format!("n{n:02}"), "labels": {"a": "b"}})).collect();
+async fn list_pages_continue_when_objects_are_added_and_deleted() {
+    let served = TestApi::start().await;
+    let some: Vec<Value> = (0..20).map(|n| json!({"kind": "Node", "name": format!("n{n:02}"), "labels": {"a": "b"}})).collect();
     served.expect("POST", "/v1/apply?manager=test", &json!({"objects": some}), 200).await;
     for order in ["", "&sort_key=name", "&sort_dir=desc", "&sort_key=name&sort_dir=desc", "&sort_key=uuid"] {
         let first = served.get(&format!("/v1/nodes?selector=a%3Db&limit=5{order}")).await;
         let next = first["next"].as_str().unwrap().strip_prefix("http://localhost").unwrap().to_owned();
         let row = |page: &Value, at: usize| page["nodes"][at]["name"].as_str().unwrap().to_owned();
-        let rows = |page: &Value| {
-            (0..page["nodes"].as_array().unwrap().len()).map(|at| row(page, at)).collect::<BTreeSet<_>>()
-        };
+        let rows = |page: &Value| (0..page["nodes"].as_array().unwrap().len()).map(|at| row(page, at)).collect::<BTreeSet<_>>();
         let second = served.get(&next).await;
         assert!(rows(&first).is_disjoint(&rows(&second)), "{order}");
-        // One of the first page goes, one of the second, and the marker itself is selected no more: what is left of the second stays.
+        // A row of the first page and one of the second are deleted, and the marker no longer matches. The rest of the
+        // second page stays the same.
         let (gone, ahead, marker) = (row(&first, 0), row(&second, 0), row(&first, 4));
         for name in [&gone, &ahead] {
             assert_eq!(served.send("DELETE", &format!("/v1/nodes/{name}"), &[], None).await.status, 204);
         }
         served.expect("PATCH", &format!("/v1/nodes/{marker}/labels"), &json!({"labels": {"a": null}}), 200).await;
         let again = served.get(&next).await;
-        assert!(
-            rows(&second).difference(&rows(&again)).eq([&ahead]),
-            "{order}: {:?}, {:?}",
-            rows(&second),
-            rows(&again)
-        );
-        // The marker goes: it has no place any more.
+        assert!(rows(&second).difference(&rows(&again)).eq([&ahead]), "{order}: {:?}, {:?}", rows(&second), rows(&again));
+        // The marker is deleted, so it has no position any more.
         assert_eq!(served.send("DELETE", &format!("/v1/nodes/{marker}"), &[], None).await.status, 204);
         let told = served.send("GET", &next, &[], None).await;
-        assert_eq!(
-            (told.status, told.body["error"]["field"].as_str()),
-            (404, Some("marker")),
-            "{order}: {}",
-            told.body
-        );
+        assert_eq!((told.status, told.body["error"]["field"].as_str()), (404, Some("marker")), "{order}: {}", told.body);
         for name in [gone, ahead, marker] {
             let body = json!({"objects": [{"kind": "Node", "name": name, "labels": {"a": "b"}}]});
             served.expect("POST", "/v1/apply?manager=test", &body, 200).await;
@@ -235,43 +218,42 @@ async fn pages_go_on_while_others_add_and_delete() {
     }
 }
 
-/// Filters of Ironic's nodes that compare a text.
-const IRONICS_TEXTS: [&str; 7] =
+/// Filters of Ironic's nodes that compare texts.
+const IRONIC_TEXT_FILTERS: [&str; 7] =
     ["resource_class", "driver", "owner", "lessee", "conductor_group", "instance_uuid", "shard"];
 
-/// Lists of Ironic's in which fields are chosen.
-const IRONICS_LISTS: [&str; 3] = ["/v1/nodes", "/v1/allocations", "/v1/inspection_rules"];
+/// Lists of Ironic that accept a choice of fields.
+const IRONIC_LISTS: [&str; 3] = ["/v1/nodes", "/v1/allocations", "/v1/inspection_rules"];
 
-/// What a client of Ironic says.
-const IRONICS: (&str, &str) = ("x-openstack-ironic-api-version", "latest");
+/// The version header of Ironic's clients.
+const IRONIC_HEADER: (&str, &str) = ("x-openstack-ironic-api-version", "latest");
 
-/// Every list of the table, on an empty fleet with one cluster.
+/// Tests every list in the endpoint table, on an empty fleet with one cluster.
 #[tokio::test]
-async fn what_is_no_filter_is_refused_also_where_nothing_is_listed() {
-    let served = Served::start().await;
+async fn list_rejects_unknown_filter_when_empty() {
+    let served = TestApi::start().await;
     served.expect("POST", "/v1/clusters", &json!({"name": "c1"}), 202).await;
     let is_list = |row: &&Endpoint| {
         let route = row.route();
-        let pages = route.query.names().any(|name| name == PAGE[0]) && !route.path.starts_with("/v2/");
-        route.listener == Listener::Admin && route.method == Method::Get && pages
+        let pages = route.query.parameter_names().any(|name| name == PAGE[0]) && !route.path.starts_with("/v2/");
+        route.listener == SocketKind::Admin && route.method == Method::Get && pages
     };
     for row in Endpoint::ALL.iter().filter(is_list) {
         let path = row.route().path.replace("{cluster}", "c1");
-        for query in ["bogus=1", "limit=0", "limit=x", "limit=", "sort_dir=up", "sort_key=bogus", "marker=x", "marker="]
-        {
+        for query in ["bogus=1", "limit=0", "limit=x", "limit=", "sort_dir=up", "sort_key=bogus", "marker=x", "marker="] {
             let told = served.send("GET", &format!("{path}?{query}"), &[], None).await;
             let is_gone = query == "marker=x" && told.status == 404;
             assert!(told.status == 400 || is_gone, "{path}?{query}: {} {}", told.status, told.body);
         }
-        let filters = row.route().query.names().filter(|name| !PAGE.contains(name));
+        let filters = row.route().query.parameter_names().filter(|name| !PAGE.contains(name));
         for (name, value) in filters.flat_map(|name| ["", "%20", "+%09"].map(|value| (name, value))) {
             let address = format!("{path}?{name}={value}");
             let told = served.send("GET", &address, &[], None).await;
             assert_eq!(told.status, 400, "{address}: {}", told.body);
-            // To its clients Ironic compares its own texts whatever they are, and chooses no field by an empty list.
-            let is_ironics = path.starts_with("/v1/nodes") && IRONICS_TEXTS.contains(&name)
-                || name == "fields" && IRONICS_LISTS.contains(&&*path);
-            let told = served.send("GET", &address, &[IRONICS], None).await;
+            // For its own clients Ironic compares any text, and treats an empty list of fields as no choice.
+            let is_ironics = path.starts_with("/v1/nodes") && IRONIC_TEXT_FILTERS.contains(&name)
+                || name == "fields" && IRONIC_LISTS.contains(&&*path);
+            let told = served.send("GET", &address, &[IRONIC_HEADER], None).await;
             assert_eq!(told.status, if is_ironics { 200 } else { 400 }, "{address}, to Ironic: {}", told.body);
         }
     }
@@ -295,10 +277,10 @@ async fn what_is_no_filter_is_refused_also_where_nothing_is_listed() {
     }
 }
 
-/// Every read of the table whose fields can be chosen, with an object to read.
+/// Tests every read in the endpoint table that accepts a choice of fields, with an existing object.
 #[tokio::test]
-async fn fields_are_chosen_everywhere_and_one_that_is_none_is_refused() {
-    let served = Served::start().await;
+async fn list_rejects_unknown_field_selection() {
+    let served = TestApi::start().await;
     let objects = json!([
         {"kind": "Release", "name": "site", "version": "1", "tasks": [{"id": "x", "type": "stage"}]},
         {"kind": "ClusterTemplate", "name": "base", "labels": {"a": "b"}},
@@ -324,7 +306,7 @@ async fn fields_are_chosen_everywhere_and_one_that_is_none_is_refused() {
     ];
     let mut rows = 0;
     for row in Endpoint::ALL {
-        let Some(fields) = row.fields() else { continue };
+        let Some(fields) = row.selectable_fields() else { continue };
         let path = named.iter().fold(row.route().path.to_owned(), |path, (part, name)| path.replace(part, name));
         for query in ["fields=bogus", "fields=links", "fields=uuid&fields=bogus"] {
             let told = served.send("GET", &format!("{path}?{query}"), &[], None).await;
@@ -334,7 +316,7 @@ async fn fields_are_chosen_everywhere_and_one_that_is_none_is_refused() {
         if row.route().path.ends_with("/detail") && row.route().path.contains("nodes") {
             continue;
         }
-        let shown = |body: &Value| match &fields.list {
+        let shown = |body: &Value| match &fields.list_name {
             Some(list) => body[list].get(0).cloned().unwrap_or(json!({})),
             None => body.clone(),
         };
@@ -354,8 +336,8 @@ async fn fields_are_chosen_everywhere_and_one_that_is_none_is_refused() {
 }
 
 #[tokio::test]
-async fn rows_that_are_no_objects_come_in_pages_too() {
-    let served = Served::start().await;
+async fn non_object_lists_are_paged() {
+    let served = TestApi::start().await;
     served.expect("POST", "/v1/clusters", &json!({"name": "c1"}), 202).await;
     for name in ["bea", "anna", "carl"] {
         served.expect("POST", "/v1/principals", &json!({"name": name, "role": "viewer", "cluster": "c1"}), 201).await;
@@ -365,7 +347,7 @@ async fn rows_that_are_no_objects_come_in_pages_too() {
     let mut names = Vec::new();
     loop {
         let page = served.get(&path).await;
-        names.extend(page["principals"].as_array().unwrap().iter().map(name));
+        names.extend(page["principals"].as_array().unwrap().iter().map(row_name));
         let Some(next) = page["next"].as_str() else { break };
         assert!(next.contains("role=viewer&cluster=c1&fields=name"), "{next}");
         path = next.strip_prefix("http://localhost").unwrap().to_owned();

@@ -5,12 +5,12 @@ use stemma_controller::records::{codec, key};
 use stemma_controller::store::Transaction;
 use stemma_core::object::Kind;
 
-use crate::served::Served;
+use crate::served::TestApi;
 
 const PATCH: &[(&str, &str)] = &[("content-type", "application/json-patch+json")];
 const MERGE: &[(&str, &str)] = &[("content-type", "application/merge-patch+json")];
 
-async fn site(served: &Served) {
+async fn site(served: &TestApi) {
     let objects = json!([
         {"kind": "Release", "name": "site", "version": "1"},
         {"kind": "Release", "name": "site", "version": "2"},
@@ -25,14 +25,14 @@ async fn site(served: &Served) {
     served.expect("POST", "/v1/apply", &json!({"objects": objects}), 200).await;
 }
 
-async fn patch(served: &Served, path: &str, operations: &Value) -> (u16, Value) {
+async fn patch(served: &TestApi, path: &str, operations: &Value) -> (u16, Value) {
     let answer = served.send("PATCH", path, PATCH, Some(operations)).await;
     (answer.status, answer.body)
 }
 
 #[tokio::test]
-async fn what_a_patch_tests_copies_and_moves_are_fields_and_keys_alike() {
-    let served = Served::start().await;
+async fn json_patch_tests_copies_and_moves_fields_and_keys() {
+    let served = TestApi::start().await;
     site(&served).await;
     let operations = json!([
         {"op": "test", "path": "/labels/tier", "value": "gold"},
@@ -64,13 +64,14 @@ async fn what_a_patch_tests_copies_and_moves_are_fields_and_keys_alike() {
     assert_eq!(status, 200, "{node}");
     assert_eq!(node["properties"], json!({"racks": ["b", "a"], "first": "b", "memory_mb": 64}));
     assert_eq!(node["suppressed_traits"], json!(["HW_CPU_X86_AVX"]));
-    let operations = json!([{"op": "test", "path": "/parked", "value": false}, {"op": "replace", "path": "/merge_labels", "value": true}]);
+    let operations =
+        json!([{"op": "test", "path": "/parked", "value": false}, {"op": "replace", "path": "/merge_labels", "value": true}]);
     assert_eq!(patch(&served, "/v1/nodes/n1", &operations).await.0, 200);
 }
 
 #[tokio::test]
-async fn what_nobody_set_can_be_added_to_and_returned_to_its_default() {
-    let served = Served::start().await;
+async fn json_patch_adds_to_unset_field_and_resets_default() {
+    let served = TestApi::start().await;
     site(&served).await;
     for (operations, field, expected) in [
         (json!([{"op": "add", "path": "/roles/-", "value": "web"}]), "roles", json!(["web"])),
@@ -88,15 +89,15 @@ async fn what_nobody_set_can_be_added_to_and_returned_to_its_default() {
         ),
     ] {
         let (status, node) = patch(&served, "/v1/nodes/n1", &operations).await;
-        // A list at its default is not shown.
+        // A list that has its default value is not shown.
         let found = node.get(field).cloned().unwrap_or(json!([]));
         assert_eq!((status, found), (200, expected), "{operations}: {node}");
     }
 }
 
 #[tokio::test]
-async fn a_patch_that_does_not_fit_changes_nothing_and_says_which_operation() {
-    let served = Served::start().await;
+async fn json_patch_names_failed_operation_and_changes_nothing() {
+    let served = TestApi::start().await;
     site(&served).await;
     let before = served.get("/v1/clusters/eu").await;
     let first = json!({"op": "add", "path": "/labels/new", "value": "1"});
@@ -105,38 +106,35 @@ async fn a_patch_that_does_not_fit_changes_nothing_and_says_which_operation() {
             json!({"op": "test", "path": "/labels/tier", "value": "silver"}),
             412,
             "precondition.failed",
-            "/labels/tier is \"gold\" and not \"silver\"",
+            "/labels/tier is \"gold\", but the patch's test expects \"silver\"",
         ),
         (json!({"op": "test", "path": "/labels/none", "value": "x"}), 400, "field.invalid", "no /labels/none"),
         (json!({"op": "copy", "from": "/labels/none", "path": "/labels/x"}), 400, "field.invalid", "no /labels/none"),
         (json!({"op": "move", "path": "/labels/x"}), 400, "field.invalid", "\"from\" is missing"),
         (json!({"op": "move", "from": "/uuid", "path": "/labels/x"}), 400, "field.invalid", "no /uuid"),
         (json!({"op": "move", "from": "/parameters/web", "path": "/parameters/web/x"}), 400, "field.invalid", "within"),
-        // The key "" of the map, and never the map itself (RFC 6901).
+        // The path means the key "" of the map, never the map itself (RFC 6901).
         (json!({"op": "remove", "path": "/labels/"}), 400, "field.invalid", "no /labels/,"),
         (json!({"op": "replace", "path": "/labels/", "value": "x"}), 400, "field.invalid", "no /labels/,"),
         (json!({"op": "add", "path": "/labels/", "value": "x"}), 400, "label.invalid", "label"),
         (json!({"op": "add", "path": "/labels/x~2", "value": "x"}), 400, "field.invalid", "neither ~0 nor ~1"),
-        (json!({"op": "add", "path": "/labels/x", "value": null}), 400, "label.invalid", "null is not taken"),
-        (json!({"op": "replace", "path": "/labels", "value": 5}), 400, "label.invalid", "takes a map"),
+        (json!({"op": "add", "path": "/labels/x", "value": null}), 400, "label.invalid", "null is not allowed"),
+        (json!({"op": "replace", "path": "/labels", "value": 5}), 400, "label.invalid", "must be a map"),
         (json!({"op": "replace", "path": "/name", "value": "us"}), 400, "field.invalid", "cannot change"),
-        (json!({"op": "add", "path": "/uuid", "value": "x"}), 400, "field.invalid", "never changes"),
+        (json!({"op": "add", "path": "/uuid", "value": "x"}), 400, "field.invalid", "cannot be changed"),
     ] {
         let (found, body) = patch(&served, "/v1/clusters/eu", &json!([first, operation])).await;
         assert_eq!((found, body["error"]["type"].as_str()), (status, Some(kind)), "{operation}: {body}");
         let message = body["error"]["message"].as_str().expect("a message");
         assert!(message.contains(said), "{operation}: {message}");
-        assert!(
-            message.ends_with("nothing was changed") || body["error"]["type"] == "label.invalid",
-            "{operation}: {message}"
-        );
+        assert!(message.ends_with("nothing was changed") || body["error"]["type"] == "label.invalid", "{operation}: {message}");
     }
     assert_eq!(served.get("/v1/clusters/eu").await, before);
 }
 
 #[tokio::test]
-async fn an_upgrade_gives_a_cluster_the_release_of_a_template() {
-    let served = Served::start().await;
+async fn cluster_upgrade_sets_release_of_template() {
+    let served = TestApi::start().await;
     site(&served).await;
     let path = "/v1/clusters/eu/actions/upgrade";
     let sent = json!({"cluster_template": "v2", "max_batch_size": 1, "nodegroup": null});
@@ -144,7 +142,8 @@ async fn an_upgrade_gives_a_cluster_the_release_of_a_template() {
     let cluster = served.get("/v1/clusters/eu").await;
     assert_eq!(answer["uuid"], cluster["uuid"]);
     assert_eq!(served.get("/v1/nodes/n1/resolved").await["release"]["name"], "site@2");
-    // A template without a release takes the cluster's own from it no more than another field would.
+    // An upgrade to a template without a release leaves the cluster's own release in place, as it does with any other
+    // field.
     let own = json!([{"op": "replace", "path": "/release", "value": "site@1"}]);
     assert_eq!(patch(&served, "/v1/clusters/eu", &own).await.0, 202);
     served.expect("POST", path, &json!({"cluster_template": "bare"}), 202).await;
@@ -152,8 +151,8 @@ async fn an_upgrade_gives_a_cluster_the_release_of_a_template() {
 }
 
 #[tokio::test]
-async fn actions_without_a_meaning_are_refused_and_change_nothing() {
-    let served = Served::start().await;
+async fn unsupported_action_is_rejected() {
+    let served = TestApi::start().await;
     site(&served).await;
     let before = served.get("/v1/clusters/eu").await;
     for (action, body, status, kind) in [
@@ -176,10 +175,10 @@ async fn actions_without_a_meaning_are_refused_and_change_nothing() {
     assert_eq!(refused.status, 406, "{}", refused.body);
 }
 
-/// Only an addition was taken under another system's name of a field.
+/// Regression: a field was accepted under another system's name only in an `add` operation.
 #[tokio::test]
-async fn a_field_is_patched_under_the_name_that_another_system_has_for_it() {
-    let served = Served::start().await;
+async fn patch_accepts_field_name_of_other_system() {
+    let served = TestApi::start().await;
     site(&served).await;
     for (operation, parked) in [
         (json!({"op": "test", "path": "/maintenance", "value": false}), false),
@@ -190,11 +189,7 @@ async fn a_field_is_patched_under_the_name_that_another_system_has_for_it() {
         (json!({"op": "replace", "path": "/parked", "value": false}), false),
     ] {
         let (status, node) = patch(&served, "/v1/nodes/n1", &json!([operation])).await;
-        assert_eq!(
-            (status, &node["maintenance"], &node["parked"]),
-            (200, &json!(parked), &json!(parked)),
-            "{operation}: {node}"
-        );
+        assert_eq!((status, &node["maintenance"], &node["parked"]), (200, &json!(parked), &json!(parked)), "{operation}: {node}");
     }
     let shown = served.get("/v1/clusters/eu").await["cluster_template_id"].clone();
     for (operation, template) in [
@@ -210,18 +205,17 @@ async fn a_field_is_patched_under_the_name_that_another_system_has_for_it() {
     }
     let other = json!([{"op": "test", "path": "/cluster_template_id", "value": "v2"}]);
     let (status, told) = patch(&served, "/v1/clusters/eu", &other).await;
-    let says = "/cluster_template_id is \"v1\" and not \"v2\"";
+    let says = "/cluster_template_id is \"v1\", but the patch's test expects \"v2\"";
     assert!(status == 412 && told["error"]["message"].as_str().unwrap().starts_with(says), "{told}");
-    let both =
-        json!([{"op": "add", "path": "/parked", "value": true}, {"op": "add", "path": "/maintenance", "value": false}]);
+    let both = json!([{"op": "add", "path": "/parked", "value": true}, {"op": "add", "path": "/maintenance", "value": false}]);
     let (status, told) = patch(&served, "/v1/nodes/n1", &both).await;
     assert_eq!((status, &told["parked"]), (200, &json!(false)), "they are one field, and the last one counts: {told}");
 }
 
-/// Ironic keeps them unique together.
+/// Ironic keeps instance and allocation uuids unique together.
 #[tokio::test]
-async fn an_instance_is_of_one_node_and_an_allocation_has_no_other_nodes() {
-    let served = Served::start().await;
+async fn instance_is_unique_to_node_of_allocation() {
+    let served = TestApi::start().await;
     let [one, other, third] = ["one", "other", "third"].map(|name| json!({"kind": "Node", "name": name}));
     served.expect("POST", "/v1/apply", &json!({"objects": [one, other, third]}), 200).await;
     let uuid = "0d8e1f4a-5b6c-4d7e-8f90-a1b2c3d4e5f6";
@@ -231,11 +225,7 @@ async fn an_instance_is_of_one_node_and_an_allocation_has_no_other_nodes() {
         let told = served.send(method, path, &[], Some(body)).await;
         assert_eq!((told.status, told.kind()), (409, "object.exists"), "{method} {path} {body}: {}", told.body);
         let says = format!("Instance {uuid} is already associated with a node, it cannot be associated with");
-        assert!(
-            told.message().starts_with(&says) && told.message().ends_with("nothing was changed"),
-            "{}",
-            told.message()
-        );
+        assert!(told.message().starts_with(&says) && told.message().ends_with("nothing was changed"), "{}", told.message());
         assert_eq!(served.api().cache().model().revision, revision);
     };
     assert_eq!(patch(&served, "/v1/nodes/one", &is_instance).await.0, 200);
@@ -245,20 +235,20 @@ async fn an_instance_is_of_one_node_and_an_allocation_has_no_other_nodes() {
     assert_eq!(patch(&served, "/v1/nodes/other", &class).await.0, 200);
     taken("/v1/allocations", "POST", &json!({"resource_class": "small", "uuid": uuid})).await;
     taken("/v1/allocations", "POST", &json!({"resource_class": "none", "uuid": uuid})).await;
-    // Two at once in one write.
+    // Two nodes get the same instance in one write.
     let both = json!({"objects": [
         {"kind": "Node", "name": "other", "instance_uuid": "1d8e1f4a-5b6c-4d7e-8f90-a1b2c3d4e5f6"},
         {"kind": "Node", "name": "third", "instance_uuid": "1d8e1f4a-5b6c-4d7e-8f90-a1b2c3d4e5f6"},
     ]});
     let told = served.send("POST", "/v1/apply?manager=admin&force=true", &[], Some(&both)).await;
     assert_eq!((told.status, told.kind()), (409, "object.exists"), "{}", told.body);
-    // It is free again, and an allocation's own is its own.
+    // The uuid is free again. A node may have the uuid of its own allocation.
     assert_eq!(patch(&served, "/v1/nodes/one", &json!([{"op": "remove", "path": "/instance_uuid"}])).await.0, 200);
     let made = served.expect("POST", "/v1/allocations", &json!({"resource_class": "small", "uuid": uuid}), 201).await;
     assert_eq!((&made["state"], &made["uuid"]), (&json!("active"), &json!(uuid)), "{made}");
     assert_eq!(served.get("/v1/nodes/other").await["instance_uuid"], uuid);
     taken("/v1/nodes/one", "PATCH", &is_instance).await;
-    // Also of an allocation that found no node.
+    // The uuid of an allocation that found no node is taken too.
     let failed = json!({"resource_class": "none", "uuid": "2d8e1f4a-5b6c-4d7e-8f90-a1b2c3d4e5f6"});
     assert_eq!(served.expect("POST", "/v1/allocations", &failed, 201).await["state"], "error");
     let set = json!([{"op": "add", "path": "/instance_uuid", "value": failed["uuid"]}]);
@@ -268,10 +258,10 @@ async fn an_instance_is_of_one_node_and_an_allocation_has_no_other_nodes() {
     assert!(told["error"]["message"].as_str().unwrap().contains(says), "{told}");
 }
 
-/// As Ironic, but that one form of it is stored: two forms are one instance.
+/// As in Ironic, but only one form is stored, so two forms of a uuid are one instance.
 #[tokio::test]
-async fn an_instance_is_a_uuid_in_whatever_form_it_is_sent() {
-    let served = Served::start().await;
+async fn instance_uuid_is_normalized_in_every_form() {
+    let served = TestApi::start().await;
     let nodes = ["one", "other"].map(|name| json!({"kind": "Node", "name": name}));
     served.expect("POST", "/v1/apply", &json!({"objects": nodes}), 200).await;
     let uuid = "0d8e1f4a-5b6c-4d7e-8f90-a1b2c3d4e5f6";
@@ -292,16 +282,16 @@ async fn an_instance_is_a_uuid_in_whatever_form_it_is_sent() {
     assert_eq!(served.get("/v1/nodes/one").await["instance_uuid"], Value::Null);
 }
 
-/// A store of before has an instance twice: what goes of it is not judged.
+/// A store of an older version may contain an instance twice. A write that removes one of them is accepted.
 #[tokio::test]
-async fn nodes_that_share_an_instance_in_an_older_store_are_mended() {
-    let served = Served::start().await;
+async fn load_repairs_nodes_when_old_store_shares_instance() {
+    let served = TestApi::start().await;
     let nodes = ["one", "other", "third"].map(|name| json!({"kind": "Node", "name": name}));
     served.expect("POST", "/v1/apply", &json!({"objects": nodes}), 200).await;
     let uuid = "0d8e1f4a-5b6c-4d7e-8f90-a1b2c3d4e5f6";
     let mut write = Transaction::new();
     for (name, form) in [("one", uuid.to_owned()), ("other", uuid.to_uppercase()), ("third", uuid.to_owned())] {
-        let mut node = served.api().cache().model().nodes.named(None, name).unwrap().as_ref().clone();
+        let mut node = served.api().cache().model().nodes.get_by_name(None, name).unwrap().as_ref().clone();
         node.spec.extra.insert("instance_uuid".to_owned(), form.into());
         write = write.put(key::object(Kind::Node, node.meta.uuid), codec::encode(&node));
     }
@@ -320,10 +310,10 @@ async fn nodes_that_share_an_instance_in_an_older_store_are_mended() {
     assert_eq!(patch(&served, "/v1/nodes/other", &set).await.0, 409, "it is still of the one");
 }
 
-/// A merge patch said 200, and nothing moved; a JSON patch was refused.
+/// Regression: a merge patch returned 200 and moved nothing, while a JSON patch was refused.
 #[tokio::test]
-async fn x04_a_node_group_is_moved_to_another_cluster_by_no_patch() {
-    let served = Served::start().await;
+async fn x04_patch_rejects_move_of_group_to_other_cluster() {
+    let served = TestApi::start().await;
     site(&served).await;
     served.expect("POST", "/v1/clusters", &json!({"name": "us"}), 202).await;
     let merge = &[("content-type", "application/merge-patch+json")];
@@ -335,17 +325,18 @@ async fn x04_a_node_group_is_moved_to_another_cluster_by_no_patch() {
         let operations = json!([{"op": "replace", "path": format!("/{field}"), "value": value}]);
         assert_eq!(patch(&served, path, &operations).await.0, 400, "as a JSON patch");
     }
-    // What was read may be sent back.
+    // Unchanged values may be sent back.
     let own = served.get(path).await;
     let same = json!({"cluster": own["cluster"], "cluster_id": own["cluster_id"], "description": "x"});
     let answer = served.send("PATCH", path, merge, Some(&same)).await;
     assert_eq!((answer.status, &answer.body["description"]), (200, &json!("x")), "{}", answer.body);
 }
 
-/// A patch that sent back the name that it was shown took the version away, and whoever named the release named nothing.
+/// Regression: a patch that sent back the shown name removed the version, and references to the release then pointed
+/// nowhere.
 #[tokio::test]
-async fn y05_a_release_is_patched_under_the_name_and_version_that_it_shows() {
-    let served = Served::start().await;
+async fn y05_patch_accepts_shown_release_name_and_version() {
+    let served = TestApi::start().await;
     site(&served).await;
     served.expect("POST", "/v1/releases", &json!({"name": "lib", "version": "1"}), 201).await;
     served.expect("POST", "/v1/releases", &json!({"name": "own", "imports": ["lib@1"]}), 201).await;
@@ -371,8 +362,8 @@ async fn y05_a_release_is_patched_under_the_name_and_version_that_it_shows() {
 }
 
 #[tokio::test]
-async fn y05_a_release_that_others_name_keeps_its_name_as_it_is_not_deleted() {
-    let served = Served::start().await;
+async fn y05_release_rename_fails_when_release_is_referenced() {
+    let served = TestApi::start().await;
     site(&served).await;
     served.expect("POST", "/v1/releases", &json!({"name": "lib", "version": "1"}), 201).await;
     served.expect("POST", "/v1/releases", &json!({"name": "own", "imports": ["lib@1"]}), 201).await;
@@ -394,8 +385,8 @@ async fn y05_a_release_that_others_name_keeps_its_name_as_it_is_not_deleted() {
 }
 
 #[tokio::test]
-async fn y05_a_release_that_nobody_names_is_renamed_part_by_part_or_whole() {
-    let served = Served::start().await;
+async fn y05_release_rename_succeeds_when_release_is_unreferenced() {
+    let served = TestApi::start().await;
     served.expect("POST", "/v1/releases", &json!({"name": "free", "version": "1"}), 201).await;
     let mut at = "free@1";
     for (body, next, name, version) in [
@@ -423,10 +414,10 @@ async fn y05_a_release_that_nobody_names_is_renamed_part_by_part_or_whole() {
     }
 }
 
-/// The table of fields that the forms of a write call otherwise says so of this call.
+/// Other forms of a write name this field `maintenance_reason`. docs/api.md has the table of such names.
 #[tokio::test]
-async fn y05_a_maintenance_without_a_reason_that_can_be_seen_names_the_reason() {
-    let served = Served::start().await;
+async fn y05_maintenance_error_names_reason_when_blank() {
+    let served = TestApi::start().await;
     site(&served).await;
     for reason in [json!(" "), json!("\u{200b}"), json!(5), json!("x".repeat(256))] {
         let body = json!({"reason": reason});

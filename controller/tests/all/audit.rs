@@ -1,4 +1,4 @@
-//! The audit read back over HTTP: in pages, and narrowed.
+//! Reading the audit over HTTP: in pages, and with filters.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
@@ -8,14 +8,13 @@ use stemma_controller::store::{Revision, Transaction};
 use stemma_core::object::Kind;
 use uuid::Uuid;
 
-use crate::served::Served;
+use crate::served::TestApi;
 
-/// Two clusters with a group of the same name, and writes by two managers.
-async fn filled() -> Served {
-    let served = Served::start().await;
+/// Starts with two clusters that each have a group of the same name, and writes by two managers.
+async fn start_filled() -> TestApi {
+    let served = TestApi::start().await;
     for cluster in ["eu", "us"] {
-        let objects =
-            json!([{"kind": "Cluster", "name": cluster}, {"kind": "NodeGroup", "cluster": cluster, "name": "web"}]);
+        let objects = json!([{"kind": "Cluster", "name": cluster}, {"kind": "NodeGroup", "cluster": cluster, "name": "web"}]);
         served.expect("POST", "/v1/apply?manager=setup", &json!({"objects": objects}), 200).await;
     }
     let node = json!({"name": "web-1"});
@@ -27,22 +26,22 @@ async fn filled() -> Served {
     served
 }
 
-/// The revisions of a list.
+/// Returns the revisions of a list.
 fn revisions(list: &Value) -> Vec<u64> {
     list["audit"].as_array().unwrap().iter().map(|entry| entry["revision"].as_u64().unwrap()).collect()
 }
 
-/// What a list's entries did, each in a line.
-fn said(list: &Value) -> Vec<String> {
+/// Returns the changes in a list's entries, one line for each.
+fn entry_lines(list: &Value) -> Vec<String> {
     let objects = list["audit"].as_array().unwrap().iter().flat_map(|entry| entry["objects"].as_array().unwrap());
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     objects.map(|one| format!("{} {}/{}", text(&one["action"]), text(&one["kind"]), text(&one["name"]))).collect()
 }
 
-/// It was taken, and stood in the audit as no text.
+/// Regression: a blank reason was accepted, and the audit showed an empty text.
 #[tokio::test]
-async fn x06_a_reason_of_nothing_is_refused() {
-    let served = Served::start().await;
+async fn x06_write_rejects_empty_reason() {
+    let served = TestApi::start().await;
     let node = json!({"name": "web-1"});
     for reason in ["", " ", "\t", "\u{a0}", "\u{200b}"] {
         let headers = [("stemma-reason", reason), ("content-type", "application/json")];
@@ -54,8 +53,8 @@ async fn x06_a_reason_of_nothing_is_refused() {
 }
 
 #[tokio::test]
-async fn each_write_is_found_by_object_manager_and_time() {
-    let served = filled().await;
+async fn audit_list_filters_by_object_manager_and_time() {
+    let served = start_filled().await;
     let all = served.get("/v1/audit").await;
     assert_eq!(revisions(&all), [1, 2, 3, 4, 5]);
     let labelled = &all["audit"][3];
@@ -73,7 +72,8 @@ async fn each_write_is_found_by_object_manager_and_time() {
         (&format!("object=cluster/{node}"), &[]),
         ("object=node/web-2", &[]),
         ("object=cluster/web-1", &[]),
-        // An entry is a commit: what else it did is said with it, and the other cluster's group is none of it.
+        // An entry is a commit, so the other changes of that commit are listed too. The other cluster's group is not
+        // one of them.
         ("object=nodegroup/eu/web", &["created cluster/eu", "created nodegroup/eu/web"]),
         (
             "object=nodegroup/web",
@@ -88,14 +88,14 @@ async fn each_write_is_found_by_object_manager_and_time() {
         ("refused=false&object=node/web-1", &life),
     ] {
         let found = served.get(&format!("/v1/audit?{query}")).await;
-        assert_eq!(said(&found), expected, "{query}");
+        assert_eq!(entry_lines(&found), expected, "{query}");
     }
 }
 
-/// Both were `unchanged`, and nothing told one from the other.
+/// Regression: both entries were `unchanged`, and nothing distinguished them.
 #[tokio::test]
-async fn y09_a_join_token_that_was_made_is_told_from_one_that_was_deleted() {
-    let served = Served::start().await;
+async fn y09_audit_list_distinguishes_token_creation_and_deletion() {
+    let served = TestApi::start().await;
     served.expect("POST", "/v1/nodes", &json!({"name": "web-1"}), 201).await;
     let token = served.expect("POST", "/v1/join-tokens", &json!({"node": "web-1"}), 201).await;
     let id = token["id"].as_str().unwrap();
@@ -112,25 +112,25 @@ async fn y09_a_join_token_that_was_made_is_told_from_one_that_was_deleted() {
 }
 
 #[tokio::test]
-async fn a_group_is_found_by_its_cluster_after_both_are_gone() {
-    let served = filled().await;
+async fn audit_list_finds_group_by_cluster_when_both_are_deleted() {
+    let served = start_filled().await;
     served.send("DELETE", "/v1/clusters/eu", &[], None).await;
     let found = served.get("/v1/audit?object=nodegroup/eu/web").await;
     let first = ["created cluster/eu", "created nodegroup/eu/web"];
-    assert_eq!(said(&found), [first[0], first[1], "deleted nodegroup/eu/web", "deleted cluster/eu"]);
-    // One that is made anew under both names has the history of these names.
+    assert_eq!(entry_lines(&found), [first[0], first[1], "deleted nodegroup/eu/web", "deleted cluster/eu"]);
+    // A group that is created again under both names shares the history of these names.
     let objects = json!([{"kind": "Cluster", "name": "eu"}, {"kind": "NodeGroup", "cluster": "eu", "name": "web"}]);
     served.expect("POST", "/v1/apply", &json!({"objects": objects}), 200).await;
     let again = served.get("/v1/audit?object=nodegroup/eu/web").await;
-    assert_eq!(said(&again)[4..], first);
+    assert_eq!(entry_lines(&again)[4..], first);
     let other = served.get("/v1/audit?object=nodegroup/us/web").await;
-    assert_eq!(said(&other), ["created cluster/us", "created nodegroup/us/web"]);
-    assert_eq!(said(&served.get("/v1/audit?object=nodegroup/xx/web").await), Vec::<String>::new());
+    assert_eq!(entry_lines(&other), ["created cluster/us", "created nodegroup/us/web"]);
+    assert_eq!(entry_lines(&served.get("/v1/audit?object=nodegroup/xx/web").await), Vec::<String>::new());
 }
 
 #[tokio::test]
-async fn pages_give_each_entry_once_in_either_direction() {
-    let served = filled().await;
+async fn audit_pages_return_each_entry_once_in_both_directions() {
+    let served = start_filled().await;
     for (direction, expected) in [("asc", [1, 2, 3, 4, 5]), ("desc", [5, 4, 3, 2, 1])] {
         let mut found = Vec::new();
         let mut path = format!("/v1/audit?limit=2&sort_dir={direction}");
@@ -147,8 +147,8 @@ async fn pages_give_each_entry_once_in_either_direction() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_asked_is_refused_by_its_name() {
-    let served = Served::start().await;
+async fn audit_list_names_parameter_when_rejected() {
+    let served = TestApi::start().await;
     for (query, field) in [
         ("object=web-1", "object"),
         ("object=nodes/web-1", "object"),
@@ -168,26 +168,26 @@ async fn what_cannot_be_asked_is_refused_by_its_name() {
 
 pub(crate) const PATCH: &[(&str, &str)] = &[("content-type", "application/json-patch+json")];
 
-pub(crate) async fn apply(served: &Served, objects: Value) {
+pub(crate) async fn apply(served: &TestApi, objects: Value) {
     served.expect("POST", "/v1/apply?manager=git", &json!({"objects": objects}), 200).await;
 }
 
-async fn rename(served: &Served, node: &str, name: &str) {
+async fn rename(served: &TestApi, node: &str, name: &str) {
     let patch = json!([{"op": "replace", "path": "/name", "value": name}]);
     let told = served.send("PATCH", &format!("/v1/nodes/{node}"), PATCH, Some(&patch)).await;
     assert_eq!(told.status, 200, "{}", told.body);
 }
 
-/// The parts of a list's objects in their commits, of one kind.
-fn parts<'v>(list: &'v Value, kind: &str) -> Vec<&'v Value> {
+/// Returns the objects of one kind in a list's commits.
+fn parts_of_kind<'v>(list: &'v Value, kind: &str) -> Vec<&'v Value> {
     let objects = list["audit"].as_array().unwrap().iter().flat_map(|entry| entry["objects"].as_array().unwrap());
     objects.filter(|one| one["kind"] == kind).collect()
 }
 
-/// It said "updated", and not what.
+/// Regression: an entry contained "updated", but not what had changed.
 #[tokio::test]
-async fn y09_an_entry_says_what_each_field_was_and_is() {
-    let served = Served::start().await;
+async fn y09_audit_entry_shows_old_and_new_values() {
+    let served = TestApi::start().await;
     let group = |fields: Value| {
         let mut group = json!({"kind": "NodeGroup", "cluster": "eu", "name": "web"});
         group.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
@@ -199,7 +199,7 @@ async fn y09_an_entry_says_what_each_field_was_and_is() {
     apply(&served, json!([group(second)])).await;
     served.send("DELETE", "/v1/clusters/eu/nodegroups/web", &[], None).await;
     let list = served.get("/v1/audit?object=nodegroup/eu/web").await;
-    let told = parts(&list, "nodegroup");
+    let told = parts_of_kind(&list, "nodegroup");
     let done: Vec<&Value> = told.iter().map(|one| &one["action"]).collect();
     assert_eq!(done, ["created", "updated", "deleted"]);
     let note = format!("{}… (600 characters)", "y".repeat(500));
@@ -221,7 +221,7 @@ async fn y09_an_entry_says_what_each_field_was_and_is() {
         assert!(told[at]["changes"].as_array().unwrap().contains(&change), "{change}: {}", told[at]);
     }
     assert!(told.iter().all(|one| one["changes_left_out"].is_null()), "{list}");
-    let of_cluster = parts(&list, "cluster");
+    let of_cluster = parts_of_kind(&list, "cluster");
     assert_eq!(
         (&of_cluster[0]["changes"], &of_cluster[0]["changes_left_out"]),
         (&Value::Null, &json!("not_asked")),
@@ -230,8 +230,8 @@ async fn y09_an_entry_says_what_each_field_was_and_is() {
 }
 
 #[tokio::test]
-async fn y09_what_is_shown_to_nobody_is_named_without_values() {
-    let served = Served::start().await;
+async fn y09_audit_entry_omits_values_when_field_is_secret() {
+    let served = TestApi::start().await;
     let rule = |tag: &str, sensitive: bool| {
         let actions = json!([{"op": "add-trait", "args": {"name": format!("CUSTOM_{tag}")}}]);
         json!([{"kind": "InspectionRule", "name": "r", "sensitive": sensitive, "actions": actions}])
@@ -240,7 +240,7 @@ async fn y09_what_is_shown_to_nobody_is_named_without_values() {
         apply(&served, rule(tag, sensitive)).await;
     }
     let list = served.get("/v1/audit?object=inspectionrule/r").await;
-    let told = parts(&list, "inspectionrule");
+    let told = parts_of_kind(&list, "inspectionrule");
     assert_eq!(told[1]["changes"], json!([{"field": "sensitive", "after": true}]), "{list}");
     assert_eq!(told[2]["changes"], json!([{"field": "actions", "sensitive": true}]), "{list}");
     for hidden in ["CUSTOM_FIRST", "CUSTOM_SECOND"] {
@@ -249,42 +249,43 @@ async fn y09_what_is_shown_to_nobody_is_named_without_values() {
 }
 
 #[tokio::test]
-async fn y09_what_the_history_has_let_go_of_is_said_to_be_gone() {
-    let served = filled().await;
+async fn y09_audit_entry_says_history_is_gone_when_compacted() {
+    let served = start_filled().await;
     let list = served.get("/v1/audit?object=node/web-1").await;
-    let uuid: Uuid = parts(&list, "node")[0]["uuid"].as_str().unwrap().parse().unwrap();
+    let uuid: Uuid = parts_of_kind(&list, "node")[0]["uuid"].as_str().unwrap().parse().unwrap();
     let image = [key::history(Kind::Node, uuid).as_bytes(), &Revision::new(revisions(&list)[0]).to_key()].concat();
     served.api().registry.store().commit(Transaction::new().delete(image)).await.unwrap();
     let list = served.get("/v1/audit?object=node/web-1").await;
     let told: Vec<(&Value, bool)> =
-        parts(&list, "node").iter().map(|one| (&one["changes_left_out"], one["changes"].is_array())).collect();
+        parts_of_kind(&list, "node").iter().map(|one| (&one["changes_left_out"], one["changes"].is_array())).collect();
     let gone = json!("not_kept");
     assert_eq!(told, [(&gone, false), (&gone, false), (&Value::Null, true)], "the deletion has what it was last");
 }
 
-/// A write of many objects would fill the memory with its values.
+/// The values of a write of many objects would otherwise fill the memory.
 #[tokio::test]
-async fn y09_an_entry_of_many_objects_has_the_changes_of_some_and_of_each_that_is_asked_for() {
+async fn y09_audit_entry_limits_changes_unless_object_is_selected() {
     const NODES: usize = 120;
-    let served = Served::start().await;
+    let served = TestApi::start().await;
     let nodes: Vec<Value> = (0..NODES).map(|n| json!({"kind": "Node", "name": format!("n-{n}")})).collect();
     apply(&served, nodes.into()).await;
     let list = served.get("/v1/audit").await;
-    let told = parts(&list, "node");
+    let told = parts_of_kind(&list, "node");
     let with = |told: &[&Value]| told.iter().filter(|one| one["changes"].is_array()).count();
     assert_eq!((told.len(), with(&told)), (NODES, 100));
     assert_eq!(told.iter().filter(|one| one["changes_left_out"] == "no_room").count(), 20);
     let last = told[NODES - 1]["name"].as_str().unwrap();
     let list = served.get(&format!("/v1/audit?object=node/{last}")).await;
-    let told = parts(&list, "node");
+    let told = parts_of_kind(&list, "node");
     assert_eq!((told.len(), with(&told)), (NODES, 1));
     assert!(told[NODES - 1]["changes"].is_array(), "{}", told[NODES - 1]);
 }
 
-/// What was done to a node before it was renamed was found by its old name alone, and what was done later by its new one.
+/// Regression: changes of a node before its rename were found by the old name only, and later changes by the new name
+/// only.
 #[tokio::test]
-async fn y09_a_renamed_object_is_found_whole_by_each_of_its_names() {
-    let served = Served::start().await;
+async fn y09_audit_list_finds_renamed_object_by_each_name() {
+    let served = TestApi::start().await;
     served.expect("POST", "/v1/nodes", &json!({"name": "a"}), 201).await;
     rename(&served, "a", "b").await;
     served.expect("POST", "/v1/nodes", &json!({"name": "a"}), 201).await;
@@ -303,14 +304,14 @@ async fn y09_a_renamed_object_is_found_whole_by_each_of_its_names() {
             (&second, &of_both[2..3], &deleted[1..]),
         ] {
             let list = served.get(&format!("/v1/audit?object=node/{name}")).await;
-            let uuids: Vec<&str> = parts(&list, "node").iter().map(|one| one["uuid"].as_str().unwrap()).collect();
-            let told: Vec<(String, &str)> = said(&list).into_iter().zip(uuids).collect();
+            let uuids: Vec<&str> = parts_of_kind(&list, "node").iter().map(|one| one["uuid"].as_str().unwrap()).collect();
+            let told: Vec<(String, &str)> = entry_lines(&list).into_iter().zip(uuids).collect();
             let expected = expected.iter().chain(ends.iter().filter(|_| !is_there));
             let expected: Vec<(String, &str)> = expected.map(|(said, uuid)| ((*said).to_owned(), &***uuid)).collect();
             assert_eq!(told, expected, "{name}, there: {is_there}");
         }
         let list = served.get("/v1/audit?object=node/c").await;
-        let renamed: Vec<&Value> = parts(&list, "node")[1..3].iter().map(|one| &one["changes"]).collect();
+        let renamed: Vec<&Value> = parts_of_kind(&list, "node")[1..3].iter().map(|one| &one["changes"]).collect();
         let change = |before: &str, after: &str| json!([{"field": "name", "before": before, "after": after}]);
         assert_eq!(renamed, [&change("a", "b"), &change("b", "c")]);
         for name in ["c", "a"] {
@@ -319,24 +320,25 @@ async fn y09_a_renamed_object_is_found_whole_by_each_of_its_names() {
     }
 }
 
-/// Each row had the group's present name, also one from before it was called so; of a group that was gone it had the name of then.
+/// Regression: each row had the present name of its group, even if the row was older than that name. Only a deleted
+/// group had the name of that time.
 #[tokio::test]
-async fn y09_a_row_names_a_group_as_it_was_called_then() {
-    let served = Served::start().await;
+async fn y09_audit_row_shows_group_name_at_write_time() {
+    let served = TestApi::start().await;
     let group = json!([{"kind": "Cluster", "name": "c"}, {"kind": "NodeGroup", "cluster": "c", "name": "ga"}]);
     apply(&served, group).await;
     let patch = json!([{"op": "replace", "path": "/name", "value": "gb"}]);
     let told = served.send("PATCH", "/v1/clusters/c/nodegroups/ga", PATCH, Some(&patch)).await;
     assert_eq!(told.status, 202, "{}", told.body);
     let of_first = ["created cluster/c", "created nodegroup/c/ga", "updated nodegroup/c/gb"];
-    assert_eq!(said(&served.get("/v1/audit?object=nodegroup/c/gb").await), of_first);
+    assert_eq!(entry_lines(&served.get("/v1/audit?object=nodegroup/c/gb").await), of_first);
     served.send("DELETE", "/v1/clusters/c/nodegroups/gb", &[], None).await;
     apply(&served, json!([{"kind": "NodeGroup", "cluster": "c", "name": "gb"}])).await;
     let list = served.get("/v1/audit?object=nodegroup/c/gb").await;
     let of_both = [&of_first[..], &["deleted nodegroup/c/gb", "created nodegroup/c/gb"]].concat();
-    assert_eq!(said(&list), of_both);
-    // A later group of the name is told apart by its uuid, as a node is.
-    let uuids: Vec<&str> = parts(&list, "nodegroup").iter().map(|one| one["uuid"].as_str().unwrap()).collect();
+    assert_eq!(entry_lines(&list), of_both);
+    // A later group with the same name has another uuid, as with nodes.
+    let uuids: Vec<&str> = parts_of_kind(&list, "nodegroup").iter().map(|one| one["uuid"].as_str().unwrap()).collect();
     assert_eq!(uuids[..3], [uuids[0]; 3]);
     assert_ne!(uuids[3], uuids[0]);
 }

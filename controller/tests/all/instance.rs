@@ -1,12 +1,12 @@
-//! What an instance wants of its node is looked at before the node's first task set, and not again.
+//! The requirements of an instance are checked before the node's first task set, and not again.
 
 use serde_json::{Value, json};
 use stemma_wire::message::desired::InputValue;
 
 use crate::fleet::Fleet;
-use crate::held::told;
+use crate::held_task_set::new_parts;
 
-/// A group whose nodes write a file that reads the label `ntp`; the cluster names the release, or none yet.
+/// Builds a group whose nodes write a file that reads the label `ntp`. The cluster names the release, or none yet.
 fn site(release: Option<&str>, ntp: &str) -> Value {
     let task = json!({"id": "ntp", "type": "file", "tags": ["common"],
         "parameters": {"path": "/etc/ntp", "template": "server {{ labels.ntp }}\n"}});
@@ -17,42 +17,42 @@ fn site(release: Option<&str>, ntp: &str) -> Value {
     ])
 }
 
-/// Node n, whose instance wants a GPU, with these traits.
-async fn instance(fleet: &Fleet, traits: &[&str]) {
-    let wants = json!({"traits": ["CUSTOM_GPU"]});
-    let node = json!({"kind": "Node", "name": "n", "nodegroup": "c/g", "instance_info": wants, "traits": traits, "labels": {"gpus": traits.len().to_string()}});
+/// Applies node n, whose instance requires a GPU, with these traits.
+async fn set_instance(fleet: &Fleet, traits: &[&str]) {
+    let instance = json!({"traits": ["CUSTOM_GPU"]});
+    let node = json!({"kind": "Node", "name": "n", "nodegroup": "c/g", "instance_info": instance, "traits": traits, "labels": {"gpus": traits.len().to_string()}});
     fleet.apply(json!([node])).await;
 }
 
 #[tokio::test]
-async fn a_node_without_what_its_instance_wants_is_told_its_labels_and_no_first_task_set() {
+async fn check_in_omits_task_set_when_instance_is_unmet() {
     let fleet = Fleet::start_reconciled().await;
     fleet.apply(site(None, "one")).await;
     let mut host = fleet.join_group("c/g", "n").await;
-    assert_eq!(told(&mut host).await.1.expect("one without tasks").profile, None, "there is no release yet");
-    instance(&fleet, &[]).await;
-    assert_eq!(told(&mut host).await.0.expect("its labels").labels["gpus"].value, "0");
+    assert_eq!(new_parts(&mut host).await.1.expect("one without tasks").profile, None, "there is no release yet");
+    set_instance(&fleet, &[]).await;
+    assert_eq!(new_parts(&mut host).await.0.expect("its labels").labels["gpus"].value, "0");
 
     fleet.apply(site(Some("site@1"), "two")).await;
-    let (known, task_set) = told(&mut host).await;
+    let (known, task_set) = new_parts(&mut host).await;
     assert_eq!(known.expect("its labels").labels["ntp"].value, "two");
     assert_eq!(task_set, None, "its first task set is kept from it");
     let account = fleet.read("/v1/nodes/n/explain?task=ntp").await;
     let deploy = fleet.read("/v1/nodes/n/validate").await["deploy"].clone();
     let reason = deploy["reason"].as_str().expect("a sentence");
     assert!(reason.ends_with("is missing traits CUSTOM_GPU"), "{deploy}");
-    assert_eq!(account["set_aside"], json!([format!("{reason}: no new task set is given")]), "{account}");
+    assert_eq!(account["set_aside"], json!([format!("{reason}: no new task set is released")]), "{account}");
     assert_eq!(account["released"], false);
 
-    instance(&fleet, &["CUSTOM_GPU"]).await;
+    set_instance(&fleet, &["CUSTOM_GPU"]).await;
     let ntp = |value: &str| InputValue::Json(format!("\"{value}\"").into());
-    assert_eq!(told(&mut host).await.1.expect("its first task set").inputs["labels.ntp"], ntp("two"));
+    assert_eq!(new_parts(&mut host).await.1.expect("its first task set").inputs["labels.ntp"], ntp("two"));
 
-    // It is in use: what it loses is a finding, and keeps nothing from it.
-    instance(&fleet, &[]).await;
-    told(&mut host).await.0.expect("its labels");
+    // The node is in use, so a trait that it loses causes a finding and withholds nothing.
+    set_instance(&fleet, &[]).await;
+    new_parts(&mut host).await.0.expect("its labels");
     fleet.apply(site(Some("site@1"), "three")).await;
-    assert_eq!(told(&mut host).await.1.expect("its next task set").inputs["labels.ntp"], ntp("three"));
+    assert_eq!(new_parts(&mut host).await.1.expect("its next task set").inputs["labels.ntp"], ntp("three"));
     let findings = fleet.read("/v1/nodes/n").await["findings"].clone();
     assert!(findings.to_string().contains(reason), "{findings}");
     fleet.controller.stop().await;

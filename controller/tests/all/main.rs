@@ -1,4 +1,4 @@
-//! The tests of the controller as one program, which is linked once. Those that measure are programs of their own.
+//! The tests of the controller as one program, which is linked once. Tests that measure are separate programs.
 
 #[path = "../fleet/mod.rs"]
 mod fleet;
@@ -17,25 +17,25 @@ mod audit;
 mod audit_names;
 mod blocked;
 mod bounds;
-mod by_hand;
 mod checkin;
 mod enrolment;
 mod events;
-mod forms;
-mod held;
+mod held_task_set;
 mod instance;
-mod noticed;
-mod owned;
+mod manual_edits;
+mod ownership;
 mod paths;
 mod primaries;
 mod principals;
+mod regressions;
 mod reported;
+mod reported_state;
 mod restored;
-mod said_on_host;
 mod slow_store;
 mod start;
 mod states;
 mod strict;
 mod task_results;
-mod times;
 mod tls_refusals;
+mod value_forms;
+mod write_forms;

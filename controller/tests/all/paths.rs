@@ -1,8 +1,8 @@
-//! Paths that meet by an edit: each call that can bring two tasks to one path lists it, tried out and made.
+//! Edits by which two tasks get the same path. Each call that can cause this lists it, in a dry run and in a real run.
 
 use serde_json::{Value, json};
 
-use crate::served::{Answer, Served};
+use crate::served::{ApiResponse, TestApi};
 
 const JSON: (&str, &str) = ("content-type", "application/json");
 const MERGE: (&str, &str) = ("content-type", "application/merge-patch+json");
@@ -10,14 +10,15 @@ const PATCH: (&str, &str) = ("content-type", "application/json-patch+json");
 const BODY: (&str, &str) = ("prefer", "return=representation");
 
 /// A call: method, path, content type, body.
-type Call = (&'static str, &'static str, (&'static str, &'static str), Value);
+type EditCall = (&'static str, &'static str, (&'static str, &'static str), Value);
 
 fn file(id: &str, path: &str, tag: &str) -> Value {
     json!({"id": id, "type": "file", "tags": [tag], "parameters": {"path": path, "content": id}})
 }
 
-/// A node whose tasks write `/etc/z` and paths that each level decides. Where one of these becomes `/etc/z`, two tasks meet. All but the first
-/// are templates: a write of a level that brings two paths together which are written out is refused.
+/// Builds a node whose tasks write `/etc/z` and paths that each level decides. If one of these becomes `/etc/z`, two
+/// tasks conflict. All but the first are templates, because a write of a level that causes a conflict of two literal
+/// paths is refused.
 fn site() -> Value {
     let level = |name: &str| json!({name: name});
     let params = |name: &str| json!({(format!("p{name}")): format!("p{name}")});
@@ -45,8 +46,8 @@ fn site() -> Value {
     ])
 }
 
-/// Each edit by which two paths meet.
-fn edits() -> Vec<Call> {
+/// Returns each edit that causes a path conflict.
+fn edits() -> Vec<EditCall> {
     let (node, group, cluster, template) =
         ("/v1/nodes/n", "/v1/clusters/c/nodegroups/g", "/v1/clusters/c", "/v1/clustertemplates/t");
     let z = |field: &str, name: &str| json!({field: {name: "z"}});
@@ -78,35 +79,35 @@ fn edits() -> Vec<Call> {
     ]
 }
 
-async fn sent(served: &Served, (method, path, kind, body): &Call, query: &str) -> Answer {
+async fn send_call(served: &TestApi, (method, path, kind, body): &EditCall, query: &str) -> ApiResponse {
     served.send(method, &format!("{path}{query}"), &[*kind, BODY], Some(body).filter(|body| !body.is_null())).await
 }
 
-fn lists(answer: &Answer) -> bool {
+fn has_path_conflict(answer: &ApiResponse) -> bool {
     let findings = answer.body["findings"].as_array();
     findings.is_some_and(|all| all.iter().any(|one| one["code"] == "task.path" && one["severity"] == "error"))
 }
 
 #[tokio::test]
-async fn y01_each_edit_by_which_paths_meet_lists_it_tried_out_and_made_and_a_strict_one_is_refused() {
+async fn y01_edit_lists_path_conflict_and_fails_when_strict() {
     for call in edits() {
-        let served = Served::start().await;
+        let served = TestApi::start().await;
         let made = served.expect("POST", "/v1/apply", &json!({"objects": site()}), 200).await;
         assert!(!made.to_string().contains("task.path"), "nothing meets yet: {made}");
-        let tried = sent(&served, &call, "?dry_run=true").await;
-        assert!(tried.status < 300 && lists(&tried), "{call:?} tried out: {} {}", tried.status, tried.body);
-        let strict = sent(&served, &call, "?strict=true").await;
+        let tried = send_call(&served, &call, "?dry_run=true").await;
+        assert!(tried.status < 300 && has_path_conflict(&tried), "{call:?} tried out: {} {}", tried.status, tried.body);
+        let strict = send_call(&served, &call, "?strict=true").await;
         assert_eq!((strict.status, strict.kind()), (400, "finding.strict"), "{call:?}: {}", strict.body);
-        let done = sent(&served, &call, "").await;
-        assert!(done.status < 300 && lists(&done), "{call:?}: {} {}", done.status, done.body);
+        let done = send_call(&served, &call, "").await;
+        assert!(done.status < 300 && has_path_conflict(&done), "{call:?}: {} {}", done.status, done.body);
         let node = served.get("/v1/nodes/n").await;
         assert!(node["findings"].to_string().contains("task.path"), "{call:?}: {node}");
     }
 }
 
-/// A task that is only observed writes nothing, and yet the write was refused.
+/// Regression: the write was refused, although a task in mode `observe` writes nothing.
 #[tokio::test]
-async fn y01_a_write_that_brings_a_task_which_is_only_observed_to_a_path_is_taken() {
+async fn y01_write_accepts_observed_task_at_same_path() {
     for (first, second, status) in [
         ("apply", "apply", 400),
         ("observe", "apply", 200),
@@ -121,7 +122,7 @@ async fn y01_a_write_that_brings_a_task_which_is_only_observed_to_a_path_is_take
             {"kind": "NodeGroup", "cluster": "c", "name": "g", "roles": ["all"]},
             {"kind": "Node", "name": "n", "nodegroup": "c/g"},
         ]);
-        let served = Served::start().await;
+        let served = TestApi::start().await;
         let said = served.expect("POST", "/v1/apply", &json!({"objects": objects}), status).await;
         let refused = said["error"]["field"] == "task b parameters.path";
         assert_eq!(refused, status == 400, "{first} {second}: {said}");
@@ -132,9 +133,10 @@ async fn y01_a_write_that_brings_a_task_which_is_only_observed_to_a_path_is_take
     }
 }
 
-/// What was known of two tasks at one path let them meet at any other: a next version brought them to it, and was taken.
+/// Regression: a known conflict of two tasks at one path allowed them any other common path. A next version that moved
+/// both was accepted.
 #[tokio::test]
-async fn y01_two_tasks_that_meet_already_are_refused_another_path_and_may_keep_theirs() {
+async fn y01_conflicting_tasks_keep_path_and_reject_new_conflict() {
     let objects = |version: &str, tasks: &[Value]| {
         json!([
             {"kind": "Release", "name": "q", "version": version, "roles": {"all": {"tags": ["x"]}, "one": {"tags": ["y"]}},
@@ -153,15 +155,15 @@ async fn y01_two_tasks_that_meet_already_are_refused_another_path_and_may_keep_t
         (&[("a", "/bin/1"), ("b", "/bin/1")], &[("a", "/usr/bin/1"), ("b", "/usr/bin/1")], None),
         (&[("a", "/etc/1"), ("b", "/etc/1"), ("c", "/etc/1")], &[("b", "/etc/1"), ("c", "/etc/1")], None),
     ] {
-        let served = Served::start().await;
+        let served = TestApi::start().await;
         served.expect("POST", "/v1/apply", &json!({"objects": objects("1", &at(first))}), 200).await;
         let group = json!([
             {"kind": "NodeGroup", "cluster": "c", "name": "g", "roles": ["all"]},
             {"kind": "Node", "name": "n", "nodegroup": "c/g"},
         ]);
         served.expect("POST", "/v1/apply", &json!({"objects": group}), 200).await;
-        let assigned = sent(&served, &("PUT", "/v1/nodes/n/tags/y", JSON, Value::Null), "").await;
-        assert!(assigned.status < 300 && lists(&assigned), "{first:?}: {} {}", assigned.status, assigned.body);
+        let assigned = send_call(&served, &("PUT", "/v1/nodes/n/tags/y", JSON, Value::Null), "").await;
+        assert!(assigned.status < 300 && has_path_conflict(&assigned), "{first:?}: {} {}", assigned.status, assigned.body);
         let status = if refused.is_some() { 400 } else { 200 };
         let said = served.expect("POST", "/v1/apply", &json!({"objects": objects("2", &at(next))}), status).await;
         let field = refused.map(|task| format!("task {task} parameters.path"));

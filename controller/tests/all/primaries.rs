@@ -1,13 +1,13 @@
-//! Primaries: who keeps one, who is given one, and that no write moves one without saying so.
+//! Primaries: which node keeps a primary, which node gets one, and that no write moves one without reporting it.
 
 use serde_json::{Value, json};
 
-use crate::served::{Answer, Served};
+use crate::served::{ApiResponse, TestApi};
 
 const MERGE: &[(&str, &str)] = &[("content-type", "application/merge-patch+json")];
 
-/// Three databases of which one is primary, a web server, and a cluster without anything to run. No choice is stored.
-async fn site(served: &Served) {
+/// Creates three databases of which one is primary, a web server, and a cluster without tasks. No choice is stored.
+async fn site(served: &TestApi) {
     let release = |name: &str, has_primary: bool| {
         json!({"kind": "Release", "name": name, "roles": {"db": {"tags": ["mysql"]}, "web": {"tags": ["nginx"]}},
             "tags": {"mysql": {"has_primary": has_primary}, "nginx": {}}})
@@ -25,57 +25,57 @@ async fn site(served: &Served) {
     assert_eq!(applied["moved_primaries"], json!([]), "nobody held one before");
 }
 
-/// Asks for a write as the command does: with what it changes in the answer.
-async fn write(served: &Served, method: &str, path: &str, body: &Value) -> Answer {
+/// Sends a write as the command line does, with a request for the changes in the response.
+async fn write(served: &TestApi, method: &str, path: &str, body: &Value) -> ApiResponse {
     let prefer = ("prefer", "return=representation");
     let headers = if method == "PATCH" { vec![MERGE[0], prefer] } else { vec![prefer] };
     served.send(method, path, &headers, Some(body).filter(|body| !body.is_null())).await
 }
 
-/// The row of mysql.
-async fn primary(served: &Served) -> Value {
+/// Returns the row of mysql.
+async fn primary(served: &TestApi) -> Value {
     let list = served.get("/v1/clusters/eu/primaries").await;
     let rows = list["primaries"].as_array().expect("a list");
     assert_eq!((rows.len(), &rows[0]["tag"]), (1, &json!("mysql")), "{list}");
     rows[0].clone()
 }
 
-/// The codes and objects of those findings of an answer that are about parked primaries.
-fn parked(answer: &Value) -> Vec<String> {
+/// Returns the objects of those findings that are about parked primaries.
+fn parked_findings(answer: &Value) -> Vec<String> {
     let findings = answer["findings"].as_array().expect("a list").iter();
     let parked = findings.filter(|one| one["code"] == "primary.parked");
     parked.map(|one| one["object"].as_str().expect("an object").to_owned()).collect()
 }
 
 #[tokio::test]
-async fn x07_park_keeps_a_primary_and_says_so() {
-    let served = Served::start().await;
+async fn x07_park_keeps_primary_and_reports_finding() {
+    let served = TestApi::start().await;
     site(&served).await;
     for query in ["?dry_run=true", ""] {
         assert_eq!(primary(&served).await["node"], "db-1");
         let answer = write(&served, "PATCH", &format!("/v1/nodes/db-1{query}"), &json!({"parked": true})).await;
         assert_eq!((answer.status, &answer.body["moved_primaries"]), (200, &json!([])), "{}", answer.body);
-        assert_eq!(parked(&answer.body), ["node/db-1"]);
+        assert_eq!(parked_findings(&answer.body), ["node/db-1"]);
         assert!(answer.warning.expect("a warning").contains("stemma node park db-1 --release-primary"));
     }
     let row = primary(&served).await;
     assert_eq!([&row["node"], &row["parked"], &row["chosen_by"]], [&json!("db-1"), &json!(true), &json!("choice")]);
     assert_eq!(served.get("/v1/nodes/db-1").await["primary_tags"], json!(["mysql"]));
-    let mut found = parked(&served.get("/v1/clusters/eu/validate").await);
+    let mut found = parked_findings(&served.get("/v1/clusters/eu/validate").await);
     found.sort();
     assert_eq!(found, ["cluster/eu", "node/db-1"]);
     let answer = write(&served, "PATCH", "/v1/nodes/db-1", &json!({"parked": false})).await;
-    assert_eq!((&answer.body["moved_primaries"], parked(&answer.body)), (&json!([]), vec![]));
+    assert_eq!((&answer.body["moved_primaries"], parked_findings(&answer.body)), (&json!([]), vec![]));
     assert_eq!(primary(&served).await["node"], "db-1");
-    // Ironic's clients park a node too.
+    // Ironic's clients can park a node too.
     let answer = served.send("PUT", "/v1/nodes/db-1/maintenance", &[], Some(&json!({"reason": "a disk"}))).await;
     assert_eq!((answer.status, primary(&served).await["node"].clone()), (202, json!("db-1")));
 }
 
-/// It was called by its tag alone, which other clusters have too.
+/// Regression: a primary was named by its tag only, which other clusters have too.
 #[tokio::test]
-async fn y09_the_audit_names_one_with_its_cluster_and_finds_it_by_that() {
-    let served = Served::start().await;
+async fn y09_audit_finds_primary_by_cluster_name() {
+    let served = TestApi::start().await;
     site(&served).await;
     for node in ["db-1", "db-2"] {
         served.expect("PUT", "/v1/clusters/eu/primaries/mysql", &json!({"node": node}), 200).await;
@@ -99,8 +99,8 @@ async fn y09_the_audit_names_one_with_its_cluster_and_finds_it_by_that() {
 }
 
 #[tokio::test]
-async fn x07_no_verb_moves_one_without_saying_so() {
-    let served = Served::start().await;
+async fn x07_node_write_reports_moved_primary() {
+    let served = TestApi::start().await;
     site(&served).await;
     served.expect("PUT", "/v1/clusters/eu/primaries/mysql", &json!({"node": "db-1"}), 200).await;
     let moved_node = json!({"objects": [{"kind": "Node", "name": "db-1", "nodegroup": "eu/web"}]});
@@ -124,26 +124,21 @@ async fn x07_no_verb_moves_one_without_saying_so() {
         let tried = format!("{path}{}dry_run=true", if path.contains('?') { '&' } else { '?' });
         let answer = write(&served, method, &tried, &body).await;
         let expected = json!([{"cluster": "eu", "tag": "mysql", "from": "db-1", "to": to}]);
-        assert_eq!(
-            (answer.status, &answer.body["moved_primaries"]),
-            (200, &expected),
-            "{method} {path} {body}: {}",
-            answer.body
-        );
+        assert_eq!((answer.status, &answer.body["moved_primaries"]), (200, &expected), "{method} {path} {body}: {}", answer.body);
         assert_eq!(primary(&served).await["node"], "db-1", "it was only tried out");
     }
-    // Who is answered with nothing is told in a header.
+    // If the response has no body, a header reports the move.
     let answer = served.send("DELETE", "/v1/nodes/db-1/tags/mysql", &[], None).await;
     let said = "info: the primary of tag mysql in cluster eu moves from db-1 to db-2";
     assert!(answer.status == 204 && answer.warning.expect("a warning").contains(said));
     assert_eq!(primary(&served).await["node"], "db-2");
-    // What comes later and sorts first takes nothing over, also where no choice was stored yet.
+    // A later node that sorts first takes over nothing, also if no choice was stored yet.
     for body in [json!({"name": "db-0", "nodegroup": "eu/db"}), json!({"name": "a", "nodegroup": "eu/db"})] {
         let made = write(&served, "POST", "/v1/nodes", &body).await;
         assert_eq!((made.status, made.body.get("moved_primaries")), (201, None), "{}", made.body);
         assert_eq!(primary(&served).await["node"], "db-2");
     }
-    // But for one that the cluster names.
+    // The exception is a node that the cluster names.
     let named = write(&served, "PATCH", "/v1/clusters/eu", &json!({"primaries": {"mysql": "db-9"}})).await;
     assert_eq!((named.status, &named.body["moved_primaries"]), (200, &json!([])), "{}", named.body);
     let made = write(&served, "POST", "/v1/nodes?dry_run=true", &json!({"name": "db-9", "nodegroup": "eu/db"})).await;
@@ -152,8 +147,8 @@ async fn x07_no_verb_moves_one_without_saying_so() {
 }
 
 #[tokio::test]
-async fn x07_primaries_of_a_cluster_are_obeyed_and_nobody_overrules_them() {
-    let served = Served::start().await;
+async fn x07_cluster_primaries_take_precedence_over_other_writes() {
+    let served = TestApi::start().await;
     site(&served).await;
     served.expect("PUT", "/v1/clusters/eu/primaries/mysql", &json!({"node": "db-1"}), 200).await;
     let named = json!({"primaries": {"mysql": "db-3"}});
@@ -168,17 +163,17 @@ async fn x07_primaries_of_a_cluster_are_obeyed_and_nobody_overrules_them() {
     assert_eq!((released.status, released.kind()), (409, "primary.kept"), "{}", released.body);
     assert_eq!(served.get("/v1/nodes/db-3").await["parked"], json!(false), "nothing was changed");
     served.expect("PUT", "/v1/clusters/eu/primaries/mysql", &json!({"node": "db-3"}), 200).await;
-    // It is kept once the cluster no longer says so.
+    // The node keeps the primary when the cluster no longer names it.
     let answer = write(&served, "PATCH", "/v1/clusters/eu?manager=facility", &json!({"primaries": null})).await;
     assert_eq!((answer.status, &answer.body["moved_primaries"]), (200, &json!([])), "{}", answer.body);
     let row = primary(&served).await;
     assert_eq!([&row["node"], &row["chosen_by"], &row["named"]], [&json!("db-3"), &json!("choice"), &Value::Null]);
 }
 
-/// What the write of a cluster says of a primary is obeyed or refused; it was taken, and a warning at most said that nothing came of it.
+/// Regression: a cluster's `primaries` were accepted without effect, and at most a warning said so.
 #[tokio::test]
-async fn x07_a_write_of_primaries_is_obeyed_or_refused() {
-    let served = Served::start().await;
+async fn x07_primary_write_is_applied_or_rejected() {
+    let served = TestApi::start().await;
     site(&served).await;
     let uuid = served.get("/v1/nodes/db-3").await["uuid"].as_str().expect("a uuid").to_owned();
     let stray = write(&served, "POST", "/v1/nodes", &json!({"name": "stray"})).await;
@@ -211,13 +206,13 @@ async fn x07_a_write_of_primaries_is_obeyed_or_refused() {
         assert_eq!((made.status, made.kind()), (400, "field.invalid"), "{named}: {}", made.body);
     }
     assert_eq!(primary(&served).await["named"], Value::Null);
-    // A node can be named before it is made; until then it is a finding of the cluster.
+    // A node can be named before it is created. Until then there is a finding on the cluster.
     let early = write(&served, "PATCH", "/v1/clusters/eu", &json!({"primaries": {"mysql": "db-9"}})).await;
     assert_eq!(early.status, 200, "{}", early.body);
     let found = served.get("/v1/clusters/eu/validate").await;
     let found = found["findings"].as_array().expect("a list").iter().find(|one| one["code"] == "primary.unknown");
     assert_eq!(found.expect("a finding")["severity"], "warning");
-    // A uuid means its node, also under another name; and what stands there already is in nobody's way.
+    // A uuid refers to its node, also after a rename. An entry that is stored already does not block other writes.
     let by_uuid = json!({"primaries": {"mysql": uuid}});
     let answer = write(&served, "PATCH", "/v1/clusters/eu", &by_uuid).await;
     let moved = json!([{"cluster": "eu", "tag": "mysql", "from": "db-1", "to": "db-3"}]);
@@ -237,10 +232,10 @@ async fn x07_a_write_of_primaries_is_obeyed_or_refused() {
     assert_eq!(found.expect("the node lost the tag")["severity"], "error");
 }
 
-/// One apply has the cluster before its nodes, and their tags.
+/// In one apply, the cluster comes before its nodes and their tags.
 #[tokio::test]
-async fn x07_one_apply_names_a_primary_that_it_makes() {
-    let served = Served::start().await;
+async fn x07_apply_names_primary_created_by_same_apply() {
+    let served = TestApi::start().await;
     site(&served).await;
     let objects = json!([
         {"kind": "Cluster", "name": "asia", "release": "r", "primaries": {"mysql": "as-2", "seat": "as-1"}, "tags": {"seat": {"has_primary": true}}},
@@ -254,8 +249,8 @@ async fn x07_one_apply_names_a_primary_that_it_makes() {
 }
 
 #[tokio::test]
-async fn x07_what_refuses_to_overrule_primaries_of_a_cluster_says_how_they_are_changed() {
-    let served = Served::start().await;
+async fn x07_primary_error_says_how_to_change_cluster_primaries() {
+    let served = TestApi::start().await;
     site(&served).await;
     let named = |name: &str| json!({"primaries": {"mysql": name}});
     let answer = write(&served, "PATCH", "/v1/clusters/eu?manager=facility", &named("db-3")).await;
@@ -272,11 +267,10 @@ async fn x07_what_refuses_to_overrule_primaries_of_a_cluster_says_how_they_are_c
         let detail = refused.body["error"]["detail"].as_str().expect("what to do");
         assert!(commands.iter().all(|command| detail.contains(command)), "{method} {path}: {detail}");
     }
-    // The finding of one that is parked advises no more than what is taken.
+    // The finding about a parked primary advises only what is accepted.
     let answer = write(&served, "PATCH", "/v1/nodes/db-3", &parked_now).await;
     let found = answer.body["findings"].as_array().expect("a list").iter();
-    let said: Vec<&str> =
-        found.filter(|one| one["code"] == "primary.parked").filter_map(|one| one["message"].as_str()).collect();
+    let said: Vec<&str> = found.filter(|one| one["code"] == "primary.parked").filter_map(|one| one["message"].as_str()).collect();
     assert_eq!((answer.status, said.len()), (200, 1), "{}", answer.body);
     assert!(commands.iter().all(|command| said[0].contains(command)), "{}", said[0]);
     assert!(said[0].contains("stemma node unpark db-3") && !said[0].contains("--release-primary"), "{}", said[0]);
@@ -286,8 +280,8 @@ async fn x07_what_refuses_to_overrule_primaries_of_a_cluster_says_how_they_are_c
 }
 
 #[tokio::test]
-async fn x07_a_node_that_its_cluster_names_keeps_its_name_in_every_form_of_a_write() {
-    let served = Served::start().await;
+async fn x07_node_keeps_name_when_cluster_names_node() {
+    let served = TestApi::start().await;
     site(&served).await;
     let named = |name: Value| json!({"primaries": {"mysql": name}});
     write(&served, "PATCH", "/v1/clusters/eu?manager=facility", &named(json!("db-3"))).await;
@@ -306,7 +300,7 @@ async fn x07_a_node_that_its_cluster_names_keeps_its_name_in_every_form_of_a_wri
         }
     }
     assert_eq!(primary(&served).await["node"], "db-3");
-    // Others are renamed, and so is this one as the refusal says.
+    // Other nodes can be renamed, and so can this one in the way that the error describes.
     let other = write(&served, "PATCH", "/v1/nodes/db-2", &json!({"name": "db-5"})).await;
     assert_eq!(other.status, 200, "{}", other.body);
     for (path, body) in [
@@ -322,8 +316,8 @@ async fn x07_a_node_that_its_cluster_names_keeps_its_name_in_every_form_of_a_wri
 }
 
 #[tokio::test]
-async fn x07_the_deletion_of_a_node_that_its_cluster_names_says_that_it_names_nobody_then() {
-    let served = Served::start().await;
+async fn x07_node_deletion_reports_empty_primary() {
+    let served = TestApi::start().await;
     site(&served).await;
     write(&served, "PATCH", "/v1/clusters/eu", &json!({"primaries": {"mysql": "db-3"}})).await;
     for query in ["?dry_run=true", ""] {
@@ -331,31 +325,28 @@ async fn x07_the_deletion_of_a_node_that_its_cluster_names_says_that_it_names_no
         let moved = json!([{"cluster": "eu", "tag": "mysql", "from": "db-3", "to": "db-1"}]);
         assert_eq!((gone.status, &gone.body["moved_primaries"]), (200, &moved), "{}", gone.body);
         let warning = gone.warning.expect("a warning");
-        assert!(
-            warning.contains("mysql is to be held by db-3, which is not obeyed: there is no node db-3"),
-            "{warning}"
-        );
+        assert!(warning.contains("mysql names db-3, which is ignored: there is no node db-3"), "{warning}");
         assert!(warning.contains("or leave mysql out"), "{warning}");
     }
 }
 
 #[tokio::test]
-async fn x07_release_primary_gives_it_to_the_next_in_the_same_write_or_changes_nothing() {
-    let served = Served::start().await;
+async fn x07_release_primary_moves_to_next_node_or_fails() {
+    let served = TestApi::start().await;
     site(&served).await;
     let park = async |name: &str, query: &str| {
         write(&served, "PATCH", &format!("/v1/nodes/{name}{query}"), &json!({"parked": true})).await
     };
     let unparked = write(&served, "PATCH", "/v1/nodes/db-1?release_primary=true", &json!({"description": "x"})).await;
     assert_eq!((unparked.status, unparked.kind()), (400, "request.query"), "{}", unparked.body);
-    // Also where no choice was stored yet.
+    // Also if no choice was stored yet.
     let released = park("db-1", "?release_primary=true").await;
     let moved = json!([{"cluster": "eu", "tag": "mysql", "from": "db-1", "to": "db-2"}]);
     assert_eq!((released.status, &released.body["moved_primaries"]), (200, &moved), "{}", released.body);
-    assert_eq!(parked(&released.body), [""; 0]);
+    assert_eq!(parked_findings(&released.body), [""; 0]);
     let row = primary(&served).await;
     assert_eq!([&row["node"], &row["parked"], &row["chosen_by"]], [&json!("db-2"), &json!(false), &json!("choice")]);
-    // A node that is parked already releases what it keeps.
+    // A node that is already parked can release the primary that it keeps.
     assert_eq!(park("db-2", "").await.status, 200);
     assert_eq!(park("db-2", "?release_primary=true").await.status, 200);
     assert_eq!(primary(&served).await["node"], "db-3");
@@ -366,8 +357,8 @@ async fn x07_release_primary_gives_it_to_the_next_in_the_same_write_or_changes_n
 }
 
 #[tokio::test]
-async fn x07_set_takes_a_node_that_has_the_tag_and_no_other() {
-    let served = Served::start().await;
+async fn x07_set_primary_requires_node_with_tag() {
+    let served = TestApi::start().await;
     site(&served).await;
     let set = async |path: &str, body: Value| write(&served, "PUT", path, &body).await;
     let mysql = "/v1/clusters/eu/primaries/mysql";
@@ -397,19 +388,19 @@ async fn x07_set_takes_a_node_that_has_the_tag_and_no_other() {
     }
     let again = set(mysql, json!({"node": "db-3"})).await;
     assert_eq!((again.status, &again.body["changes"]), (200, &json!([])), "{}", again.body);
-    // One that is parked can be set: whoever asks for it is told.
+    // A parked node can be set. The response reports that it is parked.
     served.send("PATCH", "/v1/nodes/db-1", MERGE, Some(&json!({"parked": true}))).await;
     let answer = set(mysql, json!({"node": "db-1"})).await;
     assert_eq!((answer.status, &answer.body["parked"]), (200, &json!(true)), "{}", answer.body);
-    assert_eq!(parked(&answer.body), ["cluster/eu", "node/db-1"]);
+    assert_eq!(parked_findings(&answer.body), ["cluster/eu", "node/db-1"]);
 }
 
-/// No choice is stored by anybody else here: so it was lost what the cluster had said last.
+/// Regression: no other write stores a choice here, so the cluster's last choice was lost.
 #[tokio::test]
-async fn x07_who_a_cluster_named_keeps_the_tag_at_once_when_it_is_named_no_more() {
+async fn x07_node_keeps_primary_tag_when_cluster_stops_naming_node() {
     let json_patch = json!([{"op": "remove", "path": "/primaries/mysql"}]);
     for (is_there, by_json_patch) in [(true, false), (true, true), (false, false)] {
-        let served = Served::start().await;
+        let served = TestApi::start().await;
         site(&served).await;
         served.expect("PUT", "/v1/clusters/eu/primaries/mysql", &json!({"node": "db-1"}), 200).await;
         let name = if is_there { "db-3" } else { "db-9" };
@@ -436,15 +427,15 @@ async fn x07_who_a_cluster_named_keeps_the_tag_at_once_when_it_is_named_no_more(
     }
 }
 
-/// What the cluster says is a stored choice in the same write.
+/// The node that the cluster names is stored as the choice in the same write.
 #[tokio::test]
-async fn x07_the_write_that_names_a_primary_stores_the_choice() {
-    let served = Served::start().await;
+async fn x07_primary_write_stores_choice() {
+    let served = TestApi::start().await;
     site(&served).await;
     for name in ["db-2", "db-3"] {
         let named = write(&served, "PATCH", "/v1/clusters/eu", &json!({"primaries": {"mysql": name}})).await;
         assert_eq!(named.status, 200, "{}", named.body);
-        // It is named no more by a name that is nobody's, and holds the tag still.
+        // The cluster now names a node that does not exist, and the previous node keeps the tag.
         let other = write(&served, "PATCH", "/v1/clusters/eu", &json!({"primaries": {"mysql": "db-9"}})).await;
         assert_eq!((other.status, &other.body["moved_primaries"]), (200, &json!([])), "{}", other.body);
         let row = primary(&served).await;

@@ -1,4 +1,4 @@
-//! What hosts report: what of it is taken and kept, and what is said of the rest.
+//! What hosts report: what is accepted and stored, and how the rest is reported.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
@@ -9,56 +9,54 @@ use hyper::{Method, Request};
 use serde_json::{Value, json};
 use stemma_controller::intake::Intake as _;
 use stemma_controller::records::key;
-use stemma_controller::run::{Options, Parts, Publishing};
-use stemma_controller::store::Query;
-use stemma_wire::message::checkin::{CheckIn, CheckInAnswer};
+use stemma_controller::run::{Components, Options, Publishing};
+use stemma_controller::store::ListQuery;
+use stemma_wire::message::checkin::{CheckIn, CheckInResponse};
 use stemma_wire::message::observed::{Observation, Outcome, Report, ReportedLabel, TaskResult};
 use stemma_wire::message::{PartDigest, encode};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
-use crate::fleet::{Fleet, Host, PATIENCE, call, check_in, digest_of, reconciled, refused, result_of, send, state};
+use crate::fleet::{
+    Fleet, Host, TIMEOUT, call, desired_state, error_response, idle_check_in, observation_digest, reconciled_options,
+    send_request, task_result,
+};
 
-/// Says an Observation, and gives back whether it was taken.
+/// Reports an Observation. Returns whether it was accepted.
 pub(crate) async fn observe(host: &mut Host, observation: &Observation) -> bool {
-    let mut said = check_in(host.held, 0);
-    said.observation_digest = digest_of(observation);
+    let mut said = idle_check_in(host.held_desired, 0);
+    said.observation_digest = observation_digest(observation);
     said.observation = Some(observation.clone());
     match call(&mut host.client, "/agent/v1/checkin", &said).await.unwrap() {
-        CheckInAnswer::Current(news) => news.observation == Some(said.observation_digest),
-        CheckInAnswer::Superseded => panic!("superseded by nobody"),
+        CheckInResponse::Current(news) => news.observation == Some(said.observation_digest),
+        CheckInResponse::Superseded => panic!("superseded by nobody"),
     }
 }
 
 #[tokio::test]
-async fn s38_of_what_a_host_detects_the_good_is_taken_and_the_rest_is_told() {
+async fn s38_observation_keeps_valid_traits_and_reports_rest() {
     let fleet = Fleet::start().await;
     let mut host = fleet.join("web-1").await;
-    let traits = [
-        "HW_CPU_X86_AVX2",
-        "HW_CPU_X86_NO_SUCH",
-        "CUSTOM_OK",
-        "CUSTOM_\u{1b}[2J",
-        &format!("CUSTOM_{}", "A".repeat(249)),
-    ];
+    let traits =
+        ["HW_CPU_X86_AVX2", "HW_CPU_X86_NO_SUCH", "CUSTOM_OK", "CUSTOM_\u{1b}[2J", &format!("CUSTOM_{}", "A".repeat(249))];
     let traits = traits.map(str::to_owned).to_vec();
     assert!(observe(&mut host, &Observation { traits, ..Observation::default() }).await);
     let node = fleet.read("/v1/nodes/web-1").await;
     assert_eq!(node["traits"], json!(["CUSTOM_OK", "HW_CPU_X86_AVX2"]));
     let longest = format!("'CUSTOM_{}…'", "A".repeat(57));
     let message = format!(
-        "its host reports traits that are not taken: 'CUSTOM_\\u{{1b}}[2J', {longest}, 'HW_CPU_X86_NO_SUCH' (a standard name, or CUSTOM_ and \
+        "its host reports traits that are refused: 'CUSTOM_\\u{{1b}}[2J', {longest}, 'HW_CPU_X86_NO_SUCH' (a standard name, or CUSTOM_ and \
          then capitals, digits and '_', at most 255 characters)"
     );
     let principal = format!("node/{}", host.node);
-    fleet.audited(&principal, "trait.invalid", 1).await;
+    fleet.wait_until_audited(&principal, "trait.invalid", 1).await;
     let finding = json!({"severity": "warning", "code": "trait.refused", "object": "node/web-1", "message": message});
     assert!(node["findings"].as_array().unwrap().contains(&finding), "{}", node["findings"]);
 }
 
-/// The host has what its group requires by a rule alone.
+/// The host gets the trait that its group requires from a rule only.
 #[tokio::test]
-async fn w07_a_write_of_a_rule_says_whom_it_reaches_and_what_it_takes_from_them() {
+async fn w07_rule_write_names_affected_nodes_and_lost_values() {
     let fleet = Fleet::start().await;
     fleet
         .apply(json!([
@@ -75,36 +73,35 @@ async fn w07_a_write_of_a_rule_says_whom_it_reaches_and_what_it_takes_from_them(
     };
     let rule = json!({"kind": "InspectionRule", "name": "a", "actions": actions("CUSTOM_A")});
     let hosts = |answer: &hyper::Response<Bytes>| answer.headers()["stemma-hosts"].to_str().unwrap().to_owned();
-    let tried = fleet.answer(Method::POST, "/v1/apply?dry_run=true", &json!({"objects": [rule]})).await;
+    let tried = fleet.request_raw(Method::POST, "/v1/apply?dry_run=true", &json!({"objects": [rule]})).await;
     assert_eq!((tried.status().as_u16(), &*hosts(&tried)), (200, "1"), "{tried:?}");
     fleet.apply(json!([rule])).await;
     assert_eq!(fleet.read("/v1/nodes/web-1").await["labels"]["rack"], "r1");
 
-    // An edit that takes the trait is an error among the findings, and a strict one is refused.
+    // An edit that removes the trait causes an error finding. With `strict=true` it is refused.
     let other = json!({"objects": [{"kind": "InspectionRule", "name": "a", "actions": [actions("CUSTOM_B")[0]]}]});
-    let (status, told) = fleet.ask(Method::POST, "/v1/apply?force=true&dry_run=true", &other).await;
+    let (status, told) = fleet.request(Method::POST, "/v1/apply?force=true&dry_run=true", &other).await;
     assert_eq!((status, &told["lost_labels"]), (200, &json!({"rack": 1})), "{told}");
     let found = |told: &Value| {
         let found = told["findings"].as_array().unwrap().iter().find(|one| one["code"] == "requirement.unmet");
         found.map(|one| (one["object"].clone(), one["written"].clone()))
     };
     assert_eq!(found(&told), Some((json!("node/web-1"), json!("inspectionrule/a"))), "{told}");
-    let (status, refused) = fleet.ask(Method::POST, "/v1/apply?force=true&strict=true", &other).await;
+    let (status, refused) = fleet.request(Method::POST, "/v1/apply?force=true&strict=true", &other).await;
     assert_eq!((status, &refused["error"]["type"]), (400, &json!("finding.strict")), "{refused}");
 
-    // So is its end.
-    let gone = fleet.answer(Method::DELETE, "/v1/inspection_rules/a?dry_run=true", &Value::Null).await;
+    // Deleting the rule has the same effect.
+    let gone = fleet.request_raw(Method::DELETE, "/v1/inspection_rules/a?dry_run=true", &Value::Null).await;
     assert_eq!((gone.status().as_u16(), &*hosts(&gone)), (204, "1"), "{gone:?}");
     let warning = gone.headers()["warning"].to_str().unwrap();
     assert!(warning.contains("CUSTOM_A"), "{warning}");
 }
 
-/// What a rule brings about was found of the node and of the rule, and said twice.
+/// Regression: the effect of a rule was reported twice, for the node and for the rule.
 #[tokio::test]
-async fn y08_what_a_rule_brings_about_is_said_once_in_each_answer() {
+async fn y08_rule_effect_is_reported_once_in_each_answer() {
     let fleet = Fleet::start().await;
-    let group =
-        json!({"kind": "NodeGroup", "cluster": "prod", "name": "web", "requirements": {"trait:CUSTOM_A": "forbidden"}});
+    let group = json!({"kind": "NodeGroup", "cluster": "prod", "name": "web", "requirements": {"trait:CUSTOM_A": "forbidden"}});
     fleet.apply(json!([{"kind": "Cluster", "name": "prod"}, group])).await;
     let mut host = fleet.join_group("prod/web", "web-1").await;
     assert!(observe(&mut host, &Observation::default()).await);
@@ -119,35 +116,34 @@ async fn y08_what_a_rule_brings_about_is_said_once_in_each_answer() {
     let header = |answer: &hyper::Response<Bytes>| answer.headers()["warning"].to_str().unwrap().to_owned();
 
     let body = json!({"name": "a", "actions": actions});
-    let made = fleet.answer(Method::POST, "/v1/inspection_rules?dry_run=true", &body).await;
+    let made = fleet.request_raw(Method::POST, "/v1/inspection_rules?dry_run=true", &body).await;
     once("POST", &header(&made));
-    let strict = fleet.answer(Method::POST, "/v1/inspection_rules?strict=true", &body).await;
+    let strict = fleet.request_raw(Method::POST, "/v1/inspection_rules?strict=true", &body).await;
     let refused: Value = serde_json::from_slice(strict.body()).unwrap();
     once("strict", &refused["findings"].to_string());
     let mut rule = body.clone();
     rule["kind"] = "InspectionRule".into();
     let objects = json!({"objects": [rule]});
-    let (status, applied) = fleet.ask(Method::POST, "/v1/apply?dry_run=true", &objects).await;
+    let (status, applied) = fleet.request(Method::POST, "/v1/apply?dry_run=true", &objects).await;
     assert_eq!(status, 200, "{applied}");
     once("apply", &applied["findings"].to_string());
-    // An edit of a rule that is there.
+    // An edit of an existing rule.
     let empty = json!({"name": "a", "actions": [{"op": "log", "args": {"msg": "x"}}]});
-    let (status, _) = fleet.ask(Method::POST, "/v1/inspection_rules", &empty).await;
+    let (status, _) = fleet.request(Method::POST, "/v1/inspection_rules", &empty).await;
     assert_eq!(status, 201);
     let edit = json!([{"op": "replace", "path": "/actions", "value": actions}]);
-    let edited = fleet.answer(Method::PATCH, "/v1/inspection_rules/a", &edit).await;
+    let edited = fleet.request_raw(Method::PATCH, "/v1/inspection_rules/a", &edit).await;
     once("PATCH", &header(&edited));
 }
 
 #[tokio::test]
-async fn s38_51_detected_traits_block_no_operator_and_cost_no_host_its_fleet() {
+async fn s38_51_detected_traits_block_no_operator_or_host() {
     let fleet = Fleet::start().await;
     let mut host = fleet.join("web-1").await;
     let mut traits: Vec<String> = (0..50).map(|n| format!("CUSTOM_{n:02}")).collect();
     traits.push("HW_CPU_X86_AVX2".to_owned());
-    let observation =
-        Observation { traits, facts: [("cpu.count".to_owned(), "4".to_owned())].into(), ..Observation::default() };
-    fleet.publish(host.node, 5, state("gold", None, &[]));
+    let observation = Observation { traits, facts: [("cpu.count".to_owned(), "4".to_owned())].into(), ..Observation::default() };
+    fleet.publish(host.node, 5, desired_state("gold", None, &[]));
     assert!(observe(&mut host, &observation).await);
     let node = fleet.read("/v1/nodes/web-1").await;
     let taken = node["traits"].as_array().unwrap();
@@ -155,19 +151,19 @@ async fn s38_51_detected_traits_block_no_operator_and_cost_no_host_its_fleet() {
     assert!(taken.contains(&json!("HW_CPU_X86_AVX2")), "a standard name goes before made up ones");
     assert!(node["findings"].to_string().contains("1 beyond the 50 that one source may give"), "{}", node["findings"]);
     let own: Vec<String> = (0..50).map(|n| format!("CUSTOM_OWN_{n:02}")).collect();
-    let (status, body) = fleet.ask(Method::PUT, "/v1/nodes/web-1/traits", &json!({"traits": own})).await;
+    let (status, body) = fleet.request(Method::PUT, "/v1/nodes/web-1/traits", &json!({"traits": own})).await;
     assert_eq!(status, 200, "{body}");
-    let (status, body) = fleet.ask(Method::PUT, "/v1/nodes/web-1/traits/CUSTOM_OWN_50", &Value::Null).await;
+    let (status, body) = fleet.request(Method::PUT, "/v1/nodes/web-1/traits/CUSTOM_OWN_50", &Value::Null).await;
     assert_eq!((status, &body["error"]["type"]), (400, &json!("trait.invalid")), "an operator's own limit is his own");
-    assert!(host.news(0).await.desired.is_some(), "the next good request");
-    fleet.audited(&format!("node/{}", host.node), "trait.invalid", 1).await;
+    assert!(host.next_update(0).await.desired.is_some(), "the next good request");
+    fleet.wait_until_audited(&format!("node/{}", host.node), "trait.invalid", 1).await;
 }
 
-/// Hosts report for months: the last images of what each said are kept, and the oldest of them go.
+/// Hosts report for months. The latest images of each node's reports are stored, and the oldest are deleted.
 #[tokio::test]
-async fn x01_a_thousand_observations_of_one_node_and_those_of_a_hundred_at_once_are_kept_over_a_restart() {
-    const OF_ONE: usize = 1000;
-    const OF_EACH: usize = 15;
+async fn x01_observations_survive_restart_when_sent_in_bulk() {
+    const OBSERVATIONS: usize = 1000;
+    const OBSERVATIONS_PER_NODE: usize = 15;
     let mut fleet = Fleet::start().await;
     let names: Vec<String> = (0..100).map(|at| format!("web-{at}")).collect();
     let nodes = names.iter().map(|name| json!({"kind": "Node", "name": name, "nodegroup": "c/g"}));
@@ -177,10 +173,10 @@ async fn x01_a_thousand_observations_of_one_node_and_those_of_a_hundred_at_once_
         let facts = [("boots".to_owned(), count.to_string())].into();
         Observation { facts, ..Observation::default() }
     };
-    let say = move |parts: Arc<Parts>, node: Uuid, counts: std::ops::Range<usize>| async move {
+    let say = move |parts: Arc<Components>, node: Uuid, counts: std::ops::Range<usize>| async move {
         for count in counts {
             let said = observation(count);
-            parts.intake.observed(node, digest_of(&said), said).await.unwrap();
+            parts.intake.store_observation(node, observation_digest(&said), said).await.unwrap();
         }
     };
     for half in 0..2 {
@@ -189,16 +185,17 @@ async fn x01_a_thousand_observations_of_one_node_and_those_of_a_hundred_at_once_
             uuids.push(fleet.read(&format!("/v1/nodes/{name}")).await["uuid"].as_str().unwrap().parse().unwrap());
         }
         let parts = fleet.parts();
-        say(Arc::clone(parts), uuids[0], half * OF_ONE / 2..(half + 1) * OF_ONE / 2).await;
-        let of_each = |node: &Uuid| say(Arc::clone(parts), *node, half * OF_EACH..(half + 1) * OF_EACH);
+        say(Arc::clone(parts), uuids[0], half * OBSERVATIONS / 2..(half + 1) * OBSERVATIONS / 2).await;
+        let of_each =
+            |node: &Uuid| say(Arc::clone(parts), *node, half * OBSERVATIONS_PER_NODE..(half + 1) * OBSERVATIONS_PER_NODE);
         uuids.iter().map(of_each).collect::<JoinSet<_>>().join_all().await;
         fleet = fleet.restart(Options::default()).await;
         for (name, node) in names.iter().zip(uuids) {
             let report = fleet.read(&format!("/v1/nodes/{name}/report")).await;
-            let last = json!((half + 1) * OF_EACH - 1);
+            let last = json!((half + 1) * OBSERVATIONS_PER_NODE - 1);
             assert_eq!(report["observation"]["facts"]["boots"], last, "{name}: {report}");
             let snapshot = fleet.parts().registry.store().snapshot().await.unwrap();
-            let images = snapshot.list(&Query::prefix(key::observed(node))).await.unwrap().entries;
+            let images = snapshot.list(&ListQuery::prefix(key::observation_images(node))).await.unwrap().entries;
             assert_eq!(images.len(), 10, "{name}");
         }
     }
@@ -206,7 +203,7 @@ async fn x01_a_thousand_observations_of_one_node_and_those_of_a_hundred_at_once_
 }
 
 #[tokio::test]
-async fn x01_a_check_in_that_is_refused_whole_is_a_finding_until_the_next_is_taken() {
+async fn x01_refused_check_in_is_a_finding_until_next_succeeds() {
     let fleet = Fleet::start().await;
     fleet.apply(json!([{"kind": "Cluster", "name": "c"}, {"kind": "NodeGroup", "cluster": "c", "name": "g"}])).await;
     let mut host = fleet.join_group("c/g", "web-1").await;
@@ -214,75 +211,74 @@ async fn x01_a_check_in_that_is_refused_whole_is_a_finding_until_the_next_is_tak
         let node = fleet.read("/v1/nodes/web-1").await;
         let mut findings = node["findings"].as_array().into_iter().flatten();
         let finding = findings.find(|one| one["code"] == "report.refused");
-        let begins =
-            refused.map(|why| format!("the controller refused what its host reported last (check-in): {why}; "));
+        let begins = refused.map(|why| format!("the controller refused what its host reported last (check-in): {why}; "));
         let message = finding.map(|one| one["message"].as_str().unwrap());
         match (message, begins) {
             (Some(message), Some(begins)) => assert!(message.starts_with(&begins), "{message}"),
             (message, begins) => assert_eq!(message.is_some(), begins.is_some(), "{node}"),
         }
         assert_eq!(node["state"] == "failed", refused.is_some(), "{node}");
-        let metrics = fleet.parts().metrics.text_within(None);
+        let metrics = fleet.parts().metrics.text_for_cluster(None);
         let line = format!("\nstemma_nodes_report_refused {}\n", usize::from(refused.is_some()));
         assert!(metrics.contains(&line), "{metrics}");
     };
-    host.news(0).await;
+    host.next_update(0).await;
     stands(None).await;
-    let mut more = encode(&check_in(None, 0));
+    let mut more = encode(&idle_check_in(None, 0));
     more.extend(b"more");
-    let answer = send(&mut host.client, Method::POST, "/agent/v1/checkin", more).await;
-    assert_eq!((answer.status().as_u16(), refused(&answer).kind.as_str()), (400, "message.malformed"));
-    stands(Some(refused(&answer).message.trim_end_matches('.'))).await;
-    // What was refused may have cost the connection.
+    let answer = send_request(&mut host.client, Method::POST, "/agent/v1/checkin", more).await;
+    assert_eq!((answer.status().as_u16(), error_response(&answer).kind.as_str()), (400, "message.malformed"));
+    stands(Some(error_response(&answer).message.trim_end_matches('.'))).await;
+    // The refusal may have closed the connection.
     host.client = fleet.client(host.chain.clone(), host.key.clone_key());
-    host.news(0).await;
+    host.next_update(0).await;
     stands(None).await;
-    // A version that nobody speaks yet.
-    let mut newer = encode(&check_in(host.held, 0));
+    // An unknown version.
+    let mut newer = encode(&idle_check_in(host.held_desired, 0));
     newer[0] = 9;
-    let answer = send(&mut host.client, Method::POST, "/agent/v1/checkin", newer).await;
-    assert_eq!((answer.status().as_u16(), refused(&answer).kind.as_str()), (400, "message.version"));
-    stands(Some(refused(&answer).message.trim_end_matches('.'))).await;
+    let answer = send_request(&mut host.client, Method::POST, "/agent/v1/checkin", newer).await;
+    assert_eq!((answer.status().as_u16(), error_response(&answer).kind.as_str()), (400, "message.version"));
+    stands(Some(error_response(&answer).message.trim_end_matches('.'))).await;
     host.client = fleet.client(host.chain.clone(), host.key.clone_key());
-    host.news(0).await;
+    host.next_update(0).await;
     stands(None).await;
-    // What never comes to whoever reads check-ins.
+    // A request that is refused before the check-in is read.
     let request = Request::post("/agent/v1/checkin").header("host", "localhost").header("content-encoding", "gzip");
     let request = request.body(Bytes::from_static(b"x")).unwrap();
-    let answer = host.client.send_within(request, PATIENCE).await.unwrap();
-    assert_eq!((answer.status().as_u16(), refused(&answer).kind.as_str()), (415, "request.encoding"));
+    let answer = host.client.send_with_timeout(request, TIMEOUT).await.unwrap();
+    assert_eq!((answer.status().as_u16(), error_response(&answer).kind.as_str()), (415, "request.encoding"));
     stands(Some("Compressed bodies are not taken")).await;
     host.client = fleet.client(host.chain.clone(), host.key.clone_key());
-    host.news(0).await;
+    host.next_update(0).await;
     stands(None).await;
-    // The node's turn has begun by then.
-    let mut said = check_in(host.held, 0);
+    // This error is found after the check-in has begun.
+    let mut said = idle_check_in(host.held_desired, 0);
     said.observation_digest = PartDigest([9; 32]);
-    let answer: Result<CheckInAnswer, _> = call(&mut host.client, "/agent/v1/checkin", &said).await;
+    let answer: Result<CheckInResponse, _> = call(&mut host.client, "/agent/v1/checkin", &said).await;
     assert_eq!(answer.unwrap_err().status, 400);
-    stands(Some("the observation does not have the digest that was named")).await;
+    stands(Some("the digest of the observation is not the one in observation_digest")).await;
     host.client = fleet.client(host.chain.clone(), host.key.clone_key());
-    host.news(0).await;
+    host.next_update(0).await;
     stands(None).await;
 }
 
-/// A node of which results were held back was called as it was before them, and nothing said so.
+/// Regression: a node whose results were delayed kept its earlier state, and nothing reported the delay.
 #[tokio::test]
-async fn x01_what_a_host_reports_too_fast_is_a_finding_and_a_metric() {
+async fn x01_too_frequent_reports_are_a_finding_and_metric() {
     // A read of a node waits for the reconciler.
-    let fleet = Fleet::start_with(|own| own.publishing = Publishing::Reconciled).await;
+    let fleet = Fleet::start_with(|own| own.publishing = Publishing::Reconciler).await;
     let host = fleet.join("web-1").await;
     let results = |sequence: u64| {
         let result = |sequence| TaskResult {
             output: "x".repeat(4 * 1024),
             diff: "x".repeat(16 * 1024),
-            ..result_of(sequence, PartDigest([1; 32]), "t", Outcome::Changed)
+            ..task_result(sequence, PartDigest([1; 32]), "t", Outcome::Changed)
         };
         (sequence..sequence + 64).map(result).collect::<Vec<_>>()
     };
     let mut sequence = 1;
-    // The bound is 8 MiB at once.
-    while sequence < 2_000 && fleet.parts().intake.results(host.node, results(sequence)).await.is_ok() {
+    // The burst limit is 8 MiB.
+    while sequence < 2_000 && fleet.parts().intake.store_results(host.node, results(sequence)).await.is_ok() {
         sequence += 64;
     }
     assert!(sequence < 2_000, "nothing was held back");
@@ -290,34 +286,34 @@ async fn x01_what_a_host_reports_too_fast_is_a_finding_and_a_metric() {
     let findings = node["findings"].as_array().unwrap();
     let finding = findings.iter().find(|one| one["code"] == "report.waiting").unwrap();
     assert_eq!(finding["severity"], "warning");
-    let says = "the controller has not kept yet what its host reported last (results): the host sends more than is stored of a host in so short a time; ";
+    let says = "the controller has not stored yet what its host reported last (results): the host sends more than may be stored in this time; ";
     assert!(finding["message"].as_str().unwrap().starts_with(says), "{finding}");
-    let metric = || fleet.parts().metrics.text_within(None);
+    let metric = || fleet.parts().metrics.text_for_cluster(None);
     assert!(metric().contains("\nstemma_nodes_report_waiting 1\n"), "{}", metric());
 }
 
-/// So many labels of 4,000 bytes each.
+/// Returns this many labels of 4,000 bytes each.
 fn large_labels(count: usize) -> Observation {
     let label = |at: usize| ReportedLabel { value: format!("{at:04000}"), source: "labels.d/x:1".into() };
     Observation { labels: (0..count).map(|at| (format!("l{at}"), label(at))).collect(), ..Observation::default() }
 }
 
 #[tokio::test]
-async fn x01_a_refused_report_is_a_finding_a_state_and_a_metric_until_the_host_reports_something_else() {
+async fn x01_refused_report_is_a_finding_until_report_changes() {
     let limits = |own: &mut Options| own.store.limits.max_bytes = 100_000;
     let fleet = Fleet::start_with(limits).await;
     fleet.apply(json!([{"kind": "Cluster", "name": "c"}, {"kind": "NodeGroup", "cluster": "c", "name": "g"}])).await;
     let mut host = fleet.join_group("c/g", "web-1").await;
     let metric = async |count: usize| {
-        let metrics = fleet.parts().metrics.text_within(None);
+        let metrics = fleet.parts().metrics.text_for_cluster(None);
         let line = format!("\nstemma_nodes_report_refused {count}\n");
         assert!(metrics.contains(&line), "{metrics}");
     };
     metric(0).await;
-    // Kept before the host's first check-in, so that its next Observation need not wait for its turn.
+    // Stored before the host's first check-in, so that its next Observation is not delayed.
     let kept = large_labels(1);
-    fleet.parts().intake.observed(host.node, digest_of(&kept), kept.clone()).await.unwrap();
-    // Stored twice, as what is known now and as an image.
+    fleet.parts().intake.store_observation(host.node, observation_digest(&kept), kept.clone()).await.unwrap();
+    // It is stored twice, as the current value and as an image.
     assert!(!observe(&mut host, &large_labels(15)).await);
     let node = fleet.read("/v1/nodes/web-1").await;
     let findings = node["findings"].as_array().unwrap();
@@ -325,16 +321,13 @@ async fn x01_a_refused_report_is_a_finding_a_state_and_a_metric_until_the_host_r
     assert_eq!((&finding["severity"], &finding["object"]), (&json!("error"), &json!("node/web-1")));
     let message = finding["message"].as_str().unwrap();
     assert!(message.starts_with("the controller refused what its host reported last (observation): "), "{message}");
-    assert!(
-        message.contains(" bytes in one transaction, the limit max_bytes is 100000; the node stands as"),
-        "{message}"
-    );
+    assert!(message.contains(" bytes in one transaction, the limit max_bytes is 100000; the node is shown as"), "{message}");
     assert_eq!(
         (&node["state"], &node["state_reason"]),
         (&json!("failed"), &json!("there is an error among its findings: report.refused"))
     );
     metric(1).await;
-    // The surplus labels are taken away again, so the host says what is stored, and sends its digest alone.
+    // The host removes the surplus labels, so it reports what is stored, and sends the digest alone.
     assert!(observe(&mut host, &kept).await);
     let node = fleet.read("/v1/nodes/web-1").await;
     assert!(!node["findings"].to_string().contains("report.refused"), "{}", node["findings"]);
@@ -343,14 +336,14 @@ async fn x01_a_refused_report_is_a_finding_a_state_and_a_metric_until_the_host_r
 }
 
 #[tokio::test]
-async fn x01_what_is_not_kept_of_a_report_is_a_finding_and_a_metric_and_the_rest_is_kept() {
+async fn x01_dropped_report_parts_are_a_finding_and_metric() {
     let fleet = Fleet::start().await;
     let mut host = fleet.join("web-1").await;
     let label = ReportedLabel { value: "v".into(), source: "labels.d/x:1".into() };
     let labels = (0..260).map(|at| (format!("l{at:03}"), label.clone())).collect();
     assert!(observe(&mut host, &Observation { labels, ..Observation::default() }).await);
     let metric = |count: usize| {
-        let metrics = fleet.parts().metrics.text_within(None);
+        let metrics = fleet.parts().metrics.text_for_cluster(None);
         let line = format!("\nstemma_nodes_report_left_out {count}\n");
         assert!(metrics.contains(&line), "{metrics}");
     };
@@ -361,7 +354,7 @@ async fn x01_what_is_not_kept_of_a_report_is_a_finding_and_a_metric_and_the_rest
         let messages: Vec<String> = of_rule.map(|one| one["message"].as_str().unwrap().to_owned()).collect();
         messages
     };
-    let of_labels = "its host reports more than is taken; left out: 4 labels (at most 256 are taken; a value has at most 4096 bytes, \
+    let of_labels = "its host reports more than is accepted; dropped: 4 labels (at most 256 are accepted; a value has at most 4096 bytes, \
                      all together 65536)";
     assert_eq!(left_out().await, [of_labels]);
     metric(1);
@@ -370,45 +363,45 @@ async fn x01_what_is_not_kept_of_a_report_is_a_finding_and_a_metric_and_the_rest
 
     let intake = &fleet.parts().intake;
     let said = Report { findings: vec!["f".repeat(1025)], ..Report::default() };
-    intake.report(host.node, said).await.unwrap();
-    let result = result_of(1, PartDigest([1; 32]), &"x".repeat(1025), Outcome::Changed);
-    assert_eq!(intake.results(host.node, vec![result]).await.unwrap(), 1);
-    let of_report = "its host reports more than is kept; left out: 1 results of tasks (at most 4096 are kept; a task's id has at most 1024 \
-                     bytes); a part of 1 texts (a sentence has at most 1024 bytes, all that its tasks say together 1048576)";
+    intake.store_report(host.node, said).await.unwrap();
+    let result = task_result(1, PartDigest([1; 32]), &"x".repeat(1025), Outcome::Changed);
+    assert_eq!(intake.store_results(host.node, vec![result]).await.unwrap(), 1);
+    let of_report = "its host reports more than is stored; dropped: 1 results of tasks (at most 4096 are stored; a task's id has at most 1024 \
+                     bytes); a part of 1 texts (a sentence has at most 1024 bytes, all messages of its tasks together 1048576)";
     assert_eq!(left_out().await, [of_labels, of_report]);
     metric(1);
 }
 
-/// What an agent leaves out by itself stood in the report of its host alone.
+/// Regression: what an agent itself leaves out was shown only in the report of its host.
 #[tokio::test]
-async fn x01_what_a_host_says_that_it_could_not_use_is_one_finding_of_its_node_and_a_metric() {
+async fn x01_unusable_input_of_host_is_one_finding_and_metric() {
     let fleet = Fleet::start().await;
     let host = fleet.join("web-1").await;
     let stands = async |findings: &[&str], message: Option<&str>| {
         let findings = findings.iter().map(|one| (*one).to_owned()).collect();
-        fleet.parts().intake.report(host.node, Report { findings, ..Report::default() }).await.unwrap();
-        let expected = message.map(|message| {
-            json!({"severity": "warning", "code": "report.findings", "object": "node/web-1", "message": message})
-        });
+        fleet.parts().intake.store_report(host.node, Report { findings, ..Report::default() }).await.unwrap();
+        let expected = message
+            .map(|message| json!({"severity": "warning", "code": "report.findings", "object": "node/web-1", "message": message}));
         let node = fleet.read("/v1/nodes/web-1").await;
         let found = node["findings"].as_array().unwrap().iter().filter(|one| one["code"] == "report.findings");
         assert_eq!(found.collect::<Vec<_>>(), expected.iter().collect::<Vec<_>>());
-        let metrics = fleet.parts().metrics.text_within(None);
+        let metrics = fleet.parts().metrics.text_for_cluster(None);
         let line = format!("\nstemma_nodes_report_findings {}\n", usize::from(message.is_some()));
         assert!(metrics.contains(&line), "{metrics}");
     };
     stands(&[], None).await;
     let said = ["labels.d/x:4: a line is KEY=VALUE", "/etc/stemma/labels.d: 2712 more lines or files cannot be used"];
-    let message = "its host reports what it could not use or do, findings of its own: 2; the first: labels.d/x:4: a line is KEY=VALUE; all of \
+    let message = "its host reports findings of its own, about what it could not use or do: 2; the first: labels.d/x:4: a line is KEY=VALUE; all of \
                    them are in its report (GET /v1/nodes/web-1/report) and in `stemma-agent status` there";
     stands(&said, Some(message)).await;
     stands(&[], None).await;
 }
 
 #[tokio::test]
-async fn s39_facts_as_deep_as_a_check_in_carries_end_no_controller() {
+async fn s39_deeply_nested_facts_are_accepted() {
     let mut fleet = Fleet::start_reconciled().await;
-    let task = json!({"id": "a", "type": "file", "tags": ["x"], "parameters": {"path": "/a", "template": "{{ facts.cpu.count }}"}});
+    let task =
+        json!({"id": "a", "type": "file", "tags": ["x"], "parameters": {"path": "/a", "template": "{{ facts.cpu.count }}"}});
     fleet
         .apply(json!([
             {"kind": "Release", "name": "site", "roles": {"r": {"tags": ["x"]}}, "tags": {"x": {}}, "tasks": [task]},
@@ -421,17 +414,16 @@ async fn s39_facts_as_deep_as_a_check_in_carries_end_no_controller() {
     assert!(observe(&mut host, &Observation { facts, ..Observation::default() }).await);
     for _ in 0..2 {
         let node = fleet.read("/v1/nodes/web-1").await;
-        let message = "its host reports more than is taken; left out: 1 facts (a path has at most 16 names and 255 bytes, a value 16384 \
+        let message = "its host reports more than is accepted; dropped: 1 facts (a path has at most 16 names and 255 bytes, a value 16384 \
                        bytes, all together 262144)";
-        let finding =
-            json!({"severity": "warning", "code": "report.left_out", "object": "node/web-1", "message": message});
+        let finding = json!({"severity": "warning", "code": "report.left_out", "object": "node/web-1", "message": message});
         assert!(node["findings"].as_array().unwrap().contains(&finding), "{}", node["findings"]);
-        fleet = fleet.restart(reconciled()).await;
+        fleet = fleet.restart(reconciled_options()).await;
     }
 }
 
 #[tokio::test]
-async fn an_observation_with_too_many_labels_is_taken_up_to_the_bound_and_its_digest_is_checked() {
+async fn observation_is_truncated_at_label_limit_and_digest_is_checked() {
     let fleet = Fleet::start().await;
     let mut host = fleet.join("web-1").await;
     let label = ReportedLabel { value: "v".into(), source: "labels.d/x:1".into() };
@@ -440,47 +432,47 @@ async fn an_observation_with_too_many_labels_is_taken_up_to_the_bound_and_its_di
     assert!(observe(&mut host, &observation).await, "it is not told again and again");
     let report = fleet.read("/v1/nodes/web-1/report").await;
     assert_eq!(report["observation"]["labels"].as_object().map(serde_json::Map::len), Some(256));
-    let mut said = check_in(None, 0);
-    said.observation_digest = digest_of(&observation);
+    let mut said = idle_check_in(None, 0);
+    said.observation_digest = observation_digest(&observation);
     said.observation_digest.0[0] ^= 1;
     said.observation = Some(observation);
-    let got = call::<_, CheckInAnswer>(&mut host.client, "/agent/v1/checkin", &said).await.unwrap_err();
+    let got = call::<_, CheckInResponse>(&mut host.client, "/agent/v1/checkin", &said).await.unwrap_err();
     assert_eq!((got.status, got.kind.as_str()), (400, "message.malformed"), "a digest must be its own");
 }
 
-/// Results with long differences, numbered on.
+/// Returns results with long differences and consecutive numbers.
 fn results(from: u64, count: u64) -> Vec<TaskResult> {
     let result = |sequence| TaskResult {
         diff: "d".repeat(16_000),
-        ..result_of(sequence, PartDigest([1; 32]), &format!("t{}", sequence % 256), Outcome::Changed)
+        ..task_result(sequence, PartDigest([1; 32]), &format!("t{}", sequence % 256), Outcome::Changed)
     };
     (from..from + count).map(result).collect()
 }
 
 #[tokio::test]
-async fn w10_01_a_host_that_floods_results_is_told_to_wait_and_keeps_them() {
+async fn w10_01_host_keeps_results_when_controller_requests_wait() {
     let fleet = Fleet::start().await;
     let (mut host, mut other) = (fleet.join("web-1").await, fleet.join("web-2").await);
     let mut acknowledged = 0;
     let mut waits = Vec::new();
     for _ in 0..20 {
-        let said = CheckIn { results: results(acknowledged + 1, 64), ..check_in(None, 0) };
+        let said = CheckIn { results: results(acknowledged + 1, 64), ..idle_check_in(None, 0) };
         let answer = call(&mut host.client, "/agent/v1/checkin", &said).await.unwrap();
-        let CheckInAnswer::Current(news) = answer else { panic!("superseded by nobody") };
+        let CheckInResponse::Current(news) = answer else { panic!("superseded by nobody") };
         if news.acknowledged == acknowledged {
-            waits.push(news.next_ms);
+            waits.push(news.next_check_in_ms);
         }
         acknowledged = news.acknowledged;
     }
     assert!(acknowledged * 16_000 < 12 << 20, "{acknowledged} were stored");
     assert!(waits.len() > 5 && waits.iter().all(|wait| *wait == 10_000), "{waits:?}");
-    assert_eq!(fleet.rejected("results_too_fast"), waits.len() as u64);
-    let odd = CheckIn { observation_digest: PartDigest([9; 32]), ..check_in(None, 0) };
-    call::<_, CheckInAnswer>(&mut host.client, "/agent/v1/checkin", &odd).await.unwrap_err();
+    assert_eq!(fleet.refused_count("results_too_fast"), waits.len() as u64);
+    let odd = CheckIn { observation_digest: PartDigest([9; 32]), ..idle_check_in(None, 0) };
+    call::<_, CheckInResponse>(&mut host.client, "/agent/v1/checkin", &odd).await.unwrap_err();
     let principal = format!("node/{}", host.node);
-    fleet.audited(&principal, "message.malformed", 1).await;
-    assert_eq!(fleet.accused(&principal).await, ["message.malformed"], "what waits is no refusal");
-    let said = CheckIn { results: results(1, 64), ..check_in(None, 0) };
+    fleet.wait_until_audited(&principal, "message.malformed", 1).await;
+    assert_eq!(fleet.refusals_of(&principal).await, ["message.malformed"], "what waits is no refusal");
+    let said = CheckIn { results: results(1, 64), ..idle_check_in(None, 0) };
     let answer = call(&mut other.client, "/agent/v1/checkin", &said).await.unwrap();
-    assert!(matches!(answer, CheckInAnswer::Current(news) if news.acknowledged == 64), "others are unharmed");
+    assert!(matches!(answer, CheckInResponse::Current(news) if news.acknowledged == 64), "others are unharmed");
 }

@@ -1,4 +1,4 @@
-//! Starts that are refused, each with the sentence that a person acts on (S71, S75, and the errors that the issue names).
+//! Starts that are refused, each with a message that says what to do (S71, S75, and the errors that the issue names).
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
@@ -12,9 +12,9 @@ use stemma_controller::run::{Options, start};
 use stemma_controller::store::{RedbOptions, RedbStore};
 use stemma_wire::clock::{Clock as _, SystemClock};
 
-use crate::fleet::{config, wait_until};
+use crate::fleet::{new_config, wait_until};
 
-async fn refusal(config: stemma_controller::config::Config) -> String {
+async fn start_error(config: stemma_controller::config::Config) -> String {
     match start(config, Options::default()).await {
         Ok(_) => panic!("it started"),
         Err(error) => error.to_string(),
@@ -32,7 +32,7 @@ fn set_mode(path: &Path, mode: u32) {
 }
 
 #[tokio::test]
-async fn s71_a_key_that_others_may_touch_is_refused_with_the_fixing_command() {
+async fn s71_start_names_fixing_command_when_key_is_open() {
     let directory = new_fleet();
     let data = directory.path().join("data");
     let key = data.join("trust/agents.key");
@@ -42,25 +42,25 @@ async fn s71_a_key_that_others_may_touch_is_refused_with_the_fixing_command() {
         (0o602, format!("{shown}: others may write it (mode 0602), so it is not trusted; run: chmod go-w {shown}")),
     ] {
         set_mode(&key, mode);
-        assert_eq!(refusal(config(data.clone())).await, sentence);
+        assert_eq!(start_error(new_config(data.clone())).await, sentence);
     }
     set_mode(&key, 0o600);
     set_mode(&data.join("trust"), 0o777);
     let shown = data.join("trust");
     let shown = shown.display();
     assert_eq!(
-        refusal(config(data.clone())).await,
+        start_error(new_config(data.clone())).await,
         format!(
             "{shown}: others may write in this directory (mode 0777), so what it holds is not trusted; run: chmod go-w {shown}"
         )
     );
     set_mode(&data.join("trust"), 0o700);
-    start(config(data), Options::default()).await.unwrap().stop().await;
+    start(new_config(data), Options::default()).await.unwrap().stop().await;
 }
 
 #[tokio::test]
 #[allow(clippy::print_stdout, reason = "a test that is left out says so")]
-async fn w10_11_a_directory_of_another_user_is_refused() {
+async fn w10_11_start_rejects_directory_of_other_user() {
     if !rustix::process::geteuid().is_root() {
         assert!(std::env::var_os("STEMMA_REQUIRE_SHARED").is_none(), "only root can give a directory to another user");
         println!("SKIPPED: only root can give a directory to another user");
@@ -70,11 +70,11 @@ async fn w10_11_a_directory_of_another_user_is_refused() {
     let data = directory.path().join("data");
     for of_another in [data.clone(), data.join("trust")] {
         std::os::unix::fs::chown(&of_another, Some(65534), None).unwrap();
-        let refused = refusal(config(data.clone())).await;
+        let refused = start_error(new_config(data.clone())).await;
         assert!(refused.starts_with(&of_another.display().to_string()) && refused.contains("65534"), "{refused}");
         std::os::unix::fs::chown(&of_another, Some(0), None).unwrap();
     }
-    start(config(data), Options::default()).await.unwrap().stop().await;
+    start(new_config(data), Options::default()).await.unwrap().stop().await;
 
     let strangers = directory.path().join("strangers");
     fs::create_dir(&strangers).unwrap();
@@ -85,79 +85,79 @@ async fn w10_11_a_directory_of_another_user_is_refused() {
 }
 
 #[tokio::test]
-async fn s71_a_configuration_that_others_may_write_is_refused() {
+async fn s71_start_rejects_configuration_writable_by_others() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("controller.toml");
     fs::write(&path, "data_dir = \"/nowhere\"").unwrap();
     set_mode(&path, 0o666);
-    let run = stemma_controller::args::Run { config: Some(path.clone()), ..Default::default() };
+    let run = stemma_controller::args::RunArgs { config: Some(path.clone()), ..Default::default() };
     let shown = path.display();
-    let handed = stemma_controller::handed::Handed::default();
+    let handed = stemma_controller::socket_activation::ActivatedSockets::default();
     assert_eq!(
-        stemma_controller::config::Config::load_with(&run, &handed).unwrap_err().to_string(),
+        stemma_controller::config::Config::load_with_sockets(&run, &handed).unwrap_err().to_string(),
         format!("{shown}: others may write it (mode 0666), so it is not trusted; run: chmod go-w {shown}")
     );
 }
 
 #[tokio::test]
-async fn a_port_in_use_is_named_with_what_to_do() {
+async fn start_names_port_and_fix_when_in_use() {
     let directory = new_fleet();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     for (field, flag) in [("admin_listen", "--admin-listen"), ("agent_listen", "--agent-listen")] {
-        let mut config = config(directory.path().join("data"));
+        let mut config = new_config(directory.path().join("data"));
         match field {
             "admin_listen" => config.admin = stemma_controller::config::AdminListen::Tls(address),
             _ => config.agents = address,
         }
         assert_eq!(
-            refusal(config).await,
+            start_error(config).await,
             format!(
-                "{field} {address}: the port is in use by another program; give {flag} HOST:PORT another one, or stop what listens there \
+                "{field} {address}: the port is in use by another program; set another address with {flag} HOST:PORT, or stop the program that listens there \
                  (ss -ltnp shows it)"
             )
         );
     }
     drop(taken);
-    start(config(directory.path().join("data")), Options::default()).await.unwrap().stop().await;
+    start(new_config(directory.path().join("data")), Options::default()).await.unwrap().stop().await;
 }
 
 #[tokio::test]
-async fn a_bad_extra_trait_is_named_with_its_place() {
+async fn start_names_place_of_bad_extra_trait() {
     let directory = new_fleet();
-    let mut config = config(directory.path().join("data"));
+    let mut config = new_config(directory.path().join("data"));
     config.extra_standard_traits = vec!["HW_SITE_X".to_owned(), "hw_site_y".to_owned()];
     assert_eq!(
-        refusal(config).await,
-        "extra_standard_traits[1]: \"hw_site_y\" is no name of a trait: write a capital letter and then capitals, digits and '_', at \
-         most 255 characters together"
+        start_error(config).await,
+        "extra_standard_traits[1]: \"hw_site_y\" is not a valid trait name: write a capital letter, then capitals, digits and '_', at \
+         most 255 characters in all"
     );
 }
 
 #[tokio::test]
-async fn a_second_controller_on_one_store_is_refused() {
+async fn start_fails_when_other_controller_holds_store() {
     let directory = new_fleet();
     let data = directory.path().join("data");
-    let first = start(config(data.clone()), Options::default()).await.unwrap();
+    let first = start(new_config(data.clone()), Options::default()).await.unwrap();
     let (store, began) = (data.join("store.redb").display().to_string(), std::time::Instant::now());
     assert_eq!(
-        refusal(config(data.clone())).await,
+        start_error(new_config(data.clone())).await,
         format!(
-            "the store {store} is held by another process: one controller at a time may run on it; stop the other one first (`fuser {store}` \
+            "the store {store} is in use by another process: only one controller can run on it; stop the other one first (`fuser {store}` \
              shows which)"
         )
     );
     assert!(began.elapsed() >= std::time::Duration::from_secs(3), "it was not waited for");
     first.stop().await;
-    start(config(data), Options::default()).await.unwrap().stop().await;
+    start(new_config(data), Options::default()).await.unwrap().stop().await;
 }
 
 #[tokio::test]
-async fn a_store_that_another_controller_lets_go_of_soon_is_waited_for() {
+async fn start_waits_when_other_controller_releases_store_soon() {
     let directory = new_fleet();
     let data = directory.path().join("data");
     let held = RedbStore::open(&data.join("store.redb"), RedbOptions::default()).unwrap();
-    let mut second = std::pin::pin!(start(config(data), Options::default()));
+    let mut second = std::pin::pin!(start(new_config(data), Options::default()));
     tokio::select! {
         biased;
         started = &mut second => panic!("the store is held, and it is not waited for: {:?}", started.err()),
@@ -168,7 +168,7 @@ async fn a_store_that_another_controller_lets_go_of_soon_is_waited_for() {
 }
 
 #[tokio::test]
-async fn s71_every_file_of_the_data_directory_is_looked_at_before_it_is_served() {
+async fn s71_start_checks_every_file_before_serving() {
     let directory = new_fleet();
     let data = directory.path().join("data");
     let writable = |shown: &str, mode: u32| {
@@ -191,24 +191,24 @@ async fn s71_every_file_of_the_data_directory_is_looked_at_before_it_is_served()
         let path = data.join(name);
         let (shown, before) = (path.display().to_string(), fs::metadata(&path).unwrap().permissions());
         set_mode(&path, 0o666);
-        assert_eq!(refusal(config(data.clone())).await, writable(&shown, 0o666), "{name}");
+        assert_eq!(start_error(new_config(data.clone())).await, writable(&shown, 0o666), "{name}");
         if is_secret {
             set_mode(&path, 0o644);
-            assert_eq!(refusal(config(data.clone())).await, readable(&shown, 0o644), "{name}");
+            assert_eq!(start_error(new_config(data.clone())).await, readable(&shown, 0o644), "{name}");
         }
         fs::set_permissions(&path, before).unwrap();
     }
-    start(config(data), Options::default()).await.unwrap().stop().await;
+    start(new_config(data), Options::default()).await.unwrap().stop().await;
 }
 
 #[tokio::test]
-async fn a_directory_without_a_fleet_is_not_made_into_one() {
+async fn start_creates_no_fleet_when_directory_is_empty() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
-    let said = refusal(config(data.clone())).await;
+    let said = start_error(new_config(data.clone())).await;
     assert!(
         said.starts_with(&format!(
-            "there is no store at {}: for a new fleet make one with `stemma-controller init",
+            "there is no store at {}: for a new fleet create one with `stemma-controller init",
             data.join("store.redb").display()
         )),
         "{said}"
@@ -217,22 +217,22 @@ async fn a_directory_without_a_fleet_is_not_made_into_one() {
 }
 
 #[tokio::test]
-async fn w10_06_a_start_without_the_store_of_an_authority_does_not_name_init() {
+async fn w10_06_start_omits_init_advice_when_authority_lacks_store() {
     let directory = new_fleet();
     let data = directory.path().join("data");
     fs::remove_file(data.join("store.redb")).unwrap();
     let shown = data.display();
     assert_eq!(
-        refusal(config(data.clone())).await,
+        start_error(new_config(data.clone())).await,
         format!(
-            "the store {shown}/store.redb is gone, and the fleet's authority is there: restore a backup (docs/backup.md) or put back a copy of {shown} that was made while the \
+            "the store {shown}/store.redb is missing, although the fleet's authority exists: restore a backup (docs/backup.md), or put back a copy of {shown} that was made while the \
              controller was stopped"
         )
     );
 }
 
 #[tokio::test]
-async fn w10_15_a_key_of_another_certificate_is_refused_naming_both_files() {
+async fn w10_15_start_names_both_files_when_key_does_not_match() {
     let directory = new_fleet();
     let data = directory.path().join("data");
     let trust = data.join("trust");
@@ -244,9 +244,9 @@ async fn w10_15_a_key_of_another_certificate_is_refused_naming_both_files() {
         for other in keys.iter().filter(|other| *other != own) {
             fs::write(&key, other).unwrap();
             assert_eq!(
-                refusal(config(data.clone())).await,
+                start_error(new_config(data.clone())).await,
                 format!(
-                    "{} and {} do not belong together: the certificate is of another key; restore both from one backup of the data \
+                    "{} and {} do not belong together: the certificate is for another key; restore both from one backup of the data \
                      directory",
                     key.display(),
                     certificate.display()
@@ -255,29 +255,29 @@ async fn w10_15_a_key_of_another_certificate_is_refused_naming_both_files() {
         }
         fs::write(&key, own).unwrap();
     }
-    start(config(data), Options::default()).await.unwrap().stop().await;
+    start(new_config(data), Options::default()).await.unwrap().stop().await;
 }
 
 #[tokio::test]
-async fn x02_what_a_killed_restore_left_is_taken_away_at_a_start() {
+async fn x02_start_removes_leftover_of_killed_restore() {
     let directory = new_fleet();
     let data = directory.path().join("data");
     let left = data.join(".restoring-killed");
     fs::create_dir_all(left.join("trust")).unwrap();
     fs::write(left.join("trust/root.key"), "a key").unwrap();
-    start(config(data.clone()), Options::default()).await.unwrap().stop().await;
+    start(new_config(data.clone()), Options::default()).await.unwrap().stop().await;
     assert!(!left.exists() && data.join("trust/root.key").exists());
 }
 
 #[tokio::test]
-async fn a_quiet_restart_writes_nothing() {
+async fn restart_writes_nothing_when_unchanged() {
     let directory = new_fleet();
     let data = directory.path().join("data");
     for _ in 0..3 {
-        let controller = start(config(data.clone()), Options::default()).await.unwrap();
-        let head = controller.parts().registry.store().head().await.unwrap().get();
-        wait_until(|| controller.parts().desired.resolved().0 >= head).await;
-        let text = controller.parts().metrics.text_within(None);
+        let controller = start(new_config(data.clone()), Options::default()).await.unwrap();
+        let head = controller.components().registry.store().head().await.unwrap().get();
+        wait_until(|| controller.components().desired.resolved_revision().0 >= head).await;
+        let text = controller.components().metrics.text_for_cluster(None);
         assert!(text.contains("stemma_store_commits_total 0\n"), "{text}");
         controller.stop().await;
     }

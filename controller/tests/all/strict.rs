@@ -1,13 +1,14 @@
-//! Writes that ask to be refused for what they bring, and how many task sets a write changes.
+//! Writes with `strict=true`, which are refused for the findings that they cause, and the number of task sets that a
+//! write changes.
 
 use serde_json::{Value, json};
 
-use crate::served::{Answer, Served};
+use crate::served::{ApiResponse, TestApi};
 
 const MERGE: &[(&str, &str)] = &[("content-type", "application/merge-patch+json")];
 
-/// Two hosts that read the label `tier` of their template, and nothing else.
-async fn site(served: &Served) {
+/// Creates two hosts that read the label `tier` of their template, and nothing else.
+async fn site(served: &TestApi) {
     let task = json!({"id": "conf", "type": "file", "tags": ["nginx"],
         "parameters": {"path": "/etc/conf", "template": "tier {{ labels.tier }}\n"}});
     let objects = json!([
@@ -21,13 +22,13 @@ async fn site(served: &Served) {
     served.expect("POST", "/v1/apply?manager=git&strict=true", &json!({"objects": objects}), 200).await;
 }
 
-async fn write(served: &Served, method: &str, path: &str, body: &Value) -> Answer {
+async fn write(served: &TestApi, method: &str, path: &str, body: &Value) -> ApiResponse {
     let headers = if method == "PATCH" { MERGE } else { &[] };
     served.send(method, path, headers, Some(body).filter(|body| !body.is_null())).await
 }
 
-/// The labels of the hosts, and of the template.
-async fn labels(served: &Served) -> Value {
+/// Returns the labels of the hosts and of the template.
+async fn labels(served: &TestApi) -> Value {
     let mut labels = Vec::new();
     for path in ["/v1/nodes/web-1", "/v1/nodes/web-2", "/v1/clustertemplates/base"] {
         labels.push(served.get(path).await["labels"].clone());
@@ -36,8 +37,8 @@ async fn labels(served: &Served) -> Value {
 }
 
 #[tokio::test]
-async fn y09_a_strict_write_of_any_form_is_refused_for_what_it_brings() {
-    let served = Served::start().await;
+async fn y09_strict_write_fails_in_each_form_when_finding_is_new() {
+    let served = TestApi::start().await;
     site(&served).await;
     let before = labels(&served).await;
     let group = "/v1/clusters/prod/nodegroups/web";
@@ -66,8 +67,8 @@ async fn y09_a_strict_write_of_any_form_is_refused_for_what_it_brings() {
 }
 
 #[tokio::test]
-async fn y09_an_apply_that_adopts_from_who_owns_nothing_says_so() {
-    let served = Served::start().await;
+async fn y09_apply_reports_when_adopted_manager_owns_nothing() {
+    let served = TestApi::start().await;
     site(&served).await;
     let node = |more: Value| {
         let mut node = json!({"kind": "Node", "name": "web-1", "nodegroup": "prod/web"});
@@ -86,10 +87,7 @@ async fn y09_an_apply_that_adopts_from_who_owns_nothing_says_so() {
             ("team", None),
             ("team:apply", None),
             ("nobody", Some("nobody owns nothing of these objects")),
-            (
-                "Team",
-                Some("Team owns nothing of these objects, so nothing was taken over from it (did you mean 'team'?)"),
-            ),
+            ("Team", Some("Team owns nothing of these objects, so nothing was taken over from it (did you mean 'team'?)")),
         ] {
             let path = format!("/v1/apply?manager=other&dry_run=true&adopt={from}");
             let applied = served.send("POST", &path, &[], Some(&node(more.clone()))).await;
@@ -103,10 +101,11 @@ async fn y09_an_apply_that_adopts_from_who_owns_nothing_says_so() {
 }
 
 #[tokio::test]
-async fn y09_a_conflict_says_that_who_is_adopted_from_owns_nothing_and_a_malformed_manager_is_refused() {
-    let served = Served::start().await;
+async fn y09_conflict_names_empty_adoption_and_rejects_bad_manager() {
+    let served = TestApi::start().await;
     site(&served).await;
-    let node = |value: &str| json!({"objects": [{"kind": "Node", "name": "web-1", "nodegroup": "prod/web", "labels": {"a": value}}]});
+    let node =
+        |value: &str| json!({"objects": [{"kind": "Node", "name": "web-1", "nodegroup": "prod/web", "labels": {"a": value}}]});
     served.expect("POST", "/v1/apply?manager=team", &node("b"), 200).await;
     let nothing = "owns nothing of these objects, so nothing was taken over from it";
     let (of_nobody, of_tema) = (
@@ -131,13 +130,13 @@ async fn y09_a_conflict_says_that_who_is_adopted_from_owns_nothing_and_a_malform
 }
 
 #[tokio::test]
-async fn y09_a_strict_write_is_not_refused_for_what_was_so_before() {
-    let served = Served::start().await;
+async fn y09_strict_write_succeeds_when_finding_is_old() {
+    let served = TestApi::start().await;
     site(&served).await;
     let path = "/v1/clustertemplates/base/labels";
     assert_eq!(write(&served, "PATCH", &format!("{path}?strict=true"), &json!({"ntp": "a"})).await.status, 200);
     assert_eq!(write(&served, "PATCH", path, &json!({"tier": null})).await.status, 200);
-    // Both hosts lack it already: neither another label nor another name makes that new.
+    // Both hosts lack the label already. A change of another label or of a name does not make that new.
     for (method, path, body, status) in [
         ("PATCH", "/v1/clustertemplates/base/labels", json!({"ntp": "b"}), 200),
         ("PATCH", "/v1/nodes/web-1/labels", json!({"rack": "7"}), 200),
@@ -147,7 +146,7 @@ async fn y09_a_strict_write_is_not_refused_for_what_was_so_before() {
         let made = write(&served, method, &format!("{path}?strict=true"), &body).await;
         assert_eq!(made.status, status, "{method} {path}: {}", made.body);
     }
-    // A host that comes to lack it is new.
+    // A host that lacks it for the first time is new.
     let node = json!({"name": "web-3", "nodegroup": "prod/web"});
     let refused = write(&served, "POST", "/v1/nodes?strict=true", &node).await;
     assert_eq!((refused.status, refused.kind()), (400, "finding.strict"), "{}", refused.body);
@@ -156,8 +155,8 @@ async fn y09_a_strict_write_is_not_refused_for_what_was_so_before() {
 }
 
 #[tokio::test]
-async fn y09_a_write_that_is_tried_out_names_the_hosts_whose_task_sets_change() {
-    let served = Served::start().await;
+async fn y09_dry_run_names_hosts_with_changed_task_sets() {
+    let served = TestApi::start().await;
     site(&served).await;
     let own = json!({"tier": "own"});
     assert_eq!(write(&served, "PATCH", "/v1/nodes/web-2/labels", &own).await.status, 200);
@@ -165,7 +164,7 @@ async fn y09_a_write_that_is_tried_out_names_the_hosts_whose_task_sets_change() 
     for node in ["web-1", "web-2"] {
         uuids.push(served.get(&format!("/v1/nodes/{node}")).await["uuid"].clone());
     }
-    // What a template reads of a host is what its task set holds: `tier` alone, and web-2 has its own.
+    // The task set contains what its template reads of the host: `tier` alone. web-2 sets its own.
     for (method, path, body, reached, changed) in [
         ("PATCH", "/v1/clustertemplates/base/labels", json!({"unused": "1"}), 2, vec![]),
         ("PATCH", "/v1/clustertemplates/base/labels", json!({"tier": "silver"}), 2, vec![0]),
@@ -184,8 +183,7 @@ async fn y09_a_write_that_is_tried_out_names_the_hosts_whose_task_sets_change() 
     }
     let made = write(&served, "PATCH", "/v1/nodes/web-1/labels", &json!({"rack": "7"})).await;
     assert_eq!((made.body.get("hosts"), made.body.get("changed_task_sets")), (None, None));
-    let template =
-        json!({"kind": "ClusterTemplate", "name": "base", "release": "site@1", "labels": {"tier": "silver"}});
+    let template = json!({"kind": "ClusterTemplate", "name": "base", "release": "site@1", "labels": {"tier": "silver"}});
     let applied = json!({"objects": [template]});
     let tried = served.expect("POST", "/v1/apply?manager=git&dry_run=true", &applied, 200).await;
     assert_eq!(tried["changed_task_sets"], json!([uuids[0]]), "{tried}");

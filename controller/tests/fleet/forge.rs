@@ -1,5 +1,5 @@
-//! Certificates that are wrong in one way, signed with the fleet's own issuers' keys: what a thief of a key could make, and what a
-//! mistake in an issuer would.
+//! Certificates that are wrong in one way, signed with the fleet's own issuer keys: what a thief of a key could create,
+//! or a bug in an issuer.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ use stemma_wire::clock::{Clock, SystemClock};
 
 use super::{Fleet, private_key};
 
-/// A leaf as the agents issuer makes it, but for what a test changes.
-pub(crate) struct Forged {
+/// A leaf certificate as the agents issuer creates it, except for what a test changes.
+pub(crate) struct ForgedCertificate {
     pub(crate) params: CertificateParams,
 }
 
-impl Forged {
-    /// A good leaf for this URI.
+impl ForgedCertificate {
+    /// Creates a valid leaf for this URI.
     pub(crate) fn for_uri(uri: &str) -> Self {
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
@@ -28,11 +28,11 @@ impl Forged {
         params.subject_alt_names = vec![SanType::URI(uri.try_into().unwrap())];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         let forged = Self { params };
-        forged.valid(-300, 86_400)
+        forged.with_validity(-300, 86_400)
     }
 
-    /// Valid from and to, in seconds from now.
-    pub(crate) fn valid(mut self, from: i64, to: i64) -> Self {
+    /// Sets the validity, in seconds from now.
+    pub(crate) fn with_validity(mut self, from: i64, to: i64) -> Self {
         let at = |seconds: i64| {
             let now = i64::try_from(SystemClock.unix_seconds()).unwrap();
             date_time_ymd(1970, 1, 1) + Duration::from_secs(u64::try_from(now + seconds).unwrap())
@@ -42,8 +42,8 @@ impl Forged {
         self
     }
 
-    /// Signed by an issuer of a fleet: `agents`, `admin` or `signers`.
-    pub(crate) fn signed(&self, by: &Fleet, issuer: &str) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
+    /// Signs the leaf with an issuer of a fleet: `agents`, `admin` or `signers`.
+    pub(crate) fn sign(&self, by: &Fleet, issuer: &str) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
         let trust = by.directory.path().join("data/trust");
         let key = std::fs::read_to_string(trust.join(format!("{issuer}.key"))).unwrap();
         let certificate = CertificateDer::from_pem_file(trust.join(format!("{issuer}.pem"))).unwrap();
@@ -53,9 +53,9 @@ impl Forged {
         (vec![leaf, certificate], private_key(&own))
     }
 
-    /// A client at a fleet's agents' listener, with this leaf signed by its agents issuer.
+    /// Returns a client for a fleet's agents' listener, with this leaf signed by its agents issuer.
     pub(crate) fn client(&self, fleet: &Fleet) -> Client {
-        let (chain, key) = self.signed(fleet, "agents");
+        let (chain, key) = self.sign(fleet, "agents");
         fleet.client(chain, key)
     }
 }

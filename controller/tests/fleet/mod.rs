@@ -1,4 +1,4 @@
-//! A controller in this process, on loopback with real TLS, and agents that speak its protocol: what the refusals are tested with.
+//! A controller in this process, on loopback with real TLS, and agents that speak its protocol.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]
@@ -23,82 +23,81 @@ use serde_json::{Value, json};
 use stemma_controller::args;
 use stemma_controller::ca::csr;
 use stemma_controller::config::Config;
-use stemma_controller::desired::{Batch, Change, EncodedProfile, Released};
+use stemma_controller::desired::{DesiredChange, DesiredState, EncodedProfile, PassResult};
 use stemma_controller::enrol::token;
-use stemma_controller::handed::Handed;
 use stemma_controller::init::init;
-use stemma_controller::records::request::Answer;
-use stemma_controller::registry::{Abandoned, Caller, Who};
-use stemma_controller::run::{Controller, Options, Parts, Publishing, start};
+use stemma_controller::records::request::StoredAnswer;
+use stemma_controller::registry::{Caller, Canceled, Requester};
+use stemma_controller::run::{Components, Controller, Options, Publishing, start};
+use stemma_controller::socket_activation::ActivatedSockets;
 use stemma_controller::store::Transaction;
 use stemma_core::ownership::Manager;
 use stemma_core::task::Mode;
 use stemma_wire::client::{Client, ClientLimits, Target};
 use stemma_wire::clock::{Clock, SystemClock};
 use stemma_wire::error::ApiError;
-use stemma_wire::message::checkin::{CheckIn, CheckInAnswer, Held, News};
+use stemma_wire::message::checkin::{CheckIn, CheckInResponse, CheckInUpdate, HeldDesired};
 use stemma_wire::message::desired::{Known, Profile, TaskSet};
-use stemma_wire::message::enroll::{EnrollAnswer, EnrollRequest, RenewAnswer, RenewRequest};
+use stemma_wire::message::enroll::{EnrollRequest, EnrollResponse, RenewRequest, RenewResponse};
 use stemma_wire::message::observed::{LocalState, Observation, Outcome, TaskResult};
 use stemma_wire::message::signed::SignedDesired;
-use stemma_wire::message::{
-    Hash, Message, PartDigest, Revision, WireVersion, decode, digest_part, encode, encode_part,
-};
-use stemma_wire::tls::{ClientIdentity, Fleet as FleetName, Pin, client_config};
+use stemma_wire::message::{Hash, Message, PartDigest, Revision, WireVersion, decode, digest_part, encode, encode_part};
+use stemma_wire::tls::{ClientIdentity, FleetName, Pin, client_config};
 use uuid::Uuid;
 
-/// How long anything that a test waits for may take, also beside all that a busy machine runs. Only a test that fails waits so long.
-pub(crate) const PATIENCE: Duration = Duration::from_mins(2);
+/// The timeout of everything that a test waits for, long enough for a busy machine. Only a failing test waits this
+/// long.
+pub(crate) const TIMEOUT: Duration = Duration::from_mins(2);
 
-/// Waits until something holds.
+/// Waits until a condition holds.
 pub(crate) async fn wait_until(mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !holds() {
         assert!(Instant::now() < deadline, "the condition did not come to hold");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// Reads until what is read is so.
+/// Reads until the value meets a condition, and returns it.
 pub(crate) async fn read_until<T: Display>(what: &str, read: impl AsyncFn() -> T, is_so: impl Fn(&T) -> bool) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
-        let said = read().await;
-        if is_so(&said) {
-            return said;
+        let value = read().await;
+        if is_so(&value) {
+            return value;
         }
-        assert!(Instant::now() < deadline, "{what}: {said}");
+        assert!(Instant::now() < deadline, "{what}: {value}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
-/// A clock that a test moves on, beginning now.
+/// A clock that a test moves. It starts at the present time.
 #[derive(Debug, Default)]
-pub(crate) struct Moving {
+pub(crate) struct TestClock {
     passed_s: AtomicU64,
-    off_s: AtomicI64,
+    offset_s: AtomicI64,
 }
 
-impl Clock for Moving {
+impl Clock for TestClock {
     fn unix_seconds(&self) -> u64 {
         let right = SystemClock.unix_seconds() + self.passed_s.load(Ordering::Relaxed);
-        right.saturating_add_signed(self.off_s.load(Ordering::Relaxed))
+        right.saturating_add_signed(self.offset_s.load(Ordering::Relaxed))
     }
 
-    fn steady_seconds(&self) -> u64 {
-        SystemClock.steady_seconds() + self.passed_s.load(Ordering::Relaxed)
+    fn monotonic_seconds(&self) -> u64 {
+        SystemClock.monotonic_seconds() + self.passed_s.load(Ordering::Relaxed)
     }
 }
 
-impl Moving {
-    /// So much time passes.
-    pub(crate) fn forward(&self, seconds: u64) {
+impl TestClock {
+    /// Lets this time pass.
+    pub(crate) fn advance(&self, seconds: u64) {
         self.passed_s.fetch_add(seconds, Ordering::Relaxed);
     }
 
-    /// The clock is set, and is off by so much from then on.
-    pub(crate) fn set_off_by(&self, seconds: i64) {
-        self.off_s.store(seconds, Ordering::Relaxed);
+    /// Sets the clock, which is off by this time from then on.
+    pub(crate) fn set_offset(&self, seconds: i64) {
+        self.offset_s.store(seconds, Ordering::Relaxed);
     }
 }
 
@@ -106,13 +105,13 @@ impl Moving {
 pub(crate) struct Fleet {
     pub(crate) directory: tempfile::TempDir,
     pub(crate) controller: Controller,
-    pub(crate) clock: Arc<Moving>,
-    /// The journal's lines of refusals before this one began.
-    said_before: BTreeMap<String, u64>,
+    pub(crate) clock: Arc<TestClock>,
+    /// The log lines of refusals before this fleet was started, by reason.
+    logged_before: BTreeMap<String, u64>,
 }
 
-/// A key with the request for its certificate.
-pub(crate) struct Asking {
+/// A key with a certificate request.
+pub(crate) struct KeyAndRequest {
     pub(crate) key: KeyPair,
     pub(crate) csr: Vec<u8>,
 }
@@ -123,189 +122,182 @@ pub(crate) struct Host {
     pub(crate) key: PrivateKeyDer<'static>,
     pub(crate) chain: Vec<CertificateDer<'static>>,
     pub(crate) client: Client,
-    pub(crate) held: Option<Held>,
-    /// Pause, hold and park as said there.
+    pub(crate) held_desired: Option<HeldDesired>,
+    /// Pause, hold and park as set on the host.
     pub(crate) local: LocalState,
 }
 
-/// An answer that is not a success: its status and the error's type.
+/// An error response: the status and the error's type.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Refused {
+pub(crate) struct ErrorResponse {
     pub(crate) status: u16,
     pub(crate) kind: String,
     pub(crate) message: String,
 }
 
 impl Fleet {
-    /// What its hosts are told is up to the test: nothing reconciles here unless the test wants it.
+    /// Starts a fleet in which the test itself publishes desired states. No reconciler runs.
     pub(crate) async fn start() -> Self {
         Self::start_with(|_| {}).await
     }
 
     pub(crate) async fn start_with(change: impl FnOnce(&mut Options)) -> Self {
-        let said_before = witness::listen();
+        let said_before = witness::install_logger();
         let directory = tempfile::tempdir().unwrap();
         let data = directory.path().join("data");
         init(&data, &[], SystemClock.unix_seconds()).unwrap();
-        let clock = Arc::new(Moving::default());
-        let mut options =
-            Options { clock: Arc::clone(&clock) as _, publishing: Publishing::ByHand, ..Options::default() };
+        let clock = Arc::new(TestClock::default());
+        let mut options = Options { clock: Arc::clone(&clock) as _, publishing: Publishing::Manual, ..Options::default() };
         change(&mut options);
-        let controller = start(config(data), options).await.unwrap();
-        Self { directory, controller, clock, said_before }
+        let controller = start(new_config(data), options).await.unwrap();
+        Self { directory, controller, clock, logged_before: said_before }
     }
 
-    /// One whose controller publishes by itself what it decides.
+    /// Starts a fleet whose controller publishes what it decides.
     pub(crate) async fn start_reconciled() -> Self {
-        Self::start_with(|own| *own = reconciled()).await
+        Self::start_with(|own| *own = reconciled_options()).await
     }
 
-    /// Stops the controller, and starts one with these options from what it left.
+    /// Stops the controller, and starts one with these options on the same data.
     pub(crate) async fn restart(mut self, options: Options) -> Self {
         self.controller.stop().await;
-        self.controller = start(config(self.directory.path().join("data")), options).await.unwrap();
+        self.controller = start(new_config(self.directory.path().join("data")), options).await.unwrap();
         self
     }
 
-    pub(crate) fn parts(&self) -> &Arc<Parts> {
-        self.controller.parts()
+    pub(crate) fn parts(&self) -> &Arc<Components> {
+        self.controller.components()
     }
 
     pub(crate) fn agents(&self) -> SocketAddr {
         self.controller.agents_address()
     }
 
-    /// A client with the admin's certificate, at the operators' port.
-    pub(crate) fn operator(&self) -> Client {
+    /// Returns a client with the admin's certificate for the admin listener.
+    pub(crate) fn admin_client(&self) -> Client {
         let admin = self.directory.path().join("data/admin");
         let chain = CertificateDer::pem_file_iter(admin.join("admin.pem")).unwrap().map(Result::unwrap).collect();
         let key = PrivateKeyDer::from_pem_file(admin.join("admin.key")).unwrap();
         self.client_of(self.controller.admin_address(), chain, key)
     }
 
-    /// A request of an operator, and what it answers.
-    pub(crate) async fn ask(&self, method: Method, path: &str, body: &Value) -> (u16, Value) {
-        let answer = self.answer(method, path, body).await;
+    /// Sends a request of an operator. Returns status and body.
+    pub(crate) async fn request(&self, method: Method, path: &str, body: &Value) -> (u16, Value) {
+        let answer = self.request_raw(method, path, body).await;
         (answer.status().as_u16(), serde_json::from_slice(answer.body()).unwrap_or_default())
     }
 
-    /// The same, with the headers.
-    pub(crate) async fn answer(&self, method: Method, path: &str, body: &Value) -> Response<Bytes> {
+    /// Sends a request of an operator. Returns the whole response.
+    pub(crate) async fn request_raw(&self, method: Method, path: &str, body: &Value) -> Response<Bytes> {
         let body = if body.is_null() { Bytes::new() } else { Bytes::from(body.to_string()) };
-        let request =
-            Request::builder().method(method).uri(path).header("content-type", "application/json").body(body).unwrap();
-        self.operator().send(request).await.unwrap()
+        let request = Request::builder().method(method).uri(path).header("content-type", "application/json").body(body).unwrap();
+        self.admin_client().send(request).await.unwrap()
     }
 
-    /// Reads, as an operator.
+    /// Reads a path as an operator.
     pub(crate) async fn read(&self, path: &str) -> Value {
-        let (status, body) = self.ask(Method::GET, path, &Value::Null).await;
+        let (status, body) = self.request(Method::GET, path, &Value::Null).await;
         assert_eq!(status, 200, "{path}: {body}");
         body
     }
 
-    /// Applies objects, as an operator.
+    /// Applies objects as an operator.
     pub(crate) async fn apply(&self, objects: Value) {
-        let (status, body) = self.ask(Method::POST, "/v1/apply?force=true", &json!({ "objects": objects })).await;
+        let (status, body) = self.request(Method::POST, "/v1/apply?force=true", &json!({ "objects": objects })).await;
         assert_eq!(status, 200, "{body}");
     }
 
-    /// A host that has joined a group.
+    /// Joins a host to a group.
     pub(crate) async fn join_group(&self, group: &str, name: &str) -> Host {
-        let token = self.token(json!({"nodegroup": group})).await;
-        let asking = asking();
-        let answer = self.enrol(&token, name, &asking.csr).await.unwrap();
-        self.host(answer.node, &asking, answer.chain)
+        let token = self.create_token(json!({"nodegroup": group})).await;
+        let request = new_request();
+        let answer = self.enrol(&token, name, &request.csr).await.unwrap();
+        self.host(answer.node, &request, answer.chain)
     }
 
-    /// A new token, as `id.secret`.
-    pub(crate) async fn token(&self, body: Value) -> String {
-        let made = token::create(&self.parts().registry, &admin(), &body).await.unwrap();
-        made.body["token"].as_str().unwrap().to_owned()
+    /// Creates a join token, and returns it as `id.secret`.
+    pub(crate) async fn create_token(&self, body: Value) -> String {
+        let created = token::create(&self.parts().registry, &admin_caller(), &body).await.unwrap();
+        created.body["token"].as_str().unwrap().to_owned()
     }
 
-    /// A client without a certificate, that pins the root's key.
-    pub(crate) fn stranger(&self) -> Client {
+    /// Returns a client without a certificate that pins the root's key.
+    pub(crate) fn client_without_certificate(&self) -> Client {
         let hash = stemma_wire::tls::spki_sha256(self.parts().authority.root()).unwrap();
         let tls = client_config(&Pin::KeyHash(hash), None, None, Arc::new(SystemClock)).unwrap();
-        Client::new(target(self.agents()), Some(Arc::new(tls)), ClientLimits::default())
+        Client::new(agent_target(self.agents()), Some(Arc::new(tls)), ClientLimits::default())
     }
 
-    /// A client with a certificate.
+    /// Returns a client with a certificate.
     pub(crate) fn client(&self, chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>) -> Client {
         self.client_of(self.agents(), chain, key)
     }
 
-    pub(crate) fn client_of(
-        &self,
-        at: SocketAddr,
-        chain: Vec<CertificateDer<'static>>,
-        key: PrivateKeyDer<'static>,
-    ) -> Client {
+    pub(crate) fn client_of(&self, at: SocketAddr, chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>) -> Client {
         let pin = Pin::Roots(vec![self.parts().authority.root().clone()]);
         let fleet: FleetName = self.parts().fleet.clone();
         let own = ClientIdentity { chain, key };
         let tls = client_config(&pin, Some(fleet), Some(own), Arc::new(SystemClock)).unwrap();
-        Client::new(target(at), Some(Arc::new(tls)), ClientLimits::default())
+        Client::new(agent_target(at), Some(Arc::new(tls)), ClientLimits::default())
     }
 
-    pub(crate) async fn enrol(&self, token: &str, name: &str, csr: &[u8]) -> Result<EnrollAnswer, Refused> {
+    pub(crate) async fn enrol(&self, token: &str, name: &str, csr: &[u8]) -> Result<EnrollResponse, ErrorResponse> {
         let request = EnrollRequest { token: token.into(), csr: csr.to_vec(), seal_key: [7; 32], name: name.into() };
-        call(&mut self.stranger(), "/agent/v1/enroll", &request).await
+        call(&mut self.client_without_certificate(), "/agent/v1/enroll", &request).await
     }
 
-    /// A host that has joined with a token of its own.
+    /// Joins a host with its own token.
     pub(crate) async fn join(&self, name: &str) -> Host {
-        let token = self.token(json!({})).await;
-        let asking = asking();
-        let answer = self.enrol(&token, name, &asking.csr).await.unwrap();
-        self.host(answer.node, &asking, answer.chain)
+        let token = self.create_token(json!({})).await;
+        let request = new_request();
+        let answer = self.enrol(&token, name, &request.csr).await.unwrap();
+        self.host(answer.node, &request, answer.chain)
     }
 
-    pub(crate) fn host(&self, node: Uuid, asking: &Asking, chain: Vec<Vec<u8>>) -> Host {
-        let key = private_key(&asking.key);
+    pub(crate) fn host(&self, node: Uuid, request: &KeyAndRequest, chain: Vec<Vec<u8>>) -> Host {
+        let key = private_key(&request.key);
         let chain: Vec<_> = chain.into_iter().map(CertificateDer::from).collect();
         let client = self.client(chain.clone(), key.clone_key());
-        Host { node, key, chain, client, held: None, local: LocalState::default() }
+        Host { node, key, chain, client, held_desired: None, local: LocalState::default() }
     }
 
-    /// Writes until the store has come to this revision: a host that holds a later one is ahead of it.
-    pub(crate) async fn reach(&self, revision: u64) {
-        while self.revision().await < revision {
+    /// Writes until the store has reached this revision, so that a host that holds it is not ahead of the store.
+    pub(crate) async fn advance_revision(&self, revision: u64) {
+        while self.last_revision().await < revision {
             let write = Transaction::new().put("test/revision", Bytes::new());
             self.parts().registry.store().commit(write).await.unwrap();
         }
     }
 
-    /// Publishes a desired state for one node, as the reconciler would.
-    pub(crate) fn publish(&self, node: Uuid, revision: u64, mut state: Released) {
+    /// Publishes a desired state for one node, as the reconciler does.
+    pub(crate) fn publish(&self, node: Uuid, revision: u64, mut state: DesiredState) {
         state.revision = Revision(revision);
-        let changes = vec![(node, Change::Release(Box::new(state)))];
-        self.parts().desired.publish(Batch { revision: Revision(revision), changes });
+        let changes = vec![(node, DesiredChange::Release(Box::new(state)))];
+        self.parts().desired.publish(PassResult { revision: Revision(revision), changes });
     }
 }
 
 impl Host {
-    pub(crate) async fn check_in(&mut self, wait_ms: u32) -> Result<CheckInAnswer, Refused> {
-        let said = CheckIn { local: self.local.clone(), ..check_in(self.held, wait_ms) };
-        call(&mut self.client, "/agent/v1/checkin", &said).await
+    pub(crate) async fn check_in(&mut self, wait_ms: u32) -> Result<CheckInResponse, ErrorResponse> {
+        let message = CheckIn { local: self.local.clone(), ..idle_check_in(self.held_desired, wait_ms) };
+        call(&mut self.client, "/agent/v1/checkin", &message).await
     }
 
-    /// The first state that it is told. Before that it may be answered that what it said is stored.
+    /// Returns the first desired state. Responses before it may only confirm that a report was stored.
     pub(crate) async fn first_state(&mut self) -> SignedDesired {
         loop {
-            if let Some(first) = self.news(30_000).await.desired {
+            if let Some(first) = self.next_update(30_000).await.desired {
                 return first;
             }
         }
     }
 
-    /// Checks in and takes over what it is told.
-    pub(crate) async fn news(&mut self, wait_ms: u32) -> News {
+    /// Checks in, and takes over the desired state of the response.
+    pub(crate) async fn next_update(&mut self, wait_ms: u32) -> CheckInUpdate {
         match self.check_in(wait_ms).await.unwrap() {
-            CheckInAnswer::Current(news) => {
+            CheckInResponse::Current(news) => {
                 if let Some(desired) = &news.desired {
-                    self.held = Some(Held {
+                    self.held_desired = Some(HeldDesired {
                         epoch: desired.epoch,
                         revision: desired.revision,
                         known: desired.known_digest,
@@ -314,24 +306,24 @@ impl Host {
                 }
                 *news
             }
-            CheckInAnswer::Superseded => panic!("superseded by nobody"),
+            CheckInResponse::Superseded => panic!("superseded by nobody"),
         }
     }
 
-    /// Says that a task of what it holds has succeeded, as its first result.
-    pub(crate) async fn has_done(&mut self, task: &str) {
-        let result = result_of(1, self.held.unwrap().task_set, task, Outcome::Changed);
-        let said = CheckIn { results: vec![result], local: self.local.clone(), ..check_in(self.held, 0) };
-        let _taken: CheckInAnswer = call(&mut self.client, "/agent/v1/checkin", &said).await.unwrap();
+    /// Reports, as the first result, that a task of the host's task set succeeded.
+    pub(crate) async fn report_success(&mut self, task: &str) {
+        let result = task_result(1, self.held_desired.unwrap().task_set, task, Outcome::Changed);
+        let message = CheckIn { results: vec![result], local: self.local.clone(), ..idle_check_in(self.held_desired, 0) };
+        let _taken: CheckInResponse = call(&mut self.client, "/agent/v1/checkin", &message).await.unwrap();
     }
 
-    pub(crate) async fn renew(&mut self, csr: &[u8]) -> Result<RenewAnswer, Refused> {
+    pub(crate) async fn renew(&mut self, csr: &[u8]) -> Result<RenewResponse, ErrorResponse> {
         call(&mut self.client, "/agent/v1/renew", &RenewRequest { csr: csr.to_vec() }).await
     }
 }
 
-/// The result of a task of a task set, of which the host says nothing.
-pub(crate) fn result_of(sequence: u64, task_set: PartDigest, task: &str, outcome: Outcome) -> TaskResult {
+/// Builds the result of a task without any texts.
+pub(crate) fn task_result(sequence: u64, task_set: PartDigest, task: &str, outcome: Outcome) -> TaskResult {
     TaskResult {
         sequence,
         task_set,
@@ -344,109 +336,107 @@ pub(crate) fn result_of(sequence: u64, task_set: PartDigest, task: &str, outcome
     }
 }
 
-/// The options of a controller that publishes by itself what it decides.
-pub(crate) fn reconciled() -> Options {
-    Options { publishing: Publishing::Reconciled, ..Options::default() }
+/// Returns the options of a controller that publishes what it decides.
+pub(crate) fn reconciled_options() -> Options {
+    Options { publishing: Publishing::Reconciler, ..Options::default() }
 }
 
-pub(crate) fn config(data_dir: PathBuf) -> Config {
-    let run = args::Run {
+pub(crate) fn new_config(data_dir: PathBuf) -> Config {
+    let run = args::RunArgs {
         data_dir: Some(data_dir),
         admin_listen: Some("127.0.0.1:0".into()),
         agent_listen: Some("127.0.0.1:0".into()),
-        ..args::Run::default()
+        ..args::RunArgs::default()
     };
-    Config::load_with(&run, &Handed::default()).unwrap()
+    Config::load_with_sockets(&run, &ActivatedSockets::default()).unwrap()
 }
 
-pub(crate) fn target(at: SocketAddr) -> Target {
+pub(crate) fn agent_target(at: SocketAddr) -> Target {
     format!("https://{at}").parse().unwrap()
 }
 
-/// Who makes tokens.
-pub(crate) fn admin() -> Caller {
+/// Returns the caller that creates tokens.
+pub(crate) fn admin_caller() -> Caller {
     Caller {
-        who: Who::by_way("admin"),
+        requester: Requester::from_listener("admin"),
         manager: Manager::new("admin").unwrap(),
         address: String::new(),
         reason: None,
         request_id: String::new(),
-        mark: None,
+        idempotency_key: None,
         dry_run: false,
-        abandoned: Abandoned::default(),
+        canceled: Canceled::default(),
     }
 }
 
-pub(crate) fn asking() -> Asking {
+pub(crate) fn new_request() -> KeyAndRequest {
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     let csr = params.serialize_request(&key).unwrap().der().to_vec();
     assert!(csr::check(&csr).is_ok());
-    Asking { key, csr }
+    KeyAndRequest { key, csr }
 }
 
 pub(crate) fn private_key(key: &KeyPair) -> PrivateKeyDer<'static> {
     PrivatePkcs8KeyDer::from(key.serialize_der()).into()
 }
 
-/// What an idle host says.
-pub(crate) fn check_in(held: Option<Held>, wait_ms: u32) -> CheckIn {
+/// Builds the check-in of an idle host.
+pub(crate) fn idle_check_in(held: Option<HeldDesired>, wait_ms: u32) -> CheckIn {
     let observation = Observation::default();
     CheckIn {
         boot_id: [1; 16],
-        held,
+        held_desired: held,
         results: Vec::new(),
-        observation_digest: digest_of(&observation),
+        observation_digest: observation_digest(&observation),
         observation: Some(observation),
         report: None,
-        wants: Vec::new(),
-        gives_back: Vec::new(),
+        requested_leases: Vec::new(),
+        returned_items: Vec::new(),
         local: LocalState::default(),
         wait_ms,
     }
 }
 
-pub(crate) fn digest_of(observation: &Observation) -> PartDigest {
+pub(crate) fn observation_digest(observation: &Observation) -> PartDigest {
     digest_part(WireVersion::CURRENT, &encode_part(WireVersion::CURRENT, observation))
 }
 
-/// A desired state with this label, and this profile if any.
-pub(crate) fn state(label: &str, profile: Option<&Profile>, blobs: &[Hash]) -> Released {
-    let labels =
-        stemma_wire::message::desired::KnownLabel { value: label.into(), to_host: false, origin: "test".into() };
-    let known =
-        Known { labels: BTreeMap::from([("tier".to_owned(), labels)]), ceiling: Mode::Apply, ..Known::default() };
+/// Builds a desired state with this label, and this profile if any.
+pub(crate) fn desired_state(label: &str, profile: Option<&Profile>, blobs: &[Hash]) -> DesiredState {
+    let labels = stemma_wire::message::desired::KnownLabel { value: label.into(), to_host: false, origin: "test".into() };
+    let known = Known { labels: BTreeMap::from([("tier".to_owned(), labels)]), ceiling: Mode::Apply, ..Known::default() };
     let profile = profile.map(|profile| Arc::new(EncodedProfile::new(profile)));
-    Released::new(Revision(0), (&known, &TaskSet::default()), (profile, blobs.into()), Duration::from_secs(90))
+    DesiredState::new(Revision(0), (&known, &TaskSet::default()), (profile, blobs.into()), Duration::from_secs(90))
 }
 
-/// Sends a message and reads the answer, or the error in its place.
-pub(crate) async fn call<Q: Message, A: Message>(client: &mut Client, path: &str, message: &Q) -> Result<A, Refused> {
-    let response = send(client, Method::POST, path, encode(message)).await;
+/// Sends a message, and decodes the response or the error.
+pub(crate) async fn call<Q: Message, A: Message>(client: &mut Client, path: &str, message: &Q) -> Result<A, ErrorResponse> {
+    let response = send_request(client, Method::POST, path, encode(message)).await;
     if response.status().is_success() {
         return Ok(decode(response.body()).unwrap());
     }
-    Err(refused(&response))
+    Err(error_response(&response))
 }
 
-pub(crate) async fn send(client: &mut Client, method: Method, path: &str, body: impl Into<Bytes>) -> Response<Bytes> {
+pub(crate) async fn send_request(client: &mut Client, method: Method, path: &str, body: impl Into<Bytes>) -> Response<Bytes> {
     let request = Request::builder().method(method).uri(path).body(body.into()).unwrap();
-    client.send_within(request, Duration::from_secs(90)).await.unwrap()
+    client.send_with_timeout(request, Duration::from_secs(90)).await.unwrap()
 }
 
-pub(crate) fn refused(response: &Response<Bytes>) -> Refused {
+pub(crate) fn error_response(response: &Response<Bytes>) -> ErrorResponse {
     let body: Value = serde_json::from_slice(response.body()).unwrap();
     let text = |name: &str| body["error"][name].as_str().unwrap_or_default().to_owned();
-    Refused { status: response.status().as_u16(), kind: text("type"), message: text("message") }
+    ErrorResponse { status: response.status().as_u16(), kind: text("type"), message: text("message") }
 }
 
-/// Token calls as the API makes them.
-pub(crate) async fn delete_token(fleet: &Fleet, id: &str) -> Result<Answer, ApiError> {
-    token::delete(&fleet.parts().registry, &admin(), id, |_, _| Answer::empty(204)).await
+/// Deletes a token as the API does.
+pub(crate) async fn delete_token(fleet: &Fleet, id: &str) -> Result<StoredAnswer, ApiError> {
+    token::delete(&fleet.parts().registry, &admin_caller(), id, |_, _| StoredAnswer::empty(204)).await
 }
 
-/// Some other node.
-pub(crate) fn asking_node() -> Uuid {
+/// Returns the uuid of some other node.
+pub(crate) fn other_node() -> Uuid {
     Uuid::from_u128(0xa5)
 }

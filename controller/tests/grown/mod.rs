@@ -1,5 +1,5 @@
-//! A cluster of so many nodes, half of which wait for tasks of the other half, and what changes in it cost: in CPU for the bench of growth,
-//! in allocations for the test that gates its ratios.
+//! A cluster in which half of the nodes wait for tasks of the other half, and the cost of changes in it. The growth
+//! bench measures it in CPU, and the test that limits its ratios in allocations.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,15 +15,15 @@ use stemma_wire::message::enroll::EnrollRequest;
 use stemma_wire::message::observed::{Outcome, TaskResult};
 use uuid::Uuid;
 
-use crate::fleet::{Fleet, asking};
+use crate::fleet::{Fleet, new_request};
 
-/// Objects to an apply.
-const CHUNK: usize = 250;
-/// Changes in a round. The cheapest round counts: whatever else the machine does only adds to a round.
-const IN_ROUND: u32 = 8;
+/// The number of objects in an apply.
+const APPLY_SIZE: usize = 250;
+/// The number of changes in a round. The cheapest round counts, because other work of the machine only adds to a round.
+const CHANGES_PER_ROUND: u32 = 8;
 const ROUNDS: u32 = 8;
 
-/// What is measured: changes, then reads.
+/// The measured operations: changes, then reads.
 pub(crate) const MEASURED: [&str; 8] = [
     "label of one node",
     "result of one node",
@@ -35,11 +35,11 @@ pub(crate) const MEASURED: [&str; 8] = [
     "resolved of one node",
 ];
 
-/// What was spent so far, in a unit of the caller: CPU of each thread, or allocations.
+/// Returns the cost so far, in a unit of the caller: CPU of each thread, or allocations.
 pub(crate) type Meter<const PARTS: usize> = fn() -> [f64; PARTS];
 
-/// A cluster that runs.
-pub(crate) struct Cluster<const PARTS: usize> {
+/// A running cluster.
+pub(crate) struct MeasuredCluster<const PARTS: usize> {
     meter: Meter<PARTS>,
     fleet: Fleet,
     client: Client,
@@ -69,56 +69,56 @@ fn node(n: usize) -> Value {
     json!({"kind": "Node", "name": format!("n{n}"), "nodegroup": group})
 }
 
-impl<const PARTS: usize> Cluster<PARTS> {
+impl<const PARTS: usize> MeasuredCluster<PARTS> {
     pub(crate) async fn start(meter: Meter<PARTS>) -> Self {
-        let options = Options { publishing: Publishing::Reconciled, ..Options::default() };
+        let options = Options { publishing: Publishing::Reconciler, ..Options::default() };
         let fleet = Fleet::start_with(|own| *own = options).await;
-        let client = fleet.operator();
+        let client = fleet.admin_client();
         let mut cluster = Self { meter, fleet, client, nodes: 0, hosts: 0, edits: 0, sequences: BTreeMap::new() };
-        cluster.send(Method::POST, "/v1/apply?force=true", json!({"objects": site()})).await;
+        cluster.send_request(Method::POST, "/v1/apply?force=true", json!({"objects": site()})).await;
         cluster
     }
 
-    /// Adds nodes until there are so many, in a few writes.
-    pub(crate) async fn fill(&mut self, nodes: usize) {
+    /// Adds nodes in a few writes, until the cluster has this number.
+    pub(crate) async fn add_nodes(&mut self, nodes: usize) {
         while self.nodes < nodes {
-            let end = nodes.min(self.nodes + CHUNK);
+            let end = nodes.min(self.nodes + APPLY_SIZE);
             let objects: Vec<Value> = (self.nodes..end).map(node).collect();
-            self.send(Method::POST, "/v1/apply?force=true", json!({ "objects": objects })).await;
+            self.send_request(Method::POST, "/v1/apply?force=true", json!({ "objects": objects })).await;
             self.nodes = end;
         }
-        self.settled().await;
+        self.wait_until_settled().await;
     }
 
-    /// What each of [`MEASURED`] costs.
-    pub(crate) async fn costs(&mut self) -> [[f64; PARTS]; MEASURED.len()] {
+    /// Measures each of [`MEASURED`].
+    pub(crate) async fn measure_all(&mut self) -> [[f64; PARTS]; MEASURED.len()] {
         [
-            self.edit().await,
-            self.result().await,
-            self.apply().await,
-            self.enrol().await,
-            self.read("/v1/nodes?limit=100").await,
-            self.read("/v1/nodes?fields=name,uuid&limit=100").await,
-            self.read("/v1/nodes/detail?limit=100").await,
-            self.read("/v1/nodes/n2/resolved").await,
+            self.measure_edit().await,
+            self.measure_result().await,
+            self.measure_apply().await,
+            self.measure_enrol().await,
+            self.measure_read("/v1/nodes?limit=100").await,
+            self.measure_read("/v1/nodes?fields=name,uuid&limit=100").await,
+            self.measure_read("/v1/nodes/detail?limit=100").await,
+            self.measure_read("/v1/nodes/n2/resolved").await,
         ]
     }
 
-    /// What a node costs that is applied.
-    async fn apply(&mut self) -> [f64; PARTS] {
-        self.cheapest(async |cluster, _| {
-            cluster.send(Method::POST, "/v1/apply?force=true", json!({"objects": [node(cluster.nodes)]})).await;
+    /// Measures an apply of a new node.
+    async fn measure_apply(&mut self) -> [f64; PARTS] {
+        self.measure_cheapest(async |cluster, _| {
+            cluster.send_request(Method::POST, "/v1/apply?force=true", json!({"objects": [node(cluster.nodes)]})).await;
             cluster.nodes += 1;
         })
         .await
     }
 
-    /// What a host costs that joins with a token: its request is checked, its certificate issued, its node made. Its key, and the
-    /// handshake before, are not counted.
-    async fn enrol(&mut self) -> [f64; PARTS] {
-        let token = self.fleet.token(json!({"nodegroup": "c/x", "uses": ROUNDS * IN_ROUND})).await;
-        let mut csrs: Vec<Vec<u8>> = (0..ROUNDS * IN_ROUND).map(|_| asking().csr).collect();
-        self.cheapest(async |cluster, _| {
+    /// Measures a host that joins with a token: its request is checked, its certificate issued, its node created. The
+    /// creation of its key and the handshake are not included.
+    async fn measure_enrol(&mut self) -> [f64; PARTS] {
+        let token = self.fleet.create_token(json!({"nodegroup": "c/x", "uses": ROUNDS * CHANGES_PER_ROUND})).await;
+        let mut csrs: Vec<Vec<u8>> = (0..ROUNDS * CHANGES_PER_ROUND).map(|_| new_request().csr).collect();
+        self.measure_cheapest(async |cluster, _| {
             cluster.hosts += 1;
             let (name, csr) = (format!("h{}", cluster.hosts), csrs.pop().unwrap());
             let request = EnrollRequest { token: token.clone(), csr, seal_key: [7; 32], name };
@@ -128,47 +128,48 @@ impl<const PARTS: usize> Cluster<PARTS> {
         .await
     }
 
-    /// What the edit of a label of one node costs.
-    async fn edit(&mut self) -> [f64; PARTS] {
-        self.cheapest(async |cluster, _| {
+    /// Measures the edit of a label of one node.
+    async fn measure_edit(&mut self) -> [f64; PARTS] {
+        self.measure_cheapest(async |cluster, _| {
             cluster.edits += 1;
             let body = json!({"labels": {"edited": cluster.edits.to_string()}});
             let path = format!("/v1/nodes/n{}/labels?manager=test", cluster.nodes / 2);
-            cluster.send(Method::PUT, &path, body).await;
+            cluster.send_request(Method::PUT, &path, body).await;
         })
         .await
     }
 
-    /// What a result of one node costs that opens nothing: others are still waited for, and the barrier that any node opens is open.
-    async fn result(&mut self) -> [f64; PARTS] {
-        self.report("n2", "a", true).await;
-        self.settled().await;
-        self.cheapest(async |cluster, round| cluster.report("n0", "a", round.is_multiple_of(2)).await).await
+    /// Measures a result of one node that opens nothing: other nodes are still awaited, and the barrier that any node
+    /// opens is open.
+    async fn measure_result(&mut self) -> [f64; PARTS] {
+        self.report_result("n2", "a", true).await;
+        self.wait_until_settled().await;
+        self.measure_cheapest(async |cluster, round| cluster.report_result("n0", "a", round.is_multiple_of(2)).await).await
     }
 
-    /// What a read costs.
-    async fn read(&mut self, path: &str) -> [f64; PARTS] {
-        self.cheapest(async |cluster, _| cluster.send(Method::GET, path, Value::Null).await).await
+    /// Measures a read.
+    async fn measure_read(&mut self, path: &str) -> [f64; PARTS] {
+        self.measure_cheapest(async |cluster, _| cluster.send_request(Method::GET, path, Value::Null).await).await
     }
 
-    /// What one of many such changes costs, in the cheapest round.
-    async fn cheapest(&mut self, mut change: impl AsyncFnMut(&mut Self, u32)) -> [f64; PARTS] {
+    /// Measures a change many times, and returns the cost of one in the cheapest round.
+    async fn measure_cheapest(&mut self, mut change: impl AsyncFnMut(&mut Self, u32)) -> [f64; PARTS] {
         let mut least = [f64::INFINITY; PARTS];
         for round in 0..ROUNDS {
             let before = (self.meter)();
-            for _ in 0..IN_ROUND {
+            for _ in 0..CHANGES_PER_ROUND {
                 change(self, round).await;
-                self.settled().await;
+                self.wait_until_settled().await;
             }
             let after = (self.meter)();
-            least = std::array::from_fn(|part| least[part].min((after[part] - before[part]) / f64::from(IN_ROUND)));
+            least = std::array::from_fn(|part| least[part].min((after[part] - before[part]) / f64::from(CHANGES_PER_ROUND)));
         }
         least
     }
 
-    async fn report(&mut self, name: &str, task: &str, is_done: bool) {
+    async fn report_result(&mut self, name: &str, task: &str, is_done: bool) {
         let parts = self.fleet.parts();
-        let uuid = parts.registry.cache().model().nodes.named(None, name).unwrap().meta.uuid;
+        let uuid = parts.registry.cache().model().nodes.get_by_name(None, name).unwrap().meta.uuid;
         let (_, task_set) = parts.desired.digests(uuid).unwrap();
         let sequence = self.sequences.entry(uuid).or_default();
         *sequence += 1;
@@ -182,22 +183,22 @@ impl<const PARTS: usize> Cluster<PARTS> {
             diff: String::new(),
             duration_ms: 0,
         };
-        parts.intake.results(uuid, vec![result]).await.unwrap();
+        parts.intake.store_results(uuid, vec![result]).await.unwrap();
     }
 
-    async fn send(&mut self, method: Method, path: &str, body: Value) {
+    async fn send_request(&mut self, method: Method, path: &str, body: Value) {
         let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
         let body = if body.is_null() { Bytes::new() } else { Bytes::from(body.to_string()) };
         let request = request.body(body).unwrap();
-        let answer = self.client.send_within(request, Duration::from_mins(2)).await.unwrap();
+        let answer = self.client.send_with_timeout(request, Duration::from_mins(2)).await.unwrap();
         assert!(answer.status().is_success(), "{path}: {:?}", answer.body());
     }
 
     /// Waits until all that is stored is resolved and published.
-    async fn settled(&self) {
+    async fn wait_until_settled(&self) {
         let parts = self.fleet.parts();
         let head = parts.registry.store().head().await.unwrap().get();
-        while parts.desired.resolved().0 < head {
+        while parts.desired.resolved_revision().0 < head {
             tokio::time::sleep(Duration::from_micros(500)).await;
         }
     }

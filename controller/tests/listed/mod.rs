@@ -1,22 +1,21 @@
-//! A fleet whose lists are read, for the bench of lists and for the test of how much work they are.
+//! A fleet whose lists are read, for the lists bench and for the test that counts their work.
 
 use serde_json::{Value, json};
 
-use crate::served::Served;
+use crate::served::TestApi;
 
 const GROUPS: usize = 20;
 
-/// A cluster of so many nodes with templates to read.
-pub(crate) async fn fill(served: &Served, nodes: usize) {
-    fill_with(served, nodes, |_| json!({})).await;
+/// Adds a cluster of this many nodes with templates.
+pub(crate) async fn add_nodes(served: &TestApi, nodes: usize) {
+    add_nodes_with(served, nodes, |_| json!({})).await;
 }
 
-/// The same, with further fields of each node by its number.
-pub(crate) async fn fill_with(served: &Served, nodes: usize, more: fn(usize) -> Value) {
+/// Adds the same, with additional fields of each node by its number.
+pub(crate) async fn add_nodes_with(served: &TestApi, nodes: usize, more: fn(usize) -> Value) {
     let tasks: Vec<Value> = (0..12)
         .map(|n| {
-            let parameters =
-                json!({"path": format!("/etc/{n}.conf"), "template": "tier {{ labels.tier }} of {{ labels.site }}"});
+            let parameters = json!({"path": format!("/etc/{n}.conf"), "template": "tier {{ labels.tier }} of {{ labels.site }}"});
             json!({"id": format!("conf-{n}"), "type": "file", "tags": ["web"], "parameters": parameters})
         })
         .collect();
@@ -44,8 +43,8 @@ pub(crate) async fn fill_with(served: &Served, nodes: usize, more: fn(usize) -> 
     }
 }
 
-/// What filters look at, sparse and common, by a node's number.
-pub(crate) fn varied(n: usize) -> Value {
+/// Returns the fields that filters read, rare and common ones, by a node's number.
+pub(crate) fn varied_fields(n: usize) -> Value {
     let is_each = |of: usize| n % of == of - 1;
     let traits = [("CUSTOM_HALF", 2), ("CUSTOM_SOME", 89), ("CUSTOM_FEW", 97), ("CUSTOM_RARE", 997)];
     let traits: Vec<&str> = traits.into_iter().filter(|(_, of)| is_each(*of)).map(|(name, _)| name).collect();
@@ -62,7 +61,7 @@ pub(crate) fn varied(n: usize) -> Value {
     node
 }
 
-/// Filters of lists, with whether the index knows them.
+/// Filters of lists, and whether the index supports them.
 pub(crate) const FILTERS: &[(&str, bool)] = &[
     ("", true),
     ("traits=CUSTOM_HALF", true),
@@ -78,7 +77,7 @@ pub(crate) const FILTERS: &[(&str, bool)] = &[
     ("selector=rack+notin+(r0,r1,r2)", true),
     ("selector=%21rack", true),
     ("selector=site%3Dfra1,tier%3Dsilver", true),
-    // A label of which each node has a value of its own.
+    // A label that has another value on each node.
     ("selector=serial%3Ds7", true),
     ("selector=serial+notin+(s1,s2)", true),
     ("selector=serial", true),

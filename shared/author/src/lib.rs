@@ -1,10 +1,9 @@
-//! stemma-author: what templates and conditions read, found when a release is stored.
+//! stemma-author: finds what templates and conditions read, when a release is stored.
 //!
-//! A host renders from the inputs that it was sent, and a label's edit touches only the tasks that read it.
-//! Both need to know what a template reads before it is rendered, so the reads are found in the syntax tree,
-//! once, and a template whose reads cannot be known (a computed key, a whole map) is refused with the place
-//! where it stands. minijinja's own `undeclared_variables` says `labels` for `labels['a/b']`, and would make
-//! every template depend on every label.
+//! A host renders from the inputs that it was sent, and a changed label affects only the tasks that read it. Both need
+//! to know what a template reads before it is rendered. So the reads are found once, in the syntax tree. A template is
+//! refused, with the position, if its reads cannot be known (a computed key, a whole map). minijinja's own
+//! `undeclared_variables` returns `labels` for `labels['a/b']`, and would make every template depend on every label.
 
 mod condition;
 mod path;
@@ -15,28 +14,28 @@ mod template;
 
 use std::sync::Arc;
 
-use stemma_core::condition::{Author, AuthorError, Condition, Template, TemplateReads};
+use stemma_core::condition::{AuthorError, Condition, Template, TemplateParser, TemplateReads};
 
 pub use condition::MAX_CONDITION_BYTES;
 
 /// Reads templates with minijinja's parser and conditions with CEL's. Stateless.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Reader;
+pub struct SyntaxReader;
 
-impl Author for Reader {
-    fn template(&self, text: &str) -> Result<TemplateReads, AuthorError> {
-        template::file(text)
+impl TemplateParser for SyntaxReader {
+    fn parse_template(&self, text: &str) -> Result<TemplateReads, AuthorError> {
+        template::read_file_template(text)
     }
 
-    fn script(&self, text: &str) -> Result<TemplateReads, AuthorError> {
-        template::script(text)
+    fn parse_script(&self, text: &str) -> Result<TemplateReads, AuthorError> {
+        template::read_script(text)
     }
 
-    fn condition(&self, text: &str) -> Result<Arc<dyn Condition>, AuthorError> {
+    fn parse_condition(&self, text: &str) -> Result<Arc<dyn Condition>, AuthorError> {
         condition::read(text)
     }
 
-    fn path(&self, text: &str) -> Option<Arc<dyn Template>> {
+    fn parse_path(&self, text: &str) -> Option<Arc<dyn Template>> {
         Some(Arc::new(path::PathTemplate::new(text)))
     }
 }

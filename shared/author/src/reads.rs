@@ -1,80 +1,93 @@
-//! What was found to be read so far.
+//! The reads found so far in a template or condition.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stemma_core::input::{Fields, Names, Need, Path, Query, Read, Reference, ReferenceError, facts, fields, unite};
-
+use stemma_core::condition::AuthorError;
+use stemma_core::input::{
+    FieldSet, NamePatterns, NodeQuery, Path, Read, Reference, ReferenceError, RequiredReference, facts, fields, merge_references,
+};
 use stemma_core::key::LabelKey;
 use stemma_core::name::{Name, ObjectName, TagName};
-use stemma_core::release::{OddName, odd_name};
+use stemma_core::release::{ImpossibleName, impossible_name};
 use stemma_core::traits::Trait;
 
-use crate::shape::{Lookups, Root};
+use crate::shape::{Lookups, TemplateRoot};
 
-/// A look-up without the fields that are read of it.
+/// The result of reading a part of a template or condition.
+pub(crate) type AuthorResult<T> = Result<T, AuthorError>;
+
+/// A look-up, without the fields that are read from its nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Lookup {
     /// `nodes(…)`.
-    Nodes(Query),
+    Nodes(NodeQuery),
     /// `primary(…)`.
     Primary(Box<str>),
 }
 
-/// What becomes of a template where what it reads is absent. Ordered, the gravest first.
+/// The effect on a template if a value that it reads is absent. Ordered, the gravest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum IfAbsent {
-    /// It fails.
+pub(crate) enum OnAbsent {
+    /// Rendering fails.
     Fails,
-    /// It fails where it comes to the read.
+    /// Rendering fails if it reaches the read.
     MayFail,
-    /// It gets on without a value.
+    /// Rendering continues without the value.
     Tolerated,
-    /// It asks whether a value is there.
-    Asked,
+    /// The template checks whether the value exists.
+    Guarded,
 }
 
-/// Reads, and the look-ups by number with the fields that are read of each.
+/// The reads, and the look-ups by number with the fields that are read from each.
 #[derive(Default)]
-pub(crate) struct Reads {
-    plain: BTreeSet<Reference>,
-    needed: BTreeMap<Reference, IfAbsent>,
-    asked: BTreeSet<Reference>,
-    needed_fields: BTreeMap<(usize, Path), IfAbsent>,
-    asked_fields: BTreeSet<(usize, Path)>,
-    /// Look-ups of which it is asked whether they find anything, or a field of what they find.
-    asked_lookups: BTreeSet<usize>,
-    /// Look-ups of which a node is picked on every way.
-    picked: BTreeSet<usize>,
+pub(crate) struct ReadCollector {
+    /// All reads except look-ups.
+    references: BTreeSet<Reference>,
+    /// The reads that the template needs, with the effect on it if the value is absent.
+    required: BTreeMap<Reference, OnAbsent>,
+    /// The reads whose values the template checks for.
+    guarded: BTreeSet<Reference>,
+    /// The same as `required`, for fields of looked-up nodes, by the number of the look-up.
+    required_fields: BTreeMap<(usize, Path), OnAbsent>,
+    /// The same as `guarded`, for fields of looked-up nodes.
+    guarded_fields: BTreeSet<(usize, Path)>,
+    /// Look-ups for which the template checks whether they find a node, or whether that node has a field.
+    guarded_lookups: BTreeSet<usize>,
+    /// Look-ups from which every path through the template picks a node.
+    required_lookups: BTreeSet<usize>,
+    /// The look-ups, each with the fields that are read from its nodes.
     lookups: Vec<(Lookup, BTreeSet<Path>)>,
-    numbers: BTreeMap<String, usize>,
+    /// The numbers of the look-ups, by their text.
+    numbers_by_text: BTreeMap<String, usize>,
 }
 
-impl IfAbsent {
-    /// The effect of a missing value in a part that is walked under `inner`, nested in a part that is walked under `self`.
-    pub(crate) fn within(self, inner: Self) -> Self {
+impl OnAbsent {
+    /// Returns the effect of an absent value in a part that is walked under `inner`, nested in a part that is walked
+    /// under `self`.
+    pub(crate) fn nested_in(self, inner: Self) -> Self {
         match (self, inner) {
-            (_, Self::Asked) => Self::Asked,
-            (Self::Asked, _) => Self::Tolerated,
+            (_, Self::Guarded) => Self::Guarded,
+            (Self::Guarded, _) => Self::Tolerated,
             (outer, inner) => outer.max(inner),
         }
     }
 }
 
 impl Lookup {
-    /// Its name in a template.
-    pub(crate) const fn function(&self) -> &'static str {
+    /// Returns the name of the function that makes this look-up in a template.
+    pub(crate) const fn function_name(&self) -> &'static str {
         match self {
             Self::Nodes(_) => "nodes",
             Self::Primary(_) => "primary",
         }
     }
 
-    /// Its first name that nothing can have, if there is one.
-    pub(crate) fn odd_name(&self) -> Option<OddName> {
-        odd_name(&self.read(Fields::default()))
+    /// Returns the first name in the look-up that no object can have, if any.
+    pub(crate) fn impossible_name(&self) -> Option<ImpossibleName> {
+        impossible_name(&self.with_fields(FieldSet::default()))
     }
 
-    fn read(&self, fields: Fields) -> Read {
+    fn with_fields(&self, fields: FieldSet) -> Read {
         match self {
             Self::Nodes(query) => Read::Nodes { query: query.clone(), fields },
             Self::Primary(tag) => Read::Primary { tag: tag.clone(), fields },
@@ -82,27 +95,27 @@ impl Lookup {
     }
 }
 
-/// Why something cannot be read, and what to write instead.
-pub(crate) type Refusal = (String, &'static str);
+/// The reason why something cannot be read, and what to write instead.
+pub(crate) type ReadError = (String, &'static str);
 
-/// The read of keys below `params`, `facts`, `node` or `cluster`.
-pub(crate) fn path(root: Root, keys: Vec<Box<str>>) -> Result<Read, Refusal> {
+/// Returns the read of keys below `params`, `facts`, `node` or `cluster`.
+pub(crate) fn read_path(root: TemplateRoot, keys: Vec<Box<str>>) -> Result<Read, ReadError> {
     let remedy = "read one of those";
     let Some(path) = Path::new(keys) else {
         return Err(("the path is too deep".to_owned(), "parameters are at most 16 keys deep"));
     };
     match root {
-        Root::Facts => facts::stable(&path).map(|_| Read::Fact(path)).map_err(|error| (error.to_string(), remedy)),
-        Root::Node => fields::check_node(&path).map(|()| Read::Node(path)).map_err(|error| (error.to_string(), remedy)),
-        Root::Cluster => {
+        TemplateRoot::Facts => facts::stable_facts(&path).map(|_| Read::Fact(path)).map_err(|error| (error.to_string(), remedy)),
+        TemplateRoot::Node => fields::check_node(&path).map(|()| Read::Node(path)).map_err(|error| (error.to_string(), remedy)),
+        TemplateRoot::Cluster => {
             fields::check_cluster(&path).map(|()| Read::Cluster(path)).map_err(|error| (error.to_string(), remedy))
         }
-        Root::Params | Root::Labels | Root::Traits | Root::Tags => Ok(Read::Parameter(path)),
+        TemplateRoot::Params | TemplateRoot::Labels | TemplateRoot::Traits | TemplateRoot::Tags => Ok(Read::Parameter(path)),
     }
 }
 
-/// The reference of a read, if there can be something of that name: a label that cannot exist is a slip of the pen.
-pub(crate) fn named(read: Read) -> Result<Reference, String> {
+/// Returns the reference of a read. Fails if its name is invalid: a label that cannot exist is a typing error.
+pub(crate) fn named_reference(read: Read) -> Result<Reference, String> {
     match &read {
         Read::Label(key) => LabelKey::new(key).map(drop).map_err(|error| error.to_string())?,
         Read::Trait(name) => Trait::new(name).map(drop).map_err(|error| error.to_string())?,
@@ -114,18 +127,19 @@ pub(crate) fn named(read: Read) -> Result<Reference, String> {
     Reference::new(read).map_err(|error| error.to_string())
 }
 
-fn check_query(query: &Query) -> Result<(), String> {
+/// Fails if a look-up contains an invalid name of a tag or role.
+fn check_query(query: &NodeQuery) -> Result<(), String> {
     let (tags, roles) = match query {
-        Query::Tag(tags) => (Some(tags), None),
-        Query::Role(roles) => (None, Some(roles)),
-        Query::TagOrRole { tags, roles } => (Some(tags), Some(roles)),
+        NodeQuery::Tag(tags) => (Some(tags), None),
+        NodeQuery::Role(roles) => (None, Some(roles)),
+        NodeQuery::TagOrRole { tags, roles } => (Some(tags), Some(roles)),
     };
-    tags.into_iter().flat_map(plain).try_for_each(check_tag)?;
-    roles.into_iter().flat_map(plain).try_for_each(|role| Name::new(role).map(drop).map_err(|error| error.to_string()))
+    tags.into_iter().flat_map(plain_names).try_for_each(check_tag)?;
+    roles.into_iter().flat_map(plain_names).try_for_each(|role| Name::new(role).map(drop).map_err(|error| error.to_string()))
 }
 
-/// The names that are neither patterns nor `*`.
-fn plain(names: &Names) -> impl Iterator<Item = &str> {
+/// Returns the names that are neither patterns nor `*`.
+fn plain_names(names: &NamePatterns) -> impl Iterator<Item = &str> {
     names.as_slice().iter().map(|name| &**name).filter(|name| !is_pattern(name) && *name != "*")
 }
 
@@ -133,9 +147,9 @@ fn check_tag(name: &str) -> Result<(), String> {
     TagName::new(name).map(drop).map_err(|error| error.to_string())
 }
 
-/// Notes under a key the gravest that was said of it.
-fn gravest<K: Ord>(of: &mut BTreeMap<K, IfAbsent>, key: K, if_absent: IfAbsent) {
-    let known = of.entry(key).or_insert(if_absent);
+/// Stores an effect under a key, if it is graver than the one stored there.
+fn note_worst<K: Ord>(map: &mut BTreeMap<K, OnAbsent>, key: K, if_absent: OnAbsent) {
+    let known = map.entry(key).or_insert(if_absent);
     *known = if_absent.min(*known);
 }
 
@@ -143,126 +157,133 @@ fn is_pattern(name: &str) -> bool {
     name.len() > 1 && name.starts_with('/') && name.ends_with('/')
 }
 
-/// A `/pattern/` of a look-up must be a regex that core can match with.
+/// Fails if a `/pattern/` of a look-up is not a regex that core can match with.
 pub(crate) fn check_pattern(name: &str) -> Result<(), String> {
     let Some(pattern) = name.strip_prefix('/').and_then(|rest| rest.strip_suffix('/')) else { return Ok(()) };
     regex_lite::Regex::new(pattern).map(|_| ()).map_err(|error| format!("`{name}` is no regex: {error}"))
 }
 
-impl Reads {
-    /// Something is read.
-    pub(crate) fn add(&mut self, reference: Reference, if_absent: IfAbsent) {
+impl ReadCollector {
+    /// Adds a read.
+    pub(crate) fn add(&mut self, reference: Reference, if_absent: OnAbsent) {
         match if_absent {
-            IfAbsent::Fails | IfAbsent::MayFail => gravest(&mut self.needed, reference.clone(), if_absent),
-            IfAbsent::Asked => drop(self.asked.insert(reference.clone())),
-            IfAbsent::Tolerated => {}
+            OnAbsent::Fails | OnAbsent::MayFail => note_worst(&mut self.required, reference.clone(), if_absent),
+            OnAbsent::Guarded => drop(self.guarded.insert(reference.clone())),
+            OnAbsent::Tolerated => {}
         }
-        self.plain.insert(reference);
+        self.references.insert(reference);
     }
 
-    /// Whether a look-up finds anything is asked.
-    pub(crate) fn ask(&mut self, lookups: &Lookups) {
-        self.asked_lookups.extend(lookups.numbers());
+    /// Records that the template checks whether these look-ups find a node.
+    pub(crate) fn note_guard(&mut self, lookups: &Lookups) {
+        self.guarded_lookups.extend(lookups.numbers());
     }
 
-    /// A node is picked of what is looked up, on every way through the template.
-    pub(crate) fn pick(&mut self, lookups: &Lookups) {
+    /// Records that every path through the template picks a node from these look-ups. Has no effect if they are
+    /// several, or stand for each node.
+    pub(crate) fn note_pick(&mut self, lookups: &Lookups) {
         let mut numbers = lookups.numbers();
-        if let (false, Some(number), None) = (lookups.is_each(), numbers.next(), numbers.next()) {
-            self.picked.insert(number);
+        if let (false, Some(number), None) = (lookups.is_each_node(), numbers.next(), numbers.next()) {
+            self.required_lookups.insert(number);
         }
     }
 
-    /// What is needed and nowhere asked for: that a look-up of which a node is picked finds one, labels, parameters, labels of nodes, and whether anyone holds a tag.
-    pub(crate) fn needs(&self) -> Result<Vec<Need>, ReferenceError> {
-        let need = |reference, if_absent: IfAbsent| Need { reference, is_certain: if_absent == IfAbsent::Fails };
-        let needed = self.needed.iter().filter(|(needed, _)| !self.is_asked(needed));
-        let mut needs: BTreeSet<Need> = needed.map(|(needed, if_absent)| need(needed.clone(), *if_absent)).collect();
-        for number in &self.picked {
-            let reference = Reference::new(self.lookups[*number].0.read(Fields::default()))?;
-            needs.insert(need(reference, IfAbsent::Fails));
+    /// Returns what the template requires and nowhere checks for: labels, parameters, labels of looked-up nodes, and
+    /// that someone holds a tag. A look-up from which a node is picked must find one.
+    pub(crate) fn required_references(&self) -> Result<Vec<RequiredReference>, ReferenceError> {
+        let need =
+            |reference, if_absent: OnAbsent| RequiredReference { reference, is_unconditional: if_absent == OnAbsent::Fails };
+        let required = self.required.iter().filter(|(needed, _)| !self.is_guarded(needed));
+        let mut needs: BTreeSet<RequiredReference> =
+            required.map(|(needed, if_absent)| need(needed.clone(), *if_absent)).collect();
+        for number in &self.required_lookups {
+            let reference = Reference::new(self.lookups[*number].0.with_fields(FieldSet::default()))?;
+            needs.insert(need(reference, OnAbsent::Fails));
         }
-        for ((number, path), if_absent) in &self.needed_fields {
+        for ((number, path), if_absent) in &self.required_fields {
             let (lookup, is_label) = (&self.lookups[*number].0, path.first() == "labels");
             let is_asked = match lookup {
-                Lookup::Nodes(_) => !is_label || self.asked_fields.contains(&(*number, path.clone())),
-                Lookup::Primary(_) => self.asked_lookups.contains(number),
+                Lookup::Nodes(_) => !is_label || self.guarded_fields.contains(&(*number, path.clone())),
+                Lookup::Primary(_) => self.guarded_lookups.contains(number),
             };
             if !is_asked {
-                let reference = Reference::new(lookup.read([path.clone()].into_iter().collect()))?;
+                let reference = Reference::new(lookup.with_fields([path.clone()].into_iter().collect()))?;
                 needs.insert(need(reference, *if_absent));
             }
         }
         Ok(needs.into_iter().collect())
     }
 
-    fn is_asked(&self, needed: &Reference) -> bool {
-        match needed.read() {
-            Read::Label(_) => self.asked.contains(needed),
+    /// Returns whether the template checks that the value exists. A read that is neither a label nor a parameter counts
+    /// as checked.
+    fn is_guarded(&self, reference: &Reference) -> bool {
+        match reference.read() {
+            Read::Label(_) => self.guarded.contains(reference),
             Read::Parameter(path) => {
-                self.asked.iter().any(|asked| matches!(asked.read(), Read::Parameter(way) if path.is_within(way)))
+                self.guarded.iter().any(|guarded| matches!(guarded.read(), Read::Parameter(prefix) if path.is_within(prefix)))
             }
             _ => true,
         }
     }
 
-    /// The reference of a look-up with the fields that are read of it so far.
+    /// Returns the reference of a look-up, with the fields read from it so far.
     pub(crate) fn reference(&self, number: usize) -> Result<Reference, ReferenceError> {
         let (lookup, fields) = &self.lookups[number];
-        Reference::new(lookup.read(fields.iter().cloned().collect()))
+        Reference::new(lookup.with_fields(fields.iter().cloned().collect()))
     }
 
-    /// A look-up is made; its number.
-    pub(crate) fn look_up(&mut self, lookup: Lookup) -> Result<usize, String> {
-        let text = named(lookup.read(Fields::default()))?.to_string();
+    /// Adds a look-up and returns its number.
+    pub(crate) fn add_lookup(&mut self, lookup: Lookup) -> Result<usize, String> {
+        let text = named_reference(lookup.with_fields(FieldSet::default()))?.to_string();
         let next = self.lookups.len();
-        let number = *self.numbers.entry(text).or_insert(next);
+        let number = *self.numbers_by_text.entry(text).or_insert(next);
         if number == next {
             self.lookups.push((lookup, BTreeSet::new()));
         }
         Ok(number)
     }
 
-    /// Whether a look-up gives one node, or none.
-    pub(crate) fn is_primary(&self, number: usize) -> bool {
+    /// Returns whether a look-up returns at most one node.
+    pub(crate) fn is_primary_lookup(&self, number: usize) -> bool {
         matches!(self.lookups[number].0, Lookup::Primary(_))
     }
 
-    /// A field of the nodes of look-ups is read; `of_each` says what becomes of the template where one of many nodes lacks it.
+    /// Adds a read of a field of the nodes of look-ups. `on_absent_in_node` is the effect if one of many nodes lacks
+    /// the field.
     pub(crate) fn add_field(
         &mut self,
         lookups: &Lookups,
         keys: Vec<Box<str>>,
-        if_absent: IfAbsent,
-        of_each: IfAbsent,
-    ) -> Result<(), Refusal> {
+        if_absent: OnAbsent,
+        on_absent_in_node: OnAbsent,
+    ) -> Result<(), ReadError> {
         let Some(path) = Path::new(keys) else {
             return Err(("the path is too deep".to_owned(), "name a field of a node: `n.name`"));
         };
         for number in lookups.numbers() {
             let (lookup, read) = &mut self.lookups[number];
-            fields::check_lookup(lookup.function(), &path)
+            fields::check_lookup(lookup.function_name(), &path)
                 .map_err(|error| (error.to_string(), "read one of the fields that cross hosts"))?;
             read.insert(path.clone());
             let field = (number, path.clone());
-            match if matches!(lookup, Lookup::Primary(_)) { if_absent } else { of_each } {
-                IfAbsent::Asked => {
-                    self.asked_lookups.insert(number);
-                    self.asked_fields.insert(field);
+            match if matches!(lookup, Lookup::Primary(_)) { if_absent } else { on_absent_in_node } {
+                OnAbsent::Guarded => {
+                    self.guarded_lookups.insert(number);
+                    self.guarded_fields.insert(field);
                 }
-                IfAbsent::Tolerated => {}
-                if_absent => gravest(&mut self.needed_fields, field, if_absent),
+                OnAbsent::Tolerated => {}
+                if_absent => note_worst(&mut self.required_fields, field, if_absent),
             }
         }
         Ok(())
     }
 
-    /// The references, sorted, each once.
+    /// Returns the references, sorted and without duplicates.
     pub(crate) fn finish(self) -> Result<Vec<Reference>, ReferenceError> {
-        let mut all: Vec<Reference> = self.plain.into_iter().collect();
+        let mut references: Vec<Reference> = self.references.into_iter().collect();
         for (lookup, fields) in self.lookups {
-            all.push(Reference::new(lookup.read(fields.into_iter().collect()))?);
+            references.push(Reference::new(lookup.with_fields(fields.into_iter().collect()))?);
         }
-        unite(all)
+        merge_references(references)
     }
 }

@@ -1,10 +1,10 @@
-//! What an expression may be, as far as reads depend on it.
+//! What an expression may stand for, as far as reads depend on it.
 
 use std::collections::BTreeSet;
 
-/// A root that wants a key.
+/// A root of which only a key can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Root {
+pub(crate) enum TemplateRoot {
     Labels,
     Params,
     Facts,
@@ -14,45 +14,45 @@ pub(crate) enum Root {
     Tags,
 }
 
-/// Look-ups whose nodes a value may be, by number, and which of them.
+/// The look-ups, by number, whose nodes a value may be, and whether it is each of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Lookups {
     numbers: BTreeSet<usize>,
-    /// Whether it is each node of one look-up: the whole list, the variable of a loop over it, or a primary. Where a template picks some
-    /// of them, or one look-up or another, a node that lacks a field may be one that it does not come to.
-    is_each: bool,
+    /// True if the value is each node of one look-up: the whole list, the variable of a loop over it, or a primary. If
+    /// a template picks some of the nodes, or one of two look-ups, it may never reach a node that lacks a field.
+    is_each_node: bool,
 }
 
-/// What an expression may be.
+/// What an expression may stand for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// A variable that is not set on some way that leads here.
+    /// A variable that is not set on some path to here.
     Unset,
-    /// Data: what was read for it is registered.
+    /// Data. Its reads are already registered.
     Plain,
     /// The text of a label.
     Label(Box<str>),
-    /// A root that stands alone.
-    Root(Root),
+    /// A root without a key.
+    Root(TemplateRoot),
     /// Keys below `params`, `facts`, `node` or `cluster`; at least one.
-    Path(Root, Vec<Box<str>>),
+    Path(TemplateRoot, Vec<Box<str>>),
     /// The list of nodes of one of these look-ups.
     Nodes(Lookups),
-    /// A node of one of these look-ups, or each in its turn, and keys below it.
+    /// A node of one of these look-ups, or each in turn, and keys below it.
     Node(Lookups, Vec<Box<str>>),
     /// minijinja's `loop`.
     Loop,
     /// A macro.
     Macro,
-    /// A function that is not called.
+    /// A function that is not called here.
     Function(&'static str),
-    /// Different things on different ways.
-    Mixed,
+    /// Different things on different paths.
+    Ambiguous,
 }
 
-impl Root {
-    /// The root of this name.
-    pub(crate) fn named(name: &str) -> Option<Self> {
+impl TemplateRoot {
+    /// Returns the root of this name.
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
         Some(match name {
             "labels" => Self::Labels,
             "params" => Self::Params,
@@ -65,8 +65,8 @@ impl Root {
         })
     }
 
-    /// Its name.
-    pub(crate) const fn name(self) -> &'static str {
+    /// Returns the name of the root in templates.
+    pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Labels => "labels",
             Self::Params => "params",
@@ -78,8 +78,8 @@ impl Root {
         }
     }
 
-    /// How to read from it, for errors.
-    pub(crate) const fn remedy(self) -> &'static str {
+    /// Returns how to read from the root, for the advice of an error.
+    pub(crate) const fn usage(self) -> &'static str {
         match self {
             Self::Labels => "name one: `labels.ntp`, `labels['a/b']`, or `labels_with_prefix('x/')`",
             Self::Params => "name one: `params.x`",
@@ -93,43 +93,44 @@ impl Root {
 }
 
 impl Lookups {
-    /// Each node of a look-up.
-    pub(crate) fn each_of(number: usize) -> Self {
-        Self { numbers: [number].into(), is_each: true }
+    /// Returns the look-up for a value that is each of its nodes.
+    pub(crate) fn each_node(number: usize) -> Self {
+        Self { numbers: [number].into(), is_each_node: true }
     }
 
-    /// Some of these nodes.
-    pub(crate) fn some(&self) -> Self {
-        Self { numbers: self.numbers.clone(), is_each: false }
+    /// Returns the same look-ups for a value that is only some of their nodes.
+    pub(crate) fn some_nodes(&self) -> Self {
+        Self { numbers: self.numbers.clone(), is_each_node: false }
     }
 
-    /// Whether it is each node.
-    pub(crate) const fn is_each(&self) -> bool {
-        self.is_each
+    /// Returns whether the value is each node of one look-up.
+    pub(crate) const fn is_each_node(&self) -> bool {
+        self.is_each_node
     }
 
-    /// Their numbers.
+    /// Returns the numbers of the look-ups.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = usize> {
         self.numbers.iter().copied()
     }
 
-    fn or(&self, other: &Self) -> Self {
-        Self { numbers: &self.numbers | &other.numbers, is_each: false }
+    /// Returns the look-ups of a value that comes from one of two branches.
+    fn union(&self, other: &Self) -> Self {
+        Self { numbers: &self.numbers | &other.numbers, is_each_node: false }
     }
 }
 
 impl Shape {
-    /// The shape of a variable that has one shape on some branches and the other on the rest.
+    /// Returns the shape of a variable that has one shape after some branches and the other after the rest.
     pub(crate) fn join(self, other: Self) -> Self {
         match (self, other) {
             (left, right) if left == right => left,
             (Self::Unset, shape) | (shape, Self::Unset) => shape,
-            (Self::Nodes(left), Self::Nodes(right)) => Self::Nodes(left.or(&right)),
+            (Self::Nodes(left), Self::Nodes(right)) => Self::Nodes(left.union(&right)),
             (Self::Node(left, a), Self::Node(right, b)) if a.is_empty() && b.is_empty() => {
-                Self::Node(left.or(&right), Vec::new())
+                Self::Node(left.union(&right), Vec::new())
             }
             (Self::Plain | Self::Label(_), Self::Plain | Self::Label(_)) => Self::Plain,
-            _ => Self::Mixed,
+            _ => Self::Ambiguous,
         }
     }
 }

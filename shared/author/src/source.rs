@@ -1,18 +1,18 @@
-//! Where in a text something stands, and the error that says so.
+//! Positions in the text of a template or condition, and the errors that name them.
 
 use std::ops::Range;
 
 use stemma_core::condition::AuthorError;
 
-/// The most characters of the text that an error repeats.
-const QUOTED: usize = 64;
+/// Maximum number of characters of the text that an error quotes.
+const MAX_QUOTED_CHARS: usize = 64;
 
 /// The text of a template or condition.
 #[derive(Clone, Copy)]
-pub(crate) struct Source<'a>(pub(crate) &'a str);
+pub(crate) struct SourceText<'a>(pub(crate) &'a str);
 
-impl Source<'_> {
-    /// Line and column in characters, from 1, of a byte offset.
+impl SourceText<'_> {
+    /// Returns the line and column of a byte offset. Both count from 1; the column counts characters.
     pub(crate) fn position(self, offset: usize) -> (u32, u32) {
         let before = self.0.get(..offset).unwrap_or(self.0);
         let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
@@ -21,23 +21,23 @@ impl Source<'_> {
         (u32::try_from(line).unwrap_or(u32::MAX), u32::try_from(column).unwrap_or(u32::MAX))
     }
 
-    /// The text of a range, on one line and cut; an empty one means the text as a whole.
-    fn quoted(self, range: Range<usize>) -> String {
+    /// Returns the text of a range on one line, cut to [`MAX_QUOTED_CHARS`]. An empty range stands for the whole text.
+    fn quote(self, range: Range<usize>) -> String {
         if range.is_empty() {
             return "the whole text".to_owned();
         }
         let text = self.0.get(range).unwrap_or_default();
-        let mut cut: String = text.chars().take(QUOTED).map(|c| if c.is_control() { ' ' } else { c }).collect();
-        if text.chars().nth(QUOTED).is_some() {
+        let mut cut: String = text.chars().take(MAX_QUOTED_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect();
+        if text.chars().nth(MAX_QUOTED_CHARS).is_some() {
             cut.push('…');
         }
         format!("`{cut}`")
     }
 
-    /// The error for what stands in a range of bytes.
-    pub(crate) fn refuse(self, range: Range<usize>, why: impl Into<String>, remedy: impl Into<String>) -> AuthorError {
+    /// Returns the error for a range of bytes.
+    pub(crate) fn error_at(self, range: Range<usize>, why: impl Into<String>, remedy: impl Into<String>) -> AuthorError {
         let (line, column) = self.position(range.start);
-        AuthorError { line, column, what: self.quoted(range), why: why.into(), remedy: remedy.into() }
+        AuthorError { line, column, what: self.quote(range), why: why.into(), remedy: remedy.into() }
     }
 }
 
@@ -46,20 +46,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_a_line_and_a_column_in_characters() {
-        let source = Source("é {{ x }}\nab {{ y }}");
+    fn position_counts_lines_and_columns_in_characters() {
+        let source = SourceText("é {{ x }}\nab {{ y }}");
         for (offset, position) in [(0, (1, 1)), (6, (1, 6)), (11, (2, 1)), (99, (2, 11))] {
             assert_eq!(source.position(offset), position, "{offset}");
         }
     }
 
     #[test]
-    fn what_an_error_repeats_is_one_line_and_bounded() {
+    fn quote_returns_one_bounded_line() {
         let text = format!("a\nb{}", "x".repeat(100));
-        let error = Source(&text).refuse(0..text.len(), "why", "remedy");
+        let error = SourceText(&text).error_at(0..text.len(), "why", "remedy");
         assert_eq!(error.what, format!("`a b{}…`", "x".repeat(61)));
         assert_eq!(error.to_string(), format!("line 1, column 1: `a b{}…`: why; remedy", "x".repeat(61)));
-        let whole = Source(&text).refuse(0..0, "it is too long", "split it");
+        let whole = SourceText(&text).error_at(0..0, "it is too long", "split it");
         assert_eq!(whole.to_string(), "line 1, column 1: the whole text: it is too long; split it");
     }
 }

@@ -1,18 +1,18 @@
-//! What the author finds is what rendering reads: for random templates, no read is missed and none is made up.
+//! Compares the inputs that `stemma-author` finds in random templates with those that rendering reads.
 //!
-//! The inputs of the renderer are instrumented, so this needs no second opinion of what a template reads.
+//! The renderer records which inputs it reads, so the test needs no second analysis of a template.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use serde_json::{Value, json};
-use stemma_author::Reader;
-use stemma_core::condition::{Author, TemplateReads};
-use stemma_core::input::{Input, Inputs, Need, Read, Reference};
-use stemma_render::{Cause, Limits, NoSecrets, Renderer};
+use stemma_author::SyntaxReader;
+use stemma_core::condition::{TemplateParser, TemplateReads};
+use stemma_core::input::{Input, Inputs, Read, Reference, RequiredReference};
+use stemma_render::{Cause, NoSecrets, RenderLimits, Renderer};
 
-/// Reads that random templates may make, and others that lie beside them.
-const BESIDE: &[&str] = &[
+/// References that random templates may read, and similar ones.
+const READ_EXPRESSIONS: &[&str] = &[
     "labels.a",
     "labels.b",
     "labels['c/d']",
@@ -35,14 +35,12 @@ const BESIDE: &[&str] = &[
     "primary('db'){name}",
 ];
 
-fn variable() -> impl Strategy<Value = String> {
-    prop_oneof![3 => Just("v"), 3 => Just("w"), 1 => Just("labels"), 1 => Just("node"), 1 => Just("nodes")]
-        .prop_map(String::from)
+fn variable_name() -> impl Strategy<Value = String> {
+    prop_oneof![3 => Just("v"), 3 => Just("w"), 1 => Just("labels"), 1 => Just("node"), 1 => Just("nodes")].prop_map(String::from)
 }
 
-fn nodes() -> impl Strategy<Value = String> {
-    let plain =
-        prop_oneof![Just("nodes(tag='db')"), Just("nodes(role=['s', 'r'])"), Just("v"), Just("w"), Just("nodes")];
+fn nodes_call() -> impl Strategy<Value = String> {
+    let plain = prop_oneof![Just("nodes(tag='db')"), Just("nodes(role=['s', 'r'])"), Just("v"), Just("w"), Just("nodes")];
     let kept = prop_oneof![
         Just(""),
         Just("|list"),
@@ -54,7 +52,7 @@ fn nodes() -> impl Strategy<Value = String> {
     (plain, kept).prop_map(|(nodes, kept)| format!("({nodes}{kept})"))
 }
 
-fn leaf() -> BoxedStrategy<String> {
+fn leaf_expression() -> BoxedStrategy<String> {
     prop_oneof![
         Just("1"),
         Just("'t'"),
@@ -85,28 +83,27 @@ fn leaf() -> BoxedStrategy<String> {
 }
 
 fn expression() -> impl Strategy<Value = String> {
-    leaf().prop_recursive(3, 12, 3, |inner| {
+    leaf_expression().prop_recursive(3, 12, 3, |inner| {
         prop_oneof![
             (inner.clone(), inner.clone()).prop_map(|(a, b)| format!("({a} ~ {b})")),
-            (inner.clone(), inner.clone(), inner.clone())
-                .prop_map(|(a, b, c)| format!("({a} if {b} is defined else {c})")),
+            (inner.clone(), inner.clone(), inner.clone()).prop_map(|(a, b, c)| format!("({a} if {b} is defined else {c})")),
             (inner.clone(), inner.clone()).prop_map(|(a, b)| format!("({a} == {b})")),
             (inner.clone(), inner.clone()).prop_map(|(a, b)| format!("({a} or {b})")),
             inner.clone().prop_map(|a| format!("({a})|default('d')")),
             inner.clone().prop_map(|a| format!("({a})|upper")),
             inner.clone().prop_map(|a| format!("(not {a})")),
             inner.prop_map(|a| format!("params.q[{a}]")),
-            nodes().prop_map(|n| format!("{n}|length")),
-            nodes().prop_map(|n| format!("{n}|map(attribute='address')|join")),
-            nodes().prop_map(|n| format!("({n}|first).name")),
-            nodes().prop_map(|n| format!("{n}[0].labels.zone")),
+            nodes_call().prop_map(|n| format!("{n}|length")),
+            nodes_call().prop_map(|n| format!("{n}|map(attribute='address')|join")),
+            nodes_call().prop_map(|n| format!("({n}|first).name")),
+            nodes_call().prop_map(|n| format!("{n}[0].labels.zone")),
         ]
     })
 }
 
 fn template() -> impl Strategy<Value = String> {
     let emit = expression().prop_map(|e| format!("{{{{ {e} }}}}")).boxed();
-    let set = (variable(), prop_oneof![expression().boxed(), nodes().boxed()])
+    let set = (variable_name(), prop_oneof![expression().boxed(), nodes_call().boxed()])
         .prop_map(|(v, e)| format!("{{% set {v} = {e} %}}"))
         .boxed();
     let flat = prop_oneof![3 => emit, 2 => set, 1 => Just("text".to_owned())].boxed();
@@ -116,27 +113,25 @@ fn template() -> impl Strategy<Value = String> {
             body.clone(),
             (expression(), body.clone(), body.clone())
                 .prop_map(|(e, a, b)| format!("{{% if {e} %}}{a}{{% else %}}{b}{{% endif %}}")),
-            (variable(), nodes(), body.clone())
+            (variable_name(), nodes_call(), body.clone())
                 .prop_map(|(v, n, b)| format!("{{% for {v} in {n} %}}{b}{{% endfor %}}")),
-            (variable(), nodes(), expression(), body.clone(), body.clone())
+            (variable_name(), nodes_call(), expression(), body.clone(), body.clone())
                 .prop_map(|(v, n, e, a, b)| format!("{{% for {v} in {n} if {e} %}}{a}{{% else %}}{b}{{% endfor %}}")),
-            (variable(), body.clone()).prop_map(|(v, b)| format!("{{% for {v} in params.list %}}{b}{{% endfor %}}")),
-            (variable(), prop_oneof![expression().boxed(), nodes().boxed()], body.clone())
+            (variable_name(), body.clone()).prop_map(|(v, b)| format!("{{% for {v} in params.list %}}{b}{{% endfor %}}")),
+            (variable_name(), prop_oneof![expression().boxed(), nodes_call().boxed()], body.clone())
                 .prop_map(|(v, e, b)| format!("{{% with {v} = {e} %}}{b}{{% endwith %}}")),
-            (variable(), body.clone()).prop_map(|(v, b)| format!("{{% set {v} %}}{b}{{% endset %}}")),
-            (variable(), expression(), body.clone())
+            (variable_name(), body.clone()).prop_map(|(v, b)| format!("{{% set {v} %}}{b}{{% endset %}}")),
+            (variable_name(), expression(), body.clone())
                 .prop_map(|(v, e, b)| format!("{{% macro m({v}) %}}{b}{{% endmacro %}}{{{{ m({e}) }}}}")),
         ]
     })
 }
 
-/// A value of the kind that the controller would send.
+/// Returns a value of the type that the controller would send. `variant` chooses among several, also an absent input.
 fn value(reference: &Reference, variant: u8) -> Input {
     let node = |name: &str| {
         let fields = reference.read().fields().expect("a look-up has fields");
-        fields.project(|field| {
-            (!variant.is_multiple_of(3) || field.first() == "name").then(|| json!(format!("{name}-{field}")))
-        })
+        fields.project(|field| (!variant.is_multiple_of(3) || field.first() == "name").then(|| json!(format!("{name}-{field}"))))
     };
     let absent = variant.is_multiple_of(4);
     match reference.read() {
@@ -161,11 +156,11 @@ fn inputs(references: &[Reference], variants: &[u8]) -> Inputs {
     inputs
 }
 
-fn rendered(template: &str, inputs: &Inputs) -> (Option<Cause>, Vec<Reference>, Option<String>) {
-    let renderer = Renderer::new(inputs, &NoSecrets, Limits::default());
+fn render_template(template: &str, inputs: &Inputs) -> (Option<Cause>, Vec<Reference>, Option<String>) {
+    let renderer = Renderer::new(inputs, &NoSecrets, RenderLimits::default());
     match renderer.text(template) {
-        Ok(text) => (None, renderer.read(), Some(text)),
-        Err(error) => (Some(error.cause), renderer.read(), None),
+        Ok(text) => (None, renderer.references_read(), Some(text)),
+        Err(error) => (Some(error.cause), renderer.references_read(), None),
     }
 }
 
@@ -173,60 +168,60 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases * 2, max_global_rejects: ProptestConfig::default().cases * 200, failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))), ..ProptestConfig::default() })]
 
     #[test]
-    fn rendering_reads_what_was_found_and_nothing_else(template in template(), variants in vec(0_u8..12, 1..6)) {
-        let Ok(TemplateReads { references: found, needs, .. }) = Reader.template(&template) else {
+    fn renderer_reads_only_references_found_by_author(template in template(), variants in vec(0_u8..12, 1..6)) {
+        let Ok(TemplateReads { references: found, needs, .. }) = SyntaxReader.parse_template(&template) else {
             return Err(TestCaseError::reject("not of the grammar"));
         };
-        let own = inputs(&found, &variants);
-        let (cause, read, text) = rendered(&template, &own);
+        let sent = inputs(&found, &variants);
+        let (cause, read, text) = render_template(&template, &sent);
         prop_assert!(!matches!(cause, Some(Cause::NotAnInput { .. })), "{template}\nfound {found:?}\n{cause:?}");
 
-        // Other inputs beside them change nothing and are not read.
-        let mut more = own.clone();
-        for other in BESIDE.iter().map(|text| text.parse::<Reference>().expect("a reference")) {
-            if own.find(&other).is_none() && !found.iter().any(|one| overlaps(one, &other)) {
-                more.insert(other.clone(), value(&other, 1)).expect("small");
+        // Additional inputs change nothing and are not read.
+        let mut extended = sent.clone();
+        for other in READ_EXPRESSIONS.iter().map(|text| text.parse::<Reference>().expect("a reference")) {
+            if sent.find(&other).is_none() && !found.iter().any(|one| references_overlap(one, &other)) {
+                extended.insert(other.clone(), value(&other, 1)).expect("small");
             }
         }
-        let (_, read_of_more, text_of_more) = rendered(&template, &more);
+        let (_, read_of_more, text_of_more) = render_template(&template, &extended);
         prop_assert_eq!(&read_of_more, &read, "{}", template);
         prop_assert_eq!(text_of_more, text, "{}", template);
 
-        // It fails where one that it needs is absent.
-        let certain = needs.iter().filter(|need| need.is_certain).map(|need| &need.reference);
-        for need in certain.filter(|need| found.contains(need)) {
-            let mut without = own.clone();
+        // Rendering fails if an input that it requires is absent.
+        let required = needs.iter().filter(|need| need.is_unconditional).map(|need| &need.reference);
+        for need in required.filter(|need| found.contains(need)) {
+            let mut without = sent.clone();
             without.insert(need.clone(), Input::Absent).expect("less than before");
-            let (cause, ..) = rendered(&template, &without);
+            let (cause, ..) = render_template(&template, &without);
             prop_assert!(cause.is_some(), "{template}\nwithout {need}");
         }
 
-        // Likewise where a look-up finds nobody, of which it picks a node.
-        let is_pick = |need: &&Need| matches!(need.reference.read(), Read::Nodes { fields, .. } if fields.is_empty());
-        for need in needs.iter().filter(is_pick) {
-            let mut without = own.clone();
-            for reference in found.iter().filter(|one| overlaps(one, &need.reference)) {
+        // Rendering also fails if the template takes one node from a look-up that finds none.
+        let takes_one_node = |need: &&RequiredReference| matches!(need.reference.read(), Read::Nodes { fields, .. } if fields.is_empty());
+        for need in needs.iter().filter(takes_one_node) {
+            let mut without = sent.clone();
+            for reference in found.iter().filter(|one| references_overlap(one, &need.reference)) {
                 without.insert(reference.clone(), Input::Value(json!([]))).expect("less than before");
             }
-            let (cause, ..) = rendered(&template, &without);
+            let (cause, ..) = render_template(&template, &without);
             prop_assert!(cause.is_some(), "{template}\nwith nobody in {}", need.reference);
         }
 
-        // Without one that is read, that one is what is missed.
-        if let Some(gone) = read.first() {
+        // If an input that the template reads is not sent, the error names that input.
+        if let Some(removed) = read.first() {
             let mut rest = Inputs::new();
-            for (reference, input) in own.iter().filter(|(reference, _)| *reference != gone) {
+            for (reference, input) in sent.iter().filter(|(reference, _)| *reference != removed) {
                 rest.insert(reference.clone(), input.clone()).expect("fewer than before");
             }
-            let (cause, ..) = rendered(&template, &rest);
-            let missed = matches!(&cause, Some(Cause::NotAnInput { reference }) if gone.as_str().starts_with(reference.as_str()));
-            prop_assert!(missed, "{template}\nwithout {gone}: {cause:?}");
+            let (cause, ..) = render_template(&template, &rest);
+            let names_removed = matches!(&cause, Some(Cause::NotAnInput { reference }) if removed.as_str().starts_with(reference.as_str()));
+            prop_assert!(names_removed, "{template}\nwithout {removed}: {cause:?}");
         }
     }
 }
 
-/// Whether two look-ups are of the same nodes, or one path lies within the other.
-fn overlaps(one: &Reference, other: &Reference) -> bool {
+/// Returns whether two look-ups find the same nodes, or one path is within the other.
+fn references_overlap(one: &Reference, other: &Reference) -> bool {
     match (one.read(), other.read()) {
         (Read::Nodes { query: a, .. }, Read::Nodes { query: b, .. }) => a == b,
         (Read::Primary { tag: a, .. }, Read::Primary { tag: b, .. }) => a == b,

@@ -1,127 +1,137 @@
-//! Who may do what: one rule over a principal's role, the cluster that it is bound to, and where a thing stands.
+//! Access rules: whether a principal may read or write an object, given its role, its cluster and the object's scope.
 //!
-//! The classes of callers of each route stand in the endpoint table. What is decided here is what the table cannot say: what becomes of
-//! a principal that is bound to one cluster. What stands in another cluster is hidden from it and not forbidden to it, so that no
-//! answer tells that it is there.
+//! The endpoint table lists which classes of callers may use each route. This module decides what the table cannot
+//! express: the rights of a principal that is bound to one cluster. Objects of other clusters are hidden from such a
+//! principal, not forbidden, so that no response reveals that they exist.
 
 use crate::object::{ClusterId, PrincipalRole};
 
 pub use crate::object::Rights;
 
-/// What is done.
+/// The kind of access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Act {
-    /// It is looked at.
+pub enum AccessVerb {
+    /// Reading an object.
     Read,
-    /// It is made, changed or taken away.
+    /// Creating, changing or deleting an object.
     Write,
 }
 
-/// Where a thing stands.
+/// The scope of an object for access checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// In no cluster, and for all to read: templates, releases, the catalogue.
+pub enum AccessScope {
+    /// In no cluster and readable by everyone: templates, releases, the catalogue.
     Shared,
     /// In a cluster, or the cluster itself.
     Cluster(ClusterId),
     /// In no cluster: a node without a group.
-    Nowhere,
+    Unplaced,
 }
 
-/// What becomes of who tries.
+/// The result of an access check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It may.
+    /// The access is allowed.
     Allowed,
-    /// It may not, and is told so.
+    /// The access is refused with an error.
     Forbidden,
-    /// For it the thing is not there.
+    /// The object is treated as if it did not exist.
     Hidden,
 }
 
-/// Why somebody is given no certificate.
+/// The reason why a certificate is not issued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoCertificate {
-    /// It is for another.
-    #[error("an admin alone asks for another's certificate")]
-    Others,
-    /// It is for who showed none.
-    #[error("who is known by a token is given no certificate but by an admin")]
-    NoneShown,
-    /// It would be good for longer than the one that was shown.
+    /// The request is for another principal.
+    #[error("only an admin can request a certificate for another principal")]
+    OtherPrincipal,
+    /// The caller did not present a certificate.
+    #[error("a caller that uses a token cannot request a certificate; an admin can issue one")]
+    NotPresented,
+    /// The certificate would be valid for longer than the one that the caller presented.
     #[error(
-        "the certificate would be good for longer than the one that asks for it, which is good for {most_s} seconds in all"
+        "the certificate would be valid for longer than the one that requests it, which is valid for {most_s} seconds in total"
     )]
     TooLong {
-        /// The longest, in seconds.
+        /// Maximum validity, in seconds.
         most_s: u64,
     },
 }
 
-/// For whom a certificate is asked for.
+/// The subject of a certificate request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ForWhom {
-    /// For who asks; of the certificate that was shown, for how long it is good in all, in seconds.
-    Oneself {
-        /// `None`: none was shown.
-        shown_s: Option<u64>,
+pub enum CertificateSubject {
+    /// The caller itself.
+    Caller {
+        /// Total validity of the certificate that the caller presented, in seconds. `None` if it presented none.
+        presented_s: Option<u64>,
     },
-    /// For somebody else.
-    Another,
+    /// Another principal.
+    OtherPrincipal,
 }
 
 impl Rights {
-    /// The longest validity of a certificate that a principal asks for; `None`: only the general bound holds. An admin may give any
-    /// time. Others get at most the time of the certificate that they show: a stolen one must not make one that far outlives it.
-    fn longest_certificate(self, whose: ForWhom) -> Result<Option<u64>, NoCertificate> {
-        match whose {
+    /// Returns the maximum validity of a certificate that the principal requests, or `None` if only the general limit
+    /// applies. An admin may request any validity. Another principal may request at most the validity of the
+    /// certificate that it presents, so that whoever steals a certificate cannot obtain one that far outlives the
+    /// stolen one.
+    fn max_certificate_seconds(self, subject: CertificateSubject) -> Result<Option<u64>, NoCertificate> {
+        match subject {
             _ if self.role == PrincipalRole::Admin => Ok(None),
-            ForWhom::Another => Err(NoCertificate::Others),
-            ForWhom::Oneself { shown_s } => shown_s.map(Some).ok_or(NoCertificate::NoneShown),
+            CertificateSubject::OtherPrincipal => Err(NoCertificate::OtherPrincipal),
+            CertificateSubject::Caller { presented_s: shown_s } => shown_s.map(Some).ok_or(NoCertificate::NotPresented),
         }
     }
 
-    /// The validity of a certificate that a principal asks for, in seconds: `asked`, or `usual` where the principal does not say.
+    /// Returns the validity of a certificate that the principal requests, in seconds. It is `requested`, or `usual` if
+    /// the request contains no validity.
     ///
     /// # Errors
     /// [`NoCertificate`].
-    pub fn certificate_seconds(self, whose: ForWhom, asked: Option<u64>, usual: u64) -> Result<u64, NoCertificate> {
-        match self.longest_certificate(whose)? {
-            None => Ok(asked.unwrap_or(usual)),
-            Some(most_s) if asked.is_some_and(|asked| asked > most_s) => Err(NoCertificate::TooLong { most_s }),
-            Some(most_s) => Ok(asked.unwrap_or(usual.min(most_s))),
+    pub fn certificate_seconds(
+        self,
+        subject: CertificateSubject,
+        requested: Option<u64>,
+        usual: u64,
+    ) -> Result<u64, NoCertificate> {
+        match self.max_certificate_seconds(subject)? {
+            None => Ok(requested.unwrap_or(usual)),
+            Some(most_s) if requested.is_some_and(|asked| asked > most_s) => Err(NoCertificate::TooLong { most_s }),
+            Some(most_s) => Ok(requested.unwrap_or(usual.min(most_s))),
         }
     }
 
-    /// Of an admin of the fleet, and of the controller itself.
-    pub const ALL: Self = Self { role: PrincipalRole::Admin, within: None };
+    /// The rights of a fleet admin and of the controller itself.
+    pub const ALL: Self = Self { role: PrincipalRole::Admin, cluster: None };
 
-    /// Whether it may all that another may.
+    /// Returns whether these rights include all of `other`: at least the same role, for the same cluster or all
+    /// clusters.
     pub fn covers(self, other: Self) -> bool {
-        self.role >= other.role && self.within.is_none_or(|own| other.within == Some(own))
+        self.role >= other.role && self.cluster.is_none_or(|cluster| other.cluster == Some(cluster))
     }
 
-    /// Whether it may do this to a thing there.
-    pub fn judge(self, act: Act, place: Place) -> Verdict {
-        let is_hidden = match (self.within, place) {
-            (None, _) | (Some(_), Place::Shared) => false,
-            (Some(own), Place::Cluster(cluster)) => own != cluster,
-            (Some(_), Place::Nowhere) => true,
+    /// Decides whether the principal may access an object in this scope. An object of another cluster is hidden from a
+    /// principal that is bound to a cluster. Such a principal may read shared objects, and not write them.
+    pub fn verdict(self, act: AccessVerb, place: AccessScope) -> Verdict {
+        let is_hidden = match (self.cluster, place) {
+            (None, _) | (Some(_), AccessScope::Shared) => false,
+            (Some(own), AccessScope::Cluster(cluster)) => own != cluster,
+            (Some(_), AccessScope::Unplaced) => true,
         };
         if is_hidden {
             return Verdict::Hidden;
         }
-        let writes_shared = self.within.is_none() || place != Place::Shared;
+        let writes_shared = self.cluster.is_none() || place != AccessScope::Shared;
         match act {
-            Act::Read => Verdict::Allowed,
-            Act::Write if self.role > PrincipalRole::Viewer && writes_shared => Verdict::Allowed,
-            Act::Write => Verdict::Forbidden,
+            AccessVerb::Read => Verdict::Allowed,
+            AccessVerb::Write if self.role > PrincipalRole::Viewer && writes_shared => Verdict::Allowed,
+            AccessVerb::Write => Verdict::Forbidden,
         }
     }
 
-    /// Whether it sees a thing there.
-    pub fn sees(self, place: Place) -> bool {
-        self.judge(Act::Read, place) == Verdict::Allowed
+    /// Returns whether the principal can read objects in this scope.
+    pub fn can_see(self, place: AccessScope) -> bool {
+        self.verdict(AccessVerb::Read, place) == Verdict::Allowed
     }
 }
 
@@ -132,11 +142,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_bound_to_a_cluster_is_told_nothing_of_others() {
+    fn rights_hide_other_clusters_when_bound_to_one() {
         use PrincipalRole::{Admin, Operator, Viewer};
         use Verdict::{Allowed as Yes, Forbidden as No, Hidden as Gone};
         let [own, other] = [1, 2].map(|id| ClusterId(Uuid::from_u128(id)));
-        let places = [Place::Shared, Place::Cluster(own), Place::Cluster(other), Place::Nowhere];
+        let places = [AccessScope::Shared, AccessScope::Cluster(own), AccessScope::Cluster(other), AccessScope::Unplaced];
         for (role, within, reads, writes) in [
             (Viewer, None, [Yes, Yes, Yes, Yes], [No, No, No, No]),
             (Operator, None, [Yes, Yes, Yes, Yes], [Yes, Yes, Yes, Yes]),
@@ -145,15 +155,15 @@ mod tests {
             (Operator, Some(own), [Yes, Yes, Gone, Gone], [No, Yes, Gone, Gone]),
             (Admin, Some(own), [Yes, Yes, Gone, Gone], [No, Yes, Gone, Gone]),
         ] {
-            let rights = Rights { role, within };
-            assert_eq!(places.map(|place| rights.judge(Act::Read, place)), reads, "{rights:?} reads");
-            assert_eq!(places.map(|place| rights.judge(Act::Write, place)), writes, "{rights:?} writes");
-            assert_eq!(places.map(|place| rights.sees(place)), reads.map(|verdict| verdict == Yes), "{rights:?} sees");
+            let rights = Rights { role, cluster: within };
+            assert_eq!(places.map(|place| rights.verdict(AccessVerb::Read, place)), reads, "{rights:?} reads");
+            assert_eq!(places.map(|place| rights.verdict(AccessVerb::Write, place)), writes, "{rights:?} writes");
+            assert_eq!(places.map(|place| rights.can_see(place)), reads.map(|verdict| verdict == Yes), "{rights:?} sees");
         }
     }
 
     #[test]
-    fn who_may_all_that_another_may_has_its_role_at_least_and_is_bound_to_no_other_cluster() {
+    fn rights_cover_others_when_role_and_cluster_are_wider() {
         use PrincipalRole::{Admin, Operator};
         let [own, other] = [1, 2].map(|id| Some(ClusterId(Uuid::from_u128(id))));
         for (one, another, covers) in [
@@ -164,27 +174,27 @@ mod tests {
             ((Admin, own), (Operator, other), false),
             ((Admin, own), (Operator, None), false),
         ] {
-            let [one, another] = [one, another].map(|(role, within)| Rights { role, within });
+            let [one, another] = [one, another].map(|(role, within)| Rights { role, cluster: within });
             assert_eq!(one.covers(another), covers, "{one:?} {another:?}");
         }
     }
 
     #[test]
-    fn who_is_no_admin_is_given_no_certificate_that_is_better_than_its_own() {
+    fn certificate_lifetime_is_capped_when_caller_is_no_admin() {
         use PrincipalRole::{Admin, Operator};
-        let certified = ForWhom::Oneself { shown_s: Some(3600) };
-        let by_token = ForWhom::Oneself { shown_s: None };
+        let certified = CertificateSubject::Caller { presented_s: Some(3600) };
+        let by_token = CertificateSubject::Caller { presented_s: None };
         for (role, whose, asked, given) in [
             (Operator, certified, Some(3600), Ok(3600)),
             (Operator, certified, Some(3601), Err(NoCertificate::TooLong { most_s: 3600 })),
             (Operator, certified, None, Ok(3600)),
-            (Operator, by_token, Some(1), Err(NoCertificate::NoneShown)),
-            (Operator, ForWhom::Another, Some(1), Err(NoCertificate::Others)),
+            (Operator, by_token, Some(1), Err(NoCertificate::NotPresented)),
+            (Operator, CertificateSubject::OtherPrincipal, Some(1), Err(NoCertificate::OtherPrincipal)),
             (Admin, certified, Some(9000), Ok(9000)),
             (Admin, by_token, None, Ok(7200)),
-            (Admin, ForWhom::Another, None, Ok(7200)),
+            (Admin, CertificateSubject::OtherPrincipal, None, Ok(7200)),
         ] {
-            let rights = Rights { role, within: None };
+            let rights = Rights { role, cluster: None };
             assert_eq!(rights.certificate_seconds(whose, asked, 7200), given, "{rights:?} {whose:?} {asked:?}");
         }
     }

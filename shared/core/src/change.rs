@@ -1,8 +1,8 @@
-//! In place, or rolled out: the class of every field of every kind, in one place.
+//! How a change of each field of an object reaches hosts: in place, or rolled out.
 //!
-//! What changes only what is *known* about a host flows at once; what changes what a host *runs* goes through the
-//! budget of its group. The fleet asks here whom a change reaches. The table takes each spec apart by name, so that a new
-//! field does not compile until somebody has said which it is.
+//! A change of what is *known* about a host is sent at once. A change of what a host *runs* goes through the budget of
+//! its group. The fleet asks this module which hosts a change affects. The table destructures each spec, so that a new
+//! field does not compile until it has a propagation.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::name::{Name, TagName};
 use crate::object::{
     AllocationSpec, ClusterSpec, ClusterTemplateSpec, DecidedTags, FieldOwners, Inherited, InspectionRuleSpec, Kind,
     NamespaceSpec, NodeGroupSpec, NodeSpec, NodeTags, Object, Observation, PrimarySpec, PrincipalSpec, ReleaseSpec,
-    ReleaseTagsSpec, SaidOnHost, Spec, TagSpec,
+    ReleaseTagsSpec, ReportedState, Spec, TagSpec,
 };
 use crate::ownership::{OwnedMap, OwnedSet};
 use crate::task::Mode;
@@ -19,62 +19,64 @@ use crate::traits::Trait;
 
 /// How a change of a field reaches hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Class {
-    /// No host is told: it is for people, or decides in the controller alone.
-    Nowhere,
-    /// At once, on every host below; starts no task. Where a task reads it, that task goes by digest.
+pub enum Propagation {
+    /// Nothing is sent to a host. The field is for people, or is used in the controller only.
+    ControllerOnly,
+    /// Sent at once to every host below. Starts no task. A task that reads the field follows by digest.
     InPlace,
-    /// The same, on the hosts below whose own value of a key it changes.
+    /// Like `InPlace`, but only for hosts below whose own value of a key changes.
     InPlaceByKey,
-    /// At once what is known, on every host below; tasks by digest.
+    /// The known part is sent at once to every host below. Tasks follow by digest.
     InPlaceAndRolledOut,
-    /// Where it changes a host's task digest, within the group's budget.
+    /// Applied within the group's budget if the host's task digest changes.
     RolledOut,
-    /// Within the group's budget, though no digest changes.
+    /// Applied within the group's budget, although no digest changes.
     RolledOutWithoutDigest,
 }
 
-/// Whom a change reaches: of the hosts below where it was made, or the one that reports it.
+/// The hosts that a change affects, of those below the changed object or of the one that reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Reach {
+pub enum HostScope {
     /// No host.
     Nobody,
-    /// Every host, whatever it says itself.
+    /// Every host, whatever it sets itself.
     Everyone,
-    /// The hosts whose own value of a key it changes.
+    /// The hosts whose own value of a key changes.
     ByKey,
-    /// The hosts whose tasks or requirements read what it changes, or on whom tasks are placed by it.
+    /// The hosts whose tasks or requirements read the field, or whose tasks are placed by it.
     ByTasks,
 }
 
-/// A field that differs, and how that reaches hosts.
+/// A field that differs, and its propagation.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FieldChange {
-    /// The field, as manifests name it.
+    /// Name of the field in manifests.
     pub field: &'static str,
     /// How it reaches hosts.
-    pub class: Class,
+    pub propagation: Propagation,
 }
 
-/// What differs between two contents of a release, of which the fleet knows the compiled form alone: the class of all that counts there.
-pub(crate) const OF_RELEASE: &[FieldChange] = &[FieldChange { field: "tasks", class: Class::RolledOut }];
+/// The change between two contents of a release. The fleet stores only the compiled form of a release, so one entry
+/// covers every field of it that affects hosts.
+pub(crate) const RELEASE_CHANGES: &[FieldChange] = &[FieldChange { field: "tasks", propagation: Propagation::RolledOut }];
 
-/// An inspection rule that is new or gone: what it gives is known of hosts at once.
-pub(crate) const OF_RULE: &[FieldChange] = &[FieldChange { field: "actions", class: Class::InPlace }];
+/// The change when an inspection rule is added or removed. What the rule sets is known about hosts at once.
+pub(crate) const RULE_CHANGES: &[FieldChange] = &[FieldChange { field: "actions", propagation: Propagation::InPlace }];
 
-/// What operators or a host say, each field classified.
-pub trait Classified {
-    /// The names of the fields.
+/// Data of operators or hosts with a propagation for each field.
+pub trait ClassifyFields {
+    /// Names of the fields.
     const FIELDS: &'static [&'static str];
-    /// The fields that differ, in the order of the spec. Who owns a field changes nothing.
+    /// Returns the fields of `self` that differ from those of `old`, in the order of the spec. A change of a field's
+    /// owners is not a difference.
     fn changes(&self, old: &Self) -> Vec<FieldChange>;
 }
 
-/// What differs between two forms of an object: its name, and the fields of its spec.
-pub fn changes<S: Spec + Classified>(old: &Object<S>, new: &Object<S>) -> Vec<FieldChange> {
+/// Returns the differences between two versions of an object: its name and the fields of its spec.
+pub fn changes<S: Spec + ClassifyFields>(old: &Object<S>, new: &Object<S>) -> Vec<FieldChange> {
     let mut changes = Vec::new();
     if old.meta.name != new.meta.name {
-        changes.push(FieldChange { field: "name", class: of_name(S::KIND) });
+        changes.push(FieldChange { field: "name", propagation: name_propagation(S::KIND) });
     }
     if old.spec != new.spec {
         changes.append(&mut new.spec.changes(&old.spec));
@@ -82,56 +84,57 @@ pub fn changes<S: Spec + Classified>(old: &Object<S>, new: &Object<S>) -> Vec<Fi
     changes
 }
 
-/// A name is told as the origin of what comes from the object, and templates read those of nodes, groups and clusters.
-const fn of_name(kind: Kind) -> Class {
+/// Returns the propagation of an object's name. The name is sent as the origin of what the object provides, and
+/// templates read the names of nodes, groups and clusters.
+const fn name_propagation(kind: Kind) -> Propagation {
     match kind {
-        Kind::ClusterTemplate | Kind::InspectionRule => Class::InPlace,
-        Kind::Cluster | Kind::NodeGroup | Kind::Node => Class::InPlaceAndRolledOut,
-        Kind::Release | Kind::ReleaseTags | Kind::Primary => Class::RolledOut,
+        Kind::ClusterTemplate | Kind::InspectionRule => Propagation::InPlace,
+        Kind::Cluster | Kind::NodeGroup | Kind::Node => Propagation::InPlaceAndRolledOut,
+        Kind::Release | Kind::ReleaseTags | Kind::Primary => Propagation::RolledOut,
         Kind::Namespace | Kind::Revision | Kind::Secret | Kind::Expectation | Kind::Allocation | Kind::Principal => {
-            Class::Nowhere
+            Propagation::ControllerOnly
         }
     }
 }
 
-impl Class {
-    /// Whom it reaches.
-    pub const fn reach(self) -> Reach {
+impl Propagation {
+    /// Returns the hosts that a change affects.
+    pub const fn host_scope(self) -> HostScope {
         match self {
-            Self::Nowhere => Reach::Nobody,
-            Self::InPlace | Self::InPlaceAndRolledOut | Self::RolledOutWithoutDigest => Reach::Everyone,
-            Self::InPlaceByKey => Reach::ByKey,
-            Self::RolledOut => Reach::ByTasks,
+            Self::ControllerOnly => HostScope::Nobody,
+            Self::InPlace | Self::InPlaceAndRolledOut | Self::RolledOutWithoutDigest => HostScope::Everyone,
+            Self::InPlaceByKey => HostScope::ByKey,
+            Self::RolledOut => HostScope::ByTasks,
         }
     }
 
-    /// Whether tasks may fall to other hosts by it.
-    pub(crate) const fn decides_tasks(self) -> bool {
+    /// Returns whether a change may place tasks on other hosts.
+    pub(crate) const fn may_move_tasks(self) -> bool {
         match self {
             Self::InPlaceAndRolledOut | Self::RolledOut => true,
-            Self::Nowhere | Self::InPlace | Self::InPlaceByKey | Self::RolledOutWithoutDigest => false,
+            Self::ControllerOnly | Self::InPlace | Self::InPlaceByKey | Self::RolledOutWithoutDigest => false,
         }
     }
 }
 
-/// The table. A row is a field with its class, or with the method of [`Differences`] that classifies it; a name in
-/// manifests that is another than the field's stands after it.
+/// Implements [`ClassifyFields`]. A row is a field with its propagation, or with `by` and the method of
+/// [`FieldDiffCollector`] that finds it. A literal after the field is its name in manifests, if that differs.
 macro_rules! classified {
     (@name $field:ident) => { stringify!($field) };
     (@name $field:ident $name:literal) => { $name };
-    // Who gave a field changes no host.
+    // Owners of fields affect no host.
     (@row $found:ident, $old:expr, $new:expr, $name:expr, by owners) => { let _: &FieldOwners = $new; };
     (@row $found:ident, $old:expr, $new:expr, $name:expr, by mode) => { $found.mode(*$old, *$new) };
     (@row $found:ident, $old:expr, $new:expr, $name:expr, by $method:ident) => { $found.$method($old, $new) };
     (@row $found:ident, $old:expr, $new:expr, $name:expr, $class:ident) => {
-        $found.field($name, $old, $new, Class::$class)
+        $found.field($name, $old, $new, Propagation::$class)
     };
     ($($spec:ident { $($field:ident $($name:literal)?: $($rule:ident)+),+ $(,)? })+) => {$(
-        impl Classified for $spec {
+        impl ClassifyFields for $spec {
             const FIELDS: &'static [&'static str] = &[$(classified!(@name $field $($name)?)),+];
 
             fn changes(&self, old: &Self) -> Vec<FieldChange> {
-                let mut found = Differences::default();
+                let mut found = FieldDiffCollector::default();
                 let Self { $($field),+ } = self;
                 $(classified!(@row found, &old.$field, $field, classified!(@name $field $($name)?), $($rule)+);)+
                 found.0
@@ -142,87 +145,87 @@ macro_rules! classified {
 
 classified! {
     ReleaseSpec {
-        description: Nowhere,
-        labels: Nowhere,
-        annotations: Nowhere,
+        description: ControllerOnly,
+        labels: ControllerOnly,
+        annotations: ControllerOnly,
         imports: RolledOut,
         roles: RolledOut,
         tags: RolledOut,
         tasks: RolledOut,
         matching: RolledOut,
         extensions: RolledOut,
-        foreign: Nowhere,
+        foreign: ControllerOnly,
         owners: by owners,
     }
     ReleaseTagsSpec {
         tags: by tags,
     }
     NamespaceSpec {
-        display_name: Nowhere,
-        description: Nowhere,
-        visibility: Nowhere,
-        protected: Nowhere,
-        owner: Nowhere,
-        labels: Nowhere,
-        resource_type_associations: Nowhere,
-        properties: Nowhere,
-        objects: Nowhere,
-        tags: Nowhere,
-        dates: Nowhere,
+        display_name: ControllerOnly,
+        description: ControllerOnly,
+        visibility: ControllerOnly,
+        protected: ControllerOnly,
+        owner: ControllerOnly,
+        labels: ControllerOnly,
+        resource_type_associations: ControllerOnly,
+        properties: ControllerOnly,
+        objects: ControllerOnly,
+        tags: ControllerOnly,
+        dates: ControllerOnly,
         owners: by owners,
     }
     InspectionRuleSpec {
-        description: Nowhere,
+        description: ControllerOnly,
         priority: InPlace,
-        phase: Nowhere,
+        phase: ControllerOnly,
         sensitive: InPlace,
         grants: InPlace,
         conditions: InPlace,
         actions: InPlace,
-        labels: Nowhere,
+        labels: ControllerOnly,
         owners: by owners,
     }
     ClusterTemplateSpec {
-        description: Nowhere,
+        description: ControllerOnly,
         inherited: by inherited,
         release: RolledOut,
         host_labels: InPlace,
-        extra: Nowhere,
+        extra: ControllerOnly,
         owners: by owners,
     }
     ClusterSpec {
-        description: Nowhere,
+        description: ControllerOnly,
         inherited: by inherited,
         cluster_template: InPlaceAndRolledOut,
         release: RolledOut,
         host_labels: InPlace,
         tags: by tags,
         roles: RolledOut,
-        rollout: Nowhere,
+        rollout: ControllerOnly,
         paused: InPlace,
         primaries: RolledOut,
-        extra: Nowhere,
+        extra: ControllerOnly,
         owners: by owners,
     }
     NodeGroupSpec {
         cluster: InPlaceAndRolledOut,
-        description: Nowhere,
+        description: ControllerOnly,
         inherited: by inherited,
         release: RolledOut,
         host_labels: InPlace,
         roles: RolledOut,
         requirements: InPlace,
-        strategy: Nowhere,
+        strategy: ControllerOnly,
         paused: InPlace,
         mode: by mode,
         mend_offline: InPlace,
         splay_seconds "splay": InPlace,
         silent_after_seconds "silent_after": InPlace,
-        extra: Nowhere,
+        extra: ControllerOnly,
         owners: by owners,
     }
     NodeSpec {
-        description: Nowhere,
+        description: ControllerOnly,
         inherited: by inherited,
         nodegroup: InPlaceAndRolledOut,
         roles: RolledOut,
@@ -231,46 +234,46 @@ classified! {
         suppressed_traits: InPlace,
         properties: InPlace,
         instance_info: InPlace,
-        provision_state: Nowhere,
+        provision_state: ControllerOnly,
         mode: by mode,
         hold: InPlace,
         parked: InPlace,
-        extra: Nowhere,
+        extra: ControllerOnly,
         owners: by owners,
     }
     AllocationSpec {
-        resource_class: Nowhere,
-        traits: Nowhere,
-        requirements: Nowhere,
-        candidate_nodes: Nowhere,
-        nodegroup: Nowhere,
-        owner: Nowhere,
-        within: Nowhere,
-        decision: Nowhere,
-        extra: Nowhere,
+        resource_class: ControllerOnly,
+        traits: ControllerOnly,
+        requirements: ControllerOnly,
+        candidate_nodes: ControllerOnly,
+        nodegroup: ControllerOnly,
+        owner: ControllerOnly,
+        within: ControllerOnly,
+        decision: ControllerOnly,
+        extra: ControllerOnly,
         owners: by owners,
     }
     PrincipalSpec {
-        role: Nowhere,
-        cluster: Nowhere,
-        description: Nowhere,
-        certificates: Nowhere,
-        tokens: Nowhere,
-        takes_unlisted: Nowhere,
+        role: ControllerOnly,
+        cluster: ControllerOnly,
+        description: ControllerOnly,
+        certificates: ControllerOnly,
+        tokens: ControllerOnly,
+        takes_unlisted: ControllerOnly,
     }
     PrimarySpec {
         cluster: RolledOut,
         node: RolledOut,
-        since: Nowhere,
-        epoch: Nowhere,
+        since: ControllerOnly,
+        epoch: ControllerOnly,
     }
     Observation {
         facts: RolledOut,
         traits: InPlace,
         labels: InPlaceByKey,
-        not_taken: Nowhere,
+        not_taken: ControllerOnly,
     }
-    SaidOnHost {
+    ReportedState {
         paused: InPlace,
         hold: InPlace,
         parked: InPlace,
@@ -279,70 +282,72 @@ classified! {
 
 /// Collects the fields that differ.
 #[derive(Default)]
-struct Differences(Vec<FieldChange>);
+struct FieldDiffCollector(Vec<FieldChange>);
 
-impl Differences {
-    fn field<T: PartialEq + ?Sized>(&mut self, field: &'static str, old: &T, new: &T, class: Class) {
+impl FieldDiffCollector {
+    fn field<T: PartialEq + ?Sized>(&mut self, field: &'static str, old: &T, new: &T, class: Propagation) {
         self.add(field, old != new, class);
     }
 
-    fn add(&mut self, field: &'static str, differs: bool, class: Class) {
+    fn add(&mut self, field: &'static str, differs: bool, class: Propagation) {
         if differs {
-            self.0.push(FieldChange { field, class });
+            self.0.push(FieldChange { field, propagation: class });
         }
     }
 
+    /// Adds the changed parts of what a level provides: labels, annotations, parameters and lifecycle fields.
     fn inherited(&mut self, old: &Inherited, new: &Inherited) {
         let Inherited { labels, annotations, parameters, lifecycle } = new;
-        self.add("labels", !says_same(&old.labels, labels), Class::InPlaceByKey);
-        self.add("annotations", !says_same(&old.annotations, annotations), Class::InPlaceByKey);
-        self.add("parameters", !says_same(&old.parameters, parameters), Class::RolledOut);
-        self.field("lifecycle", &old.lifecycle, lifecycle, Class::InPlace);
+        self.add("labels", !has_same_values(&old.labels, labels), Propagation::InPlaceByKey);
+        self.add("annotations", !has_same_values(&old.annotations, annotations), Propagation::InPlaceByKey);
+        self.add("parameters", !has_same_values(&old.parameters, parameters), Propagation::RolledOut);
+        self.field("lifecycle", &old.lifecycle, lifecycle, Propagation::InPlace);
     }
 
-    /// Towards noop or observe a mode is in place, towards apply it takes a lease.
+    /// Adds a change of the mode. A lower mode is in place, so that a host stops at once. A higher one makes hosts run
+    /// tasks, so it is applied within the group's budget.
     fn mode(&mut self, old: Option<Mode>, new: Option<Mode>) {
         let class = if new.unwrap_or_default() > old.unwrap_or_default() {
-            Class::RolledOutWithoutDigest
+            Propagation::RolledOutWithoutDigest
         } else {
-            Class::InPlace
+            Propagation::InPlace
         };
         self.field("mode", &old, &new, class);
     }
 
-    /// Probes are known at once; who has a tag, and who holds it, decides tasks; a title is for people.
+    /// Adds the changes of tags. The role of a tag and its primary decide tasks. Probes are known at once. A title is
+    /// for people.
     fn tags(&mut self, old: &BTreeMap<TagName, TagSpec>, new: &BTreeMap<TagName, TagSpec>) {
         let decides = |(tag, spec): (&TagName, &TagSpec)| {
             let TagSpec { has_primary, role, title: _, ready: _ } = spec;
             (tag.clone(), *has_primary, role.clone())
         };
-        self.add("tags", !old.iter().map(decides).eq(new.iter().map(decides)), Class::RolledOut);
-        let ready =
-            |(tag, spec): (&TagName, &TagSpec)| (!spec.ready.is_empty()).then(|| (tag.clone(), spec.ready.clone()));
-        self.add("tags.ready", !old.iter().filter_map(ready).eq(new.iter().filter_map(ready)), Class::InPlace);
-        let title =
-            |(tag, spec): (&TagName, &TagSpec)| (!spec.title.is_empty()).then(|| (tag.clone(), spec.title.clone()));
-        self.add("tags.title", !old.iter().filter_map(title).eq(new.iter().filter_map(title)), Class::Nowhere);
+        self.add("tags", !old.iter().map(decides).eq(new.iter().map(decides)), Propagation::RolledOut);
+        let ready = |(tag, spec): (&TagName, &TagSpec)| (!spec.ready.is_empty()).then(|| (tag.clone(), spec.ready.clone()));
+        self.add("tags.ready", !old.iter().filter_map(ready).eq(new.iter().filter_map(ready)), Propagation::InPlace);
+        let title = |(tag, spec): (&TagName, &TagSpec)| (!spec.title.is_empty()).then(|| (tag.clone(), spec.title.clone()));
+        self.add("tags.title", !old.iter().filter_map(title).eq(new.iter().filter_map(title)), Propagation::ControllerOnly);
     }
 
+    /// Adds a change of the tags of a node: assigned and unassigned by an operator, or decided by an extension.
     fn tags_by_hand(&mut self, old: &NodeTags, new: &NodeTags) {
         let NodeTags { assigned, unassigned, decided } = new;
         let gives = |decided: &BTreeMap<Name, DecidedTags>| {
-            decided.iter().map(|(role, made)| (role.clone(), made.tags.clone())).collect::<Vec<_>>()
+            decided.iter().map(|(role, decision)| (role.clone(), decision.tags.clone())).collect::<Vec<_>>()
         };
         let same = is_same_intent(&old.assigned, assigned)
             && is_same_intent(&old.unassigned, unassigned)
             && gives(&old.decided) == gives(decided);
-        self.add("tags", !same, Class::RolledOut);
+        self.add("tags", !same, Propagation::RolledOut);
     }
 
     fn traits(&mut self, old: &OwnedSet<Trait>, new: &OwnedSet<Trait>) {
-        self.add("traits", !is_same_intent(old, new), Class::InPlace);
+        self.add("traits", !is_same_intent(old, new), Propagation::InPlace);
     }
 }
 
-/// Whether two forms of a level say the same, whoever owns it.
-fn says_same<K: Ord, V: PartialEq>(old: &Layer<K, V>, new: &Layer<K, V>) -> bool {
+/// Returns whether two versions of a level have equal values. Owners are not compared.
+fn has_same_values<K: Ord, V: PartialEq>(old: &Layer<K, V>, new: &Layer<K, V>) -> bool {
     let Layer { provided, merge } = new;
     let same = match (&old.provided, provided) {
         (Some(old), Some(new)) => is_same_intent(old, new),
@@ -352,8 +357,8 @@ fn says_same<K: Ord, V: PartialEq>(old: &Layer<K, V>, new: &Layer<K, V>) -> bool
 }
 
 fn is_same_intent<K: Ord, V: PartialEq>(old: &OwnedMap<K, V>, new: &OwnedMap<K, V>) -> bool {
-    let said = |map| OwnedMap::iter(map).map(|(key, entry)| (key, &entry.said));
-    said(old).eq(said(new))
+    let values = |map| OwnedMap::iter(map).map(|(key, entry)| (key, &entry.value));
+    values(old).eq(values(new))
 }
 
 #[cfg(test)]
@@ -364,25 +369,25 @@ mod tests {
     use crate::object::ClusterId;
 
     #[test]
-    fn a_mode_flows_down_at_once_and_up_within_the_budget() {
+    fn mode_change_is_in_place_when_towards_noop() {
         let group = |mode| NodeGroupSpec { mode, ..NodeGroupSpec::new(ClusterId(Uuid::nil())) };
         for (old, new, class) in [
-            (None, Some(Mode::Noop), Class::InPlace),
-            (Some(Mode::Noop), None, Class::RolledOutWithoutDigest),
-            (Some(Mode::Observe), Some(Mode::Noop), Class::RolledOutWithoutDigest),
-            (Some(Mode::Noop), Some(Mode::Observe), Class::InPlace),
+            (None, Some(Mode::Noop), Propagation::InPlace),
+            (Some(Mode::Noop), None, Propagation::RolledOutWithoutDigest),
+            (Some(Mode::Observe), Some(Mode::Noop), Propagation::RolledOutWithoutDigest),
+            (Some(Mode::Noop), Some(Mode::Observe), Propagation::InPlace),
         ] {
-            assert_eq!(group(new).changes(&group(old)), [FieldChange { field: "mode", class }], "{old:?} {new:?}");
+            assert_eq!(group(new).changes(&group(old)), [FieldChange { field: "mode", propagation: class }], "{old:?} {new:?}");
         }
         assert!(group(None).changes(&group(None)).is_empty());
     }
 
     #[test]
-    fn only_what_differs_is_named() {
+    fn changes_lists_only_differing_fields() {
         let old = ClusterSpec::default();
         let new = ClusterSpec { paused: true, description: "x".into(), ..ClusterSpec::default() };
         let found = new.changes(&old);
-        let names: Vec<_> = found.iter().map(|change| (change.field, change.class)).collect();
-        assert_eq!(names, [("description", Class::Nowhere), ("paused", Class::InPlace)]);
+        let names: Vec<_> = found.iter().map(|change| (change.field, change.propagation)).collect();
+        assert_eq!(names, [("description", Propagation::ControllerOnly), ("paused", Propagation::InPlace)]);
     }
 }

@@ -1,175 +1,187 @@
-//! Conditions and templates as core sees them: what they read, and whether a condition holds.
+//! Interfaces of conditions and templates: what they read, and whether a condition holds.
 //!
-//! Core decides placement and must not pull in a CEL interpreter or a template engine to do it: the agent
-//! is built on core too and has neither. So the engines stand behind these traits, in `stemma-author`.
+//! Core decides placement and must not depend on a CEL interpreter or a template engine for it. The agent is built on
+//! core too and has neither. So the engines are behind these traits, in `stemma-author`.
 
 use std::fmt;
 use std::sync::Arc;
 
-use crate::input::{Inputs, Need, Reference};
+use crate::input::{Inputs, Reference, RequiredReference};
 
-/// Bytes that one part of a condition looks at in one step. What a node may spend is counted in steps, so they bound what
-/// is looked at in bytes and in time alike (docs/adr/0011).
+/// Bytes that one part of a condition reads in one step. The limits of a node are counted in steps, so the limits bound
+/// both bytes and time (docs/adr/0011).
 pub const STEP_BYTES: usize = 256;
 
-/// The most steps that a condition may take over its inputs.
-pub const MAX_STEPS: usize = 4_000_000;
+/// Maximum number of steps of a condition over its inputs.
+pub const MAX_CONDITION_STEPS: usize = 4_000_000;
 
-/// The most steps that it may take over those of all nodes of a cluster, where it looks other nodes up for each of them.
-const MAX_STEPS_OF_ALL: usize = 64_000_000;
+/// Maximum number of steps of a condition over the inputs of all nodes of a cluster, if it looks up other nodes for
+/// each of them.
+const MAX_CLUSTER_STEPS: usize = 64_000_000;
 
-/// Steps that a condition may always take for a node, whatever the size of the fleet.
-const MIN_STEPS: usize = 1_000;
+/// Number of steps that a condition may always use for a node, whatever the size of the fleet.
+const MIN_CONDITION_STEPS: usize = 1_000;
 
-/// Steps that all conditions of a node together may always take, whatever the size of its cluster.
-const MIN_STEPS_TOGETHER: usize = 16_384;
+/// Number of steps that all conditions of a node together may always use, whatever the size of its cluster.
+const MIN_NODE_STEPS: usize = 16_384;
 
-/// The most steps for each node of a cluster of so many, where a condition looks other nodes up. They are resolved together and what is
-/// looked up grows with them, so what one may cost shrinks with their number.
-pub(crate) fn steps_for_each(nodes: usize) -> usize {
-    (MAX_STEPS_OF_ALL / rounded(nodes)).clamp(MIN_STEPS, MAX_STEPS)
+/// Returns the step limit of a condition that looks up other nodes, for each node of a cluster with `nodes` nodes. All
+/// nodes of the cluster are resolved together, and the result of a look-up grows with their number. So the limit
+/// shrinks with that number.
+pub(crate) fn condition_step_limit(nodes: usize) -> usize {
+    (MAX_CLUSTER_STEPS / round_count(nodes)).clamp(MIN_CONDITION_STEPS, MAX_CONDITION_STEPS)
 }
 
-/// The most steps that all conditions of a node may take together, in a cluster of so many nodes, where so many clusters have nodes. A pass
-/// resolves them all, so what it may cost is bounded by the fleet and not by the conditions that somebody writes. Each cluster has the same
-/// share of a pass and divides it among its nodes, down to a floor that makes a pass linear in them: what one cluster adds is taken
-/// from no other (docs/adr/0014).
-pub fn steps_together(clusters: usize, nodes: usize) -> usize {
-    let of_cluster = MAX_STEPS_OF_ALL / rounded(clusters);
-    (of_cluster / rounded(nodes)).clamp(MIN_STEPS_TOGETHER, MAX_STEPS)
+/// Returns the step limit of all conditions of a node together. `nodes` is the number of nodes of its cluster, and
+/// `clusters` the number of clusters that have nodes.
+///
+/// A pass resolves all nodes, so its cost must be bounded by the fleet and not by the conditions that authors write.
+/// Each cluster has the same share of a pass and divides it among its nodes, down to a minimum that makes a pass linear
+/// in the nodes. What one cluster adds is therefore not taken from another (docs/adr/0014).
+pub fn node_step_limit(clusters: usize, nodes: usize) -> usize {
+    let cluster_steps = MAX_CLUSTER_STEPS / round_count(clusters);
+    (cluster_steps / round_count(nodes)).clamp(MIN_NODE_STEPS, MAX_CONDITION_STEPS)
 }
 
-/// A number as it divides steps: rounded up to a power of two, so that an answer seldom depends on who else is there.
-pub(crate) fn rounded(count: usize) -> usize {
+/// Rounds a count up to a power of two before it divides steps, so that results seldom change when nodes or clusters
+/// are added.
+pub(crate) fn round_count(count: usize) -> usize {
     count.max(1).next_power_of_two()
 }
 
-/// What a node pays for a condition that reads the same for all nodes of its cluster and is evaluated once for them; `each` is what
-/// [`steps_for_each`] gives for that cluster.
-pub(crate) fn share_of(steps: usize, each: usize) -> usize {
-    steps.div_ceil(MAX_STEPS_OF_ALL / each)
+/// Returns the share of one node in the steps of a condition that is evaluated once for all nodes of its cluster,
+/// because it reads the same values for each. `limit` is the result of [`condition_step_limit`] for that cluster.
+pub(crate) fn node_share(steps: usize, limit: usize) -> usize {
+    steps.div_ceil(MAX_CLUSTER_STEPS / limit)
 }
 
-/// A condition that was read once, when its release was stored.
+/// A condition that was parsed when its release was stored.
 pub trait Condition: fmt::Debug + Send + Sync {
-    /// What it reads, sorted, each once. [`Condition::evaluate`] wants an input for each.
+    /// Returns what the condition reads, sorted and unique. [`Condition::evaluate`] requires an input for each.
     fn references(&self) -> &[Reference];
 
-    /// How many steps it takes to evaluate it over these inputs; counted before the first, without a copy of what is shared.
+    /// Returns the number of steps of an evaluation over these inputs. It is computed before the first step, without a
+    /// copy of shared values.
     ///
     /// # Errors
-    /// [`ConditionError::TooLong`] where they are more than `most`; that something that it reads is not among the inputs.
-    fn weigh(&self, inputs: &Inputs, most: usize) -> Result<usize, ConditionError>;
+    /// [`ConditionError::TooLong`] if the number is higher than `limit`, [`ConditionError::NotAnInput`] if an input is
+    /// missing.
+    fn cost(&self, inputs: &Inputs, limit: usize) -> Result<usize, ConditionError>;
 
-    /// Whether it holds for these inputs; others than its own are not looked at. [`Condition::weigh`] says beforehand how many steps this takes.
+    /// Returns whether the condition holds for these inputs. Inputs that it does not read are ignored.
+    /// [`Condition::cost`] returns beforehand how many steps this takes.
     ///
     /// # Errors
-    /// [`ConditionError`]: such a condition counts as false, with a finding and the reason in `skipped`.
+    /// [`ConditionError`]. A condition with an error counts as false, with a finding and the reason in `skipped`.
     fn evaluate(&self, inputs: &Inputs) -> Result<bool, ConditionError>;
 
-    /// Where it reads by a name that nothing can have. What is new is refused for it; a condition that is stored already is taken as it
-    /// stands.
-    fn odd_names(&self) -> &[AuthorError] {
+    /// Returns the places that read a name that nothing can have. A new condition is rejected for it. A stored one is
+    /// accepted.
+    fn impossible_names(&self) -> &[AuthorError] {
         &[]
     }
 }
 
-/// Why a condition could not be evaluated.
+/// Reasons why a condition could not be evaluated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConditionError {
-    /// It reads what this node does not have, and does not ask for it first.
-    #[error("reads `{}`, which is absent; ask with `has(…)` first", .reference.as_written())]
+    /// The condition reads a value that this node lacks, without a check for it.
+    #[error("reads `{}`, which is absent; check it with `has(…)` first", .reference.display_text())]
     Absent {
-        /// What is absent.
+        /// The absent value.
         reference: Reference,
     },
-    /// Its result is no boolean.
-    #[error("gives {found}, not a boolean")]
+    /// The result of the condition is not a boolean.
+    #[error("returns {found}, not a boolean")]
     NotBoolean {
-        /// The kind of its result.
+        /// The type of its result.
         found: &'static str,
     },
-    /// The inputs lack something that it reads: a mistake of the caller.
-    #[error("`{}` is not among the inputs", .reference.as_written())]
+    /// The inputs lack a value that the condition reads. This is an error of the caller.
+    #[error("`{}` is not among the inputs", .reference.display_text())]
     NotAnInput {
-        /// What was not given.
+        /// The missing input.
         reference: Reference,
     },
-    /// It takes more steps than a condition may.
+    /// The condition takes more steps than one condition may.
     #[error(
-        "takes more than {limit} steps over its inputs, the most in a cluster of this size: look up fewer nodes, or compare with nothing that the node says itself"
+        "takes more than {limit} steps over its inputs, the limit in a cluster of this size: look up fewer nodes, or compare with no value of the node itself"
     )]
     TooLong {
         /// The limit.
         limit: usize,
     },
-    /// With those before it, it takes more steps than all conditions of a node may.
-    // It says neither the limit nor what is left of it: by these whoever is bound to a cluster could count the clusters of the fleet.
+    /// Together with the conditions before it, the condition takes more steps than all conditions of a node may.
+    // The message contains neither the limit nor the remaining steps. From these, a principal bound to one cluster
+    // could compute the number of clusters in the fleet.
     #[error(
-        "takes {steps} steps over its inputs, more than the conditions of the tasks before it leave of what all conditions of a node may take together; look up fewer nodes, or give the nodes that are meant a tag instead"
+        "takes {steps} steps over its inputs, more than the conditions of the tasks before it leave of the limit for all conditions of a node; look up fewer nodes, or place the task by a tag instead"
     )]
     TooMany {
-        /// What it takes.
+        /// The steps of this condition.
         steps: usize,
     },
-    /// The interpreter's own error: a division by zero, a comparison of kinds that do not compare.
+    /// An error of the interpreter, such as a division by zero or a comparison of incompatible types.
     #[error("failed: {reason}")]
     Failed {
-        /// What it says, in one line.
+        /// The interpreter's message, in one line.
         reason: String,
     },
 }
 
-/// A template that was read once, when its release was stored.
+/// A template that was parsed when its release was stored.
 pub trait Template: fmt::Debug + Send + Sync {
-    /// What it gives on a host with these inputs; `None` where it fails there.
+    /// Returns the text for a host with these inputs, or `None` if rendering fails.
     fn render(&self, inputs: &Inputs) -> Option<String>;
 
-    /// Its text, spelled alike for all that differ in blanks, quotes or the form of a key alone.
-    fn spelled(&self) -> &str;
+    /// Returns the text of the template in a normal form. Templates that differ only in blanks, quotes or the form of a
+    /// key have the same one.
+    fn normalized_text(&self) -> &str;
 }
 
-/// Reads templates and conditions when a release is stored.
-pub trait Author: Send + Sync {
-    /// What a template of a file or of a command's item reads.
+/// Parses templates and conditions when a release is stored.
+pub trait TemplateParser: Send + Sync {
+    /// Parses the template of a file or of a command's item and returns what it reads.
     ///
     /// # Errors
-    /// [`AuthorError`] where it does not parse or reads other than docs/templates.md allows.
-    fn template(&self, text: &str) -> Result<TemplateReads, AuthorError>;
+    /// [`AuthorError`] if it does not parse, or reads what docs/templates.md does not allow.
+    fn parse_template(&self, text: &str) -> Result<TemplateReads, AuthorError>;
 
-    /// What the template of a shell script reads, and whether it puts in values unquoted.
+    /// Parses the template of a shell script. Returns what it reads and where it inserts values unquoted.
     ///
     /// # Errors
-    /// [`AuthorError`], also where a value stands at a place that cannot be quoted.
-    fn script(&self, text: &str) -> Result<TemplateReads, AuthorError>;
+    /// [`AuthorError`], also if a value is at a place that cannot be quoted.
+    fn parse_script(&self, text: &str) -> Result<TemplateReads, AuthorError>;
 
-    /// A condition, ready to be evaluated.
+    /// Parses a condition for evaluation.
     ///
     /// # Errors
-    /// [`AuthorError`] where it does not parse, is too large, or reads other than docs/templates.md allows.
-    fn condition(&self, text: &str) -> Result<Arc<dyn Condition>, AuthorError>;
+    /// [`AuthorError`] if it does not parse, is too large, or reads what docs/templates.md does not allow.
+    fn parse_condition(&self, text: &str) -> Result<Arc<dyn Condition>, AuthorError>;
 
-    /// The template of a path, ready to be rendered; `None`: this author renders nothing.
-    fn path(&self, text: &str) -> Option<Arc<dyn Template>> {
+    /// Parses the template of a path for rendering. Returns `None` if this parser cannot render.
+    fn parse_path(&self, text: &str) -> Option<Arc<dyn Template>> {
         let _ = text;
         None
     }
 }
 
-/// What a template reads.
+/// The values that a template reads, and its use of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TemplateReads {
-    /// What it reads, sorted, each once.
+    /// The references, sorted and unique.
     pub references: Vec<Reference>,
-    /// Without what it fails, sorted, each once: labels, parameters, and fields of what look-ups find.
-    pub needs: Vec<Need>,
-    /// Where `|raw` stands in a script, as line and column: only an admin may store such a one (docs/trust.md, rule 3).
-    pub raw: Vec<(u32, u32)>,
-    /// Where a value would be read once more: as a pattern, as a path of keys, or as the name of a filter or test. What is new is
-    /// refused for it; a template that is stored already is taken as it stands.
-    pub read_again: Vec<AuthorError>,
-    /// Where it reads by a name that nothing can have. What is new is refused for it likewise.
-    pub odd_names: Vec<AuthorError>,
+    /// The references without which the template fails, sorted and unique: labels, parameters, and fields of looked-up
+    /// nodes.
+    pub needs: Vec<RequiredReference>,
+    /// The places of `|raw` in a script, as line and column. Only an admin may store such a template (docs/trust.md,
+    /// rule 3).
+    pub unquoted: Vec<(u32, u32)>,
+    /// The places where a value would be evaluated once more: as a pattern, as a path of keys, or as the name of a
+    /// filter or test. A new template is rejected for it. A stored one is accepted.
+    pub reread_values: Vec<AuthorError>,
+    /// The places that read a name that nothing can have. A new template is rejected for it. A stored one is accepted.
+    pub impossible_names: Vec<AuthorError>,
 }
 
 /// A template or condition that cannot be stored.
@@ -180,9 +192,9 @@ pub struct AuthorError {
     pub line: u32,
     /// Column in characters, from 1.
     pub column: u32,
-    /// What stands there, quoted and cut at 64 characters.
+    /// The text at this position, quoted and cut at 64 characters.
     pub what: String,
-    /// Why it is refused.
+    /// Why it is rejected.
     pub why: String,
     /// What to write instead.
     pub remedy: String,
@@ -192,20 +204,20 @@ pub struct AuthorError {
 pub(crate) mod testing {
     use super::*;
 
-    /// An author that finds one secret alone.
+    /// A parser that finds a single secret and nothing else.
     pub(crate) struct OneSecret;
 
-    impl Author for OneSecret {
-        fn template(&self, text: &str) -> Result<TemplateReads, AuthorError> {
+    impl TemplateParser for OneSecret {
+        fn parse_template(&self, text: &str) -> Result<TemplateReads, AuthorError> {
             let references = text.contains("secret('db')").then(|| "secret('db')".parse().unwrap());
             Ok(TemplateReads { references: references.into_iter().collect(), ..TemplateReads::default() })
         }
 
-        fn script(&self, text: &str) -> Result<TemplateReads, AuthorError> {
-            self.template(text)
+        fn parse_script(&self, text: &str) -> Result<TemplateReads, AuthorError> {
+            self.parse_template(text)
         }
 
-        fn condition(&self, text: &str) -> Result<Arc<dyn Condition>, AuthorError> {
+        fn parse_condition(&self, text: &str) -> Result<Arc<dyn Condition>, AuthorError> {
             panic!("no task has one: {text}")
         }
     }

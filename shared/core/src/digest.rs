@@ -1,55 +1,57 @@
-//! Digests of content, and the canonical JSON that they are taken over.
+//! Digests of content, and the canonical JSON that they are computed from.
 //!
-//! The task digest decides whether a host has something to run, so it must not move with an encoding, a field's
-//! order or a number's spelling: it is SHA-256 over RFC 8785 (JCS) text. Numbers are printed by `ryu-js` and texts are
-//! escaped by `serde_json`; only the order of members is written here. The crate `serde_json_canonicalizer` gives the
-//! same text, but parses each key again and copies each level of nesting, once for every node. The definition is versioned: what was
-//! released keeps the version it was released under, and a newer controller compares under that one, so that an
-//! upgrade queues no host.
+//! The task digest decides whether a host has something to run. It must therefore not depend on an encoding, the order
+//! of fields or the notation of a number, so it is SHA-256 over RFC 8785 (JCS) text. `ryu-js` prints numbers and
+//! `serde_json` escapes strings; only the order of members is implemented here. The crate `serde_json_canonicalizer`
+//! produces the same text, but parses each key again and copies each level of nesting, once for every node. The
+//! definition is versioned. A released task set keeps the version it was released with, and a newer controller compares
+//! with that version, so that an upgrade queues no host.
 //!
 //! # Version 1
-//! SHA-256 over, in this order, each item preceded by its length in bytes as a big-endian `u64`:
+//! SHA-256 over these items in this order, each preceded by its length in bytes as a big-endian `u64`:
 //! 1. the text `stemma task digest 1`;
 //! 2. the canonical JSON of `{"primary_tags": [...], "tags": [...]}`, both sorted;
 //! 3. per task that is not left out, in the order of ids: the 32 bytes of SHA-256 over the task's canonical JSON
-//!    (fields at their defaults left out), then the canonical JSON of its inputs, an object from the reference's
-//!    text to `{"value": …}`, `"absent"` or `{"secret": {"name", "version"}}`: what is absent is an input of its own.
+//!    (fields at their defaults omitted), then the canonical JSON of its inputs, an object from the reference's text to
+//!    `{"value": …}`, `"absent"` or `{"secret": {"name", "version"}}`. An absent value is an input too.
 //!
-//! A task enters by the hash of its canonical JSON, not by the text: a profile's tasks are hashed once for all nodes
-//! that share it, and a node costs only its own inputs.
+//! A task is included by the hash of its canonical JSON, not by the text. The tasks of a profile are hashed once for
+//! all nodes that share it, and only the inputs are hashed per node.
 //!
 //! # Version 2
-//! As version 1, with these differences. The first text is `stemma task digest 2`. Between a task's hash and its
-//! inputs stands one more item: the text `untranslated` for a task with an expression that is not evaluated, the empty
-//! text for any other. Such a task never runs, so clearing the mark changes what a host runs. Version 1 does not see it.
+//! As version 1, with these differences. The first text is `stemma task digest 2`. Between a task's hash and its inputs
+//! is one more item: the text `untranslated` for a task with an expression that is not evaluated, the empty text for
+//! any other. Such a task never runs, so clearing the mark changes what a host runs. Version 1 does not include the
+//! mark.
 
 use std::fmt;
 
 use serde_json::{Number, Value};
 use sha2::{Digest as _, Sha256};
 
-/// A definition of the task digest. The number of each is stored with what was released.
+/// A definition of the task digest. Its number is stored with each released task set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DigestVersion {
-    /// The first one.
+    /// The first version.
     V1,
-    /// Tells an untranslated task from one that runs.
+    /// Distinguishes an untranslated task from one that runs.
     V2,
 }
 
-/// The digest of what a host runs. Never compared with the digest of a part as sent.
+/// The digest of what a host runs, which decides whether the host has something to run. It is never compared with the
+/// digest of a part of the desired state as it is sent.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display, derive_more::Debug)]
 #[display("{}", Hex(_0))]
 #[debug("TaskDigest({self})")]
 pub struct TaskDigest(pub [u8; 32]);
 
-/// The digest of a release's content, with everything it imports.
+/// The digest of a release's content, including its imports.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display, derive_more::Debug)]
 #[display("{}", Hex(_0))]
 #[debug("ReleaseHash({self})")]
 pub struct ReleaseHash(pub [u8; 32]);
 
-/// Bytes as hexadecimal digits in small letters: how every hash, digest and random id is shown.
+/// Displays bytes as lower-case hexadecimal digits, the form of every hash, digest and random id.
 #[derive(Clone, Copy)]
 pub struct Hex<'a>(pub &'a [u8]);
 
@@ -60,11 +62,11 @@ impl fmt::Display for Hex<'_> {
 }
 
 impl DigestVersion {
-    /// The one for new releases.
-    pub const NEWEST: Self = Self::V2;
+    /// The version for new releases.
+    pub const LATEST: Self = Self::V2;
 
-    /// The version of that number; `None`: a later program's.
-    pub const fn of(number: u32) -> Option<Self> {
+    /// Returns the version with this number, or `None` if it is from a later program.
+    pub const fn from_number(number: u32) -> Option<Self> {
         match number {
             1 => Some(Self::V1),
             2 => Some(Self::V2),
@@ -72,7 +74,7 @@ impl DigestVersion {
         }
     }
 
-    /// The number that is stored and sent.
+    /// Returns the number that is stored and sent.
     pub const fn number(self) -> u32 {
         match self {
             Self::V1 => 1,
@@ -81,13 +83,14 @@ impl DigestVersion {
     }
 }
 
+/// Implements parsing and serialization of digests as hexadecimal text.
 macro_rules! hex_digest {
     ($($name:ident),+) => {$(
         impl std::str::FromStr for $name {
-            type Err = NotADigest;
+            type Err = InvalidDigest;
 
-            fn from_str(text: &str) -> Result<Self, NotADigest> {
-                from_hex(text).map(Self).ok_or(NotADigest)
+            fn from_str(text: &str) -> Result<Self, InvalidDigest> {
+                from_hex(text).map(Self).ok_or(InvalidDigest)
             }
         }
 
@@ -97,66 +100,67 @@ macro_rules! hex_digest {
 
 hex_digest!(TaskDigest, ReleaseHash);
 
-/// The text is no SHA-256 in hexadecimal.
+/// The error for a text that is not a SHA-256 in hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a digest is 64 hexadecimal digits")]
-pub struct NotADigest;
+pub struct InvalidDigest;
 
-/// The hash of one item's bytes.
+/// Returns the hash of the bytes.
 pub fn sha256(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 
-/// The hash of the bytes that these make.
+/// Returns the hash of the concatenated parts.
 pub(crate) fn sha256_of_parts<'a>(parts: impl Iterator<Item = &'a [u8]>) -> [u8; 32] {
     parts.fold(Sha256::new(), Sha256::chain_update).finalize().into()
 }
 
-/// Computes a task digest: items go in one by one, each with its length.
+/// Computes a task digest. Each item is hashed with its length.
 #[derive(Clone)]
-pub struct TaskHasher {
+pub struct TaskDigestHasher {
     version: DigestVersion,
     hash: Sha256,
 }
 
-impl TaskHasher {
-    /// Begins with the version and the node's tags, both lists sorted.
+impl TaskDigestHasher {
+    /// Starts a digest with the version and the node's tags. Both lists must be sorted.
     pub fn new(version: DigestVersion, tags: &[impl AsRef<str>], primary_tags: &[impl AsRef<str>]) -> Self {
         let mut hasher = Self { version, hash: Sha256::new() };
-        hasher.item(format!("stemma task digest {}", version.number()).as_bytes());
+        hasher.add_item(format!("stemma task digest {}", version.number()).as_bytes());
         let mut text = String::from("{\"primary_tags\":");
         write_list(&mut text, ['[', ']'], primary_tags, |out, name| write_string(out, name.as_ref()));
         text.push_str(",\"tags\":");
         write_list(&mut text, ['[', ']'], tags, |out, name| write_string(out, name.as_ref()));
         text.push('}');
-        hasher.item(text.as_bytes());
+        hasher.add_item(text.as_bytes());
         hasher
     }
 
-    /// One task: the hash of its canonical JSON, whether it is untranslated, and the canonical JSON of its inputs.
-    pub fn task(&mut self, definition: &[u8; 32], is_untranslated: bool, inputs: &str) {
-        self.item(definition);
+    /// Adds a task: the hash of its canonical JSON, whether it is untranslated, and the canonical JSON of its inputs.
+    pub fn add_task(&mut self, definition: &[u8; 32], is_untranslated: bool, inputs: &str) {
+        self.add_item(definition);
         match self.version {
             DigestVersion::V1 => {}
-            DigestVersion::V2 => self.item(if is_untranslated { b"untranslated" } else { b"" }),
+            DigestVersion::V2 => self.add_item(if is_untranslated { b"untranslated" } else { b"" }),
         }
-        self.item(inputs.as_bytes());
+        self.add_item(inputs.as_bytes());
     }
 
-    /// The digest of everything that went in.
+    /// Returns the digest of everything that was added.
     pub fn finish(self) -> TaskDigest {
         TaskDigest(self.hash.finalize().into())
     }
 
-    fn item(&mut self, bytes: &[u8]) {
+    fn add_item(&mut self, bytes: &[u8]) {
         self.hash.update((bytes.len() as u64).to_be_bytes());
         self.hash.update(bytes);
     }
 }
 
-/// JSON text by RFC 8785: keys sorted by UTF-16 code units, numbers as ECMAScript prints them, no white space.
+/// Returns a value as RFC 8785 text: keys sorted by UTF-16 code units, numbers as ECMAScript prints them, no white
+/// space.
 ///
-/// Integers beyond 2^53 are doubles there, and are printed as such.
+/// Integers beyond 2^53 are printed as doubles.
 pub fn canonical_json(value: &Value) -> String {
     let mut text = String::new();
     write_canonical(&mut text, value);
@@ -176,7 +180,7 @@ pub(crate) fn write_canonical(out: &mut String, value: &Value) {
     }
 }
 
-/// Canonical JSON of an object whose values are written by `write`.
+/// Returns the canonical JSON of an object. `write` appends each value.
 pub(crate) fn canonical_object<K: AsRef<str>, V>(members: Vec<(K, V)>, write: impl Fn(&mut String, V)) -> String {
     let mut text = String::new();
     write_object(&mut text, members, write);
@@ -184,42 +188,37 @@ pub(crate) fn canonical_object<K: AsRef<str>, V>(members: Vec<(K, V)>, write: im
 }
 
 fn write_object<K: AsRef<str>, V>(out: &mut String, members: Vec<(K, V)>, write: impl Fn(&mut String, V)) {
-    write_list(out, ['{', '}'], in_order(members), |out, (key, item)| {
-        write_key(out, key.as_ref());
+    write_list(out, ['{', '}'], in_canonical_order(members), |out, (key, item)| {
+        write_member_key(out, key.as_ref());
         write(out, item);
     });
 }
 
-/// The members of an object in the order in which canonical JSON has them.
-pub(crate) fn in_order<K: AsRef<str>, V>(mut members: Vec<(K, V)>) -> Vec<(K, V)> {
+/// Sorts the members of an object in the order of canonical JSON.
+pub(crate) fn in_canonical_order<K: AsRef<str>, V>(mut members: Vec<(K, V)>) -> Vec<(K, V)> {
     members.sort_by(|(a, _), (b, _)| a.as_ref().encode_utf16().cmp(b.as_ref().encode_utf16()));
     members
 }
 
-/// Appends the key of a member, up to its value.
-pub(crate) fn write_key(out: &mut String, key: &str) {
+/// Appends the key of a member and the colon.
+pub(crate) fn write_member_key(out: &mut String, key: &str) {
     write_string(out, key);
     out.push(':');
 }
 
-/// Appends a JSON string. `serde_json` escapes just what RFC 8785 does, in the same way.
+/// Appends a JSON string. `serde_json` escapes the same characters as RFC 8785, in the same way.
 fn write_string(out: &mut String, text: &str) {
     out.push_str(&serde_json::to_string(text).expect("a text is JSON"));
 }
 
-/// Appends a number as ECMAScript prints it: as the nearest double.
+/// Appends a number as ECMAScript prints it, which is as the nearest double.
 fn write_number(out: &mut String, number: &Number) {
     let number = number.as_f64().expect("without arbitrary precision every number is a double");
     out.push_str(ryu_js::Buffer::new().format_finite(number));
 }
 
-/// Appends items with commas between them, in brackets.
-fn write_list<T>(
-    out: &mut String,
-    [open, close]: [char; 2],
-    items: impl IntoIterator<Item = T>,
-    write: impl Fn(&mut String, T),
-) {
+/// Appends items, separated by commas, in brackets.
+fn write_list<T>(out: &mut String, [open, close]: [char; 2], items: impl IntoIterator<Item = T>, write: impl Fn(&mut String, T)) {
     out.push(open);
     for (at, item) in items.into_iter().enumerate() {
         if at > 0 {
@@ -230,25 +229,25 @@ fn write_list<T>(
     out.push(close);
 }
 
-/// Bytes from hexadecimal digits, two for each and nothing else.
+/// Parses hexadecimal digits, exactly two for each byte.
 pub fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     if text.len() != 2 * N || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return None;
     }
-    let mut all = [0; N];
-    for (at, byte) in all.iter_mut().enumerate() {
+    let mut bytes = [0; N];
+    for (at, byte) in bytes.iter_mut().enumerate() {
         *byte = u8::from_str_radix(text.get(at * 2..at * 2 + 2)?, 16).ok()?;
     }
-    Some(all)
+    Some(bytes)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// RFC 8785, appendix B, and its example in section 3.2.
+    /// The values are from RFC 8785, appendix B, and the example in section 3.2.
     #[test]
-    fn numbers_are_printed_as_ecmascript_prints_them() {
+    fn write_number_prints_numbers_as_ecmascript_does() {
         for (bits, text) in [
             (0x0000_0000_0000_0000_u64, "0"),
             (0x8000_0000_0000_0000, "0"),
@@ -274,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn the_example_of_the_rfc_comes_out_as_printed_there() {
+    fn canonical_json_matches_rfc_example() {
         let value: Value = serde_json::from_str(
             r#"{"numbers": [333333333.33333329, 1E30, 4.50, 2e-3, 0.000000000000000000000000001],
                 "string": "\u20ac$\u000F\u000aA'\u0042\u0022\u005c\\\"\/", "literals": [null, true, false]}"#,
@@ -288,10 +287,9 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_sorted_by_utf16() {
+    fn canonical_json_sorts_keys_by_utf16() {
         let value: Value =
-            serde_json::from_str(r#"{"\u20ac":1,"\r":2,"\ufb33":3,"1":4,"\ud83d\ude00":5,"\u0080":6,"\u00f6":7}"#)
-                .unwrap();
+            serde_json::from_str(r#"{"\u20ac":1,"\r":2,"\ufb33":3,"1":4,"\ud83d\ude00":5,"\u0080":6,"\u00f6":7}"#).unwrap();
         assert_eq!(
             canonical_json(&value),
             "{\"\\r\":2,\"1\":4,\"\u{80}\":6,\"\u{f6}\":7,\"\u{20ac}\":1,\"\u{1f600}\":5,\"\u{fb33}\":3}"
@@ -299,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn large_integers_are_doubles() {
+    fn canonical_json_prints_large_integers_as_doubles() {
         for (text, shown) in [
             ("9007199254740992", "9007199254740992"),
             ("9007199254740993", "9007199254740992"),
@@ -311,11 +309,11 @@ mod tests {
     }
 
     #[test]
-    fn the_digest_tells_every_part_apart() {
+    fn task_digest_changes_with_every_part() {
         let digest = |tags: &[&str], primary: &[&str], tasks: &[(&[u8; 32], &str)]| {
-            let mut hasher = TaskHasher::new(DigestVersion::NEWEST, tags, primary);
+            let mut hasher = TaskDigestHasher::new(DigestVersion::LATEST, tags, primary);
             for (hash, inputs) in tasks {
-                hasher.task(hash, false, inputs);
+                hasher.add_task(hash, false, inputs);
             }
             hasher.finish()
         };
@@ -332,6 +330,6 @@ mod tests {
         let different: std::collections::BTreeSet<_> = all.iter().collect();
         assert_eq!(different.len(), all.len());
         assert_eq!(all[0].to_string().parse(), Ok(all[0]));
-        assert_eq!("zz".parse::<TaskDigest>(), Err(NotADigest));
+        assert_eq!("zz".parse::<TaskDigest>(), Err(InvalidDigest));
     }
 }

@@ -1,52 +1,56 @@
-//! Epochs of a store, and how what a host holds stands to it.
+//! Epochs of a store, and how the state that a host holds relates to the store.
 //!
-//! Revisions count within an epoch. A store that was restored from an older copy gives revisions again that hosts have seen, for other
-//! states: its hosts hold later ones than it has, and refuse what it signs. So nothing is told to them until an admin ends the epoch. The
-//! next one begins at the store's revision, and a signed change leads each host from the epoch that it knows into it.
+//! Revisions are counted within an epoch. A store that was restored from an older copy issues revisions again that
+//! hosts have already seen with other states. Its hosts hold later revisions than the store has, and refuse what it
+//! signs. So nothing is sent to them until an admin ends the epoch. The next epoch begins at the store's revision, and
+//! a signed change leads each host from the epoch that it holds into the new one.
 //!
 //! ```text
-//!   held: epoch, revision            store: epoch line, what it told the host last
+//!   held: epoch, revision            store: epoch history, last revision sent to the host
 //!        │
-//!        ├─ the present epoch ──── revision ≤ told ──▶ Follows
-//!        │                    └─── revision > told ──▶ Ahead      (restored from an older copy)
-//!        ├─ one that was ended ────────────────────▶ Ended      (follows by a signed change)
-//!        ├─ unknown, and began before the present ─▶ Ended      (an admin led the hosts on since then)
-//!        └─ any other ───────────────────────────▶ Unknown    (another store, which may be the later one)
+//!        ├─ current epoch ──────── revision ≤ sent ──▶ Current
+//!        │                    └─── revision > sent ──▶ Ahead      (restored from an older copy)
+//!        ├─ an ended epoch ────────────────────────▶ Ended      (follows by a signed change)
+//!        ├─ unknown, began before the current one ─▶ Ended      (an admin has since led the hosts on)
+//!        └─ any other ───────────────────────────▶ Unknown    (another store, perhaps a later one)
 //! ```
 //!
-//! What a host was told last is stored for each host, before it is told. The store's own revision says nothing of that: it moves on with
-//! each write, and would pass the revision of a host that another copy of the store told something else.
+//! The last revision sent to a host is stored for each host, before it is sent. The store's own revision does not tell
+//! this. It grows with each write, and would pass the revision that another copy of the store sent to a host.
 //!
-//! An epoch but the first says in its id when it began, and is later than all that its store knew (docs/adr/0015). So each host goes from
-//! epoch to later epoch, and a store that was left behind leads nobody back.
+//! The id of an epoch, except the first, contains the time at which it began, and is later than every epoch that its
+//! store knew (docs/adr/0015). So each host only moves to later epochs, and a store that was left behind cannot lead a
+//! host back.
 
 use serde::{Deserialize, Serialize};
 use uuid::{Builder, Uuid};
 
-/// The most epochs that a line remembers. A host of the first one that was away for longer than so many restores has to join anew.
-const MAX_ENDED: usize = 1024;
-/// The last time that the id of an epoch can say, in milliseconds since 1970.
-const LAST_MS: u64 = (1 << 48) - 1;
-/// Until when nothing is sent to a host.
-const UNTIL: &str = "nothing is sent to the host until an admin runs: stemma-controller resume-fleet";
+/// Maximum number of ended epochs in a history. A host of the first epoch that was away for more restores than this
+/// must join again.
+const MAX_ENDED_EPOCHS: usize = 1024;
+/// The latest time that an epoch id can contain, in milliseconds since 1970.
+const MAX_EPOCH_MS: u64 = (1 << 48) - 1;
+/// The end of each message about a host to which nothing is sent.
+const RESUME_HINT: &str = "nothing is sent to the host until an admin runs: stemma-controller resume-fleet";
 
-/// The epochs of a store: the present one, and those that it ended.
+/// The epochs of a store: the current one, and those that it ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EpochLine {
-    /// The present one.
+pub struct EpochHistory {
+    /// The current epoch.
     pub now: Uuid,
-    /// The revision at which it began.
+    /// The revision at which the current epoch began.
     pub at: u64,
-    /// Why, for people; empty for the first one.
+    /// The reason for the current epoch, for people. Empty for the first epoch.
     pub reason: String,
-    /// Those that ended, in their order.
+    /// The ended epochs, oldest first.
     pub ended: Vec<Uuid>,
-    /// Whether nobody is told anything before an admin says so: the store was restored from a backup.
+    /// True if nothing is sent to any host until an admin resumes the fleet, because the store was restored from a
+    /// backup.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub waits: bool,
 }
 
-/// A state by the store's count: what a host holds, as it says itself, or what it was told.
+/// A state as epoch and revision: what a host reports to hold, or what was sent to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldRevision {
     /// The epoch.
@@ -56,158 +60,173 @@ pub struct HeldRevision {
 }
 
 impl HeldRevision {
-    /// Whether a state is of the same epoch and no later than this one.
+    /// Returns whether a state is of the same epoch and not later than this one.
     pub fn covers(self, state: Self) -> bool {
         self.epoch == state.epoch && state.revision <= self.revision
     }
 }
 
-/// What a host holds, beside what the store told it last.
+/// What a host holds, and what the store last sent to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HeldAndTold {
-    /// What it holds, as it says itself.
+pub struct HostRevisions {
+    /// What the host reports to hold.
     pub held: HeldRevision,
-    /// What the store told it last, or a later revision than that; `None`: the store has no record of that, since an earlier version kept none.
-    pub told: Option<HeldRevision>,
+    /// The last revision that the store sent, or a later one. `None` if the store has no record, because an earlier
+    /// version wrote none.
+    pub sent: Option<HeldRevision>,
 }
 
-/// How what a host holds stands to the store.
+/// How the state that a host holds relates to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// It holds nothing, or a state of the present epoch that this store may have told it: it can be told all.
-    Follows,
-    /// It holds a state of an epoch that ended here, or that began before the present one, to which an admin led the hosts: it can be told
-    /// all, with the signed change.
+pub enum HostEpochState {
+    /// The host holds nothing, or a state of the current epoch that this store may have sent. Everything can be sent.
+    Current,
+    /// The host holds a state of an epoch that ended here, or of one that began before the current epoch, into which
+    /// an admin has led the hosts. Everything can be sent, with the signed change of epoch.
     Ended,
-    /// It holds a later revision of the present epoch than this store told it: another copy of the store did.
+    /// The host holds a later revision of the current epoch than this store sent. Another copy of the store sent it.
     Ahead,
-    /// It holds a state of an epoch that the store knows nothing of, and that may be a later one.
+    /// The host holds a state of an epoch that is not known to the store and may be a later one.
     Unknown,
-    /// The store was restored: nobody is told anything before an admin says so, whoever joins meanwhile neither.
-    Waits,
+    /// The store was restored. Nothing is sent to any host until an admin resumes the fleet, not even to hosts that
+    /// join in the meantime.
+    Waiting,
 }
 
-impl EpochLine {
-    /// The line of a new store.
-    pub const fn first(epoch: Uuid) -> Self {
+impl EpochHistory {
+    /// Returns the history of a new store.
+    pub const fn new(epoch: Uuid) -> Self {
         Self { now: epoch, at: 0, reason: String::new(), ended: Vec::new(), waits: false }
     }
 
-    /// How what a host holds stands to a store that has come to the revision `head`; `None`: it holds nothing.
-    pub fn standing(&self, host: Option<HeldAndTold>, head: u64) -> Standing {
+    /// Returns how a host's state relates to a store at revision `head`. `host` is `None` if the host holds nothing.
+    pub fn host_state(&self, host: Option<HostRevisions>, head: u64) -> HostEpochState {
         match host {
-            _ if self.waits => Standing::Waits,
-            None => Standing::Follows,
-            Some(host) if self.may_have_told(host, head) => Standing::Follows,
-            Some(HeldAndTold { held, .. }) if held.epoch == self.now => Standing::Ahead,
-            Some(HeldAndTold { held, .. }) if self.ended.contains(&held.epoch) || self.is_after(held.epoch) => {
-                Standing::Ended
+            _ if self.waits => HostEpochState::Waiting,
+            None => HostEpochState::Current,
+            Some(host) if self.may_have_sent(host, head) => HostEpochState::Current,
+            Some(HostRevisions { held, .. }) if held.epoch == self.now => HostEpochState::Ahead,
+            Some(HostRevisions { held, .. }) if self.ended.contains(&held.epoch) || self.is_past(held.epoch) => {
+                HostEpochState::Ended
             }
-            Some(_) => Standing::Unknown,
+            Some(_) => HostEpochState::Unknown,
         }
     }
 
-    /// Whether what a host holds is of the present epoch, and may be what this store told it. Without a record of that, whatever the store has come
-    /// to may be.
-    fn may_have_told(&self, HeldAndTold { held, told }: HeldAndTold, head: u64) -> bool {
+    /// Returns whether the host's state is of the current epoch, and may have been sent by this store. If the store has
+    /// no record of what it sent, it may have sent every revision up to its own.
+    fn may_have_sent(&self, HostRevisions { held, sent: told }: HostRevisions, head: u64) -> bool {
         let last = told.unwrap_or(HeldRevision { epoch: self.now, revision: head });
         held.epoch == self.now && last.covers(held)
     }
 
-    /// Whether an admin led the hosts into the present epoch after that one began. What they said then holds for each host of that epoch,
-    /// whenever it comes. An epoch that began later is another matter: its store may be the one that took over from this one.
-    fn is_after(&self, epoch: Uuid) -> bool {
+    /// Returns whether an admin led the hosts into the current epoch after the given epoch began. That decision holds
+    /// for each host of the earlier epoch, whenever it checks in. It does not hold for an epoch that began later,
+    /// because its store may have replaced this one.
+    fn is_past(&self, epoch: Uuid) -> bool {
         let is_resumed = !self.waits && !self.ended.is_empty();
         is_resumed && began_ms(epoch).is_some_and(|began| began_ms(self.now) > Some(began))
     }
 
-    /// The id of an epoch that begins now (milliseconds since 1970): it is later than each that ended here, the present one, and those that
-    /// hosts hold and that are not known here, whatever the clock says.
-    pub fn id_after(&self, now_ms: u64, random: &[u8; 10], unknown: impl IntoIterator<Item = Uuid>) -> Uuid {
+    /// Returns the id of an epoch that begins now (`now_ms` is milliseconds since 1970). Whatever the clock shows, the
+    /// id is later than the current epoch, each ended one, and each unknown epoch that a host holds.
+    pub fn next_id(&self, now_ms: u64, random: &[u8; 10], unknown: impl IntoIterator<Item = Uuid>) -> Uuid {
         let earlier = self.ended.iter().copied().chain([self.now]).chain(unknown).filter_map(began_ms).max();
         let begins_ms = earlier.map_or(now_ms, |earlier| now_ms.max(earlier.saturating_add(1)));
-        Builder::from_unix_timestamp_millis(begins_ms.min(LAST_MS), random).into_uuid()
+        Builder::from_unix_timestamp_millis(begins_ms.min(MAX_EPOCH_MS), random).into_uuid()
     }
 
-    /// The epoch from which hosts are led on: of a store that was restored and waits, that of its backup.
-    pub fn led_from(&self) -> Uuid {
+    /// Returns the epoch that hosts leave when the fleet is resumed. For a restored store that waits, this is the epoch
+    /// of its backup.
+    pub fn resumed_from(&self) -> Uuid {
         self.ended.last().copied().filter(|_| self.waits).unwrap_or(self.now)
     }
 
-    /// Why nothing is sent to a host that holds this, for people.
-    pub fn why_untold(&self, host: HeldAndTold, head: u64) -> String {
+    /// Returns why nothing is sent to this host, for people.
+    pub fn not_sent_reason(&self, host: HostRevisions, head: u64) -> String {
         let HeldRevision { epoch, revision } = host.held;
         let holds = format!("its host holds revision {revision} of another store (epoch {epoch})");
         let here = format!("at revision {head} of epoch {}", self.now);
-        match self.standing(Some(host), head) {
-            Standing::Waits => format!("{holds}, and this one was restored from a backup and is {here}; {UNTIL}"),
-            Standing::Unknown => format!(
-                "{holds}, of which this one, {here}, knows nothing: that store was restored later or is in use beside this one; {UNTIL}"
+        match self.host_state(Some(host), head) {
+            HostEpochState::Waiting => {
+                format!("{holds}, and this one was restored from a backup and is {here}; {RESUME_HINT}")
+            }
+            HostEpochState::Unknown => format!(
+                "{holds}, of which this one, {here}, knows nothing: that store was restored later or is in use beside this one; {RESUME_HINT}"
             ),
-            Standing::Ahead => {
-                let last = host.told.filter(|told| told.epoch == self.now && revision <= head);
+            HostEpochState::Ahead => {
+                let last = host.sent.filter(|sent| sent.epoch == self.now && revision <= head);
                 let store = match last {
-                    Some(told) => {
-                        format!("is at revision {head} and told it nothing later than revision {}", told.revision)
+                    Some(sent) => {
+                        format!("is at revision {head} and told it nothing later than revision {}", sent.revision)
                     }
                     None if revision <= head => format!("is at revision {head} and told it nothing of this epoch"),
                     None => format!("has come to revision {head} of it"),
                 };
                 format!(
-                    "its host holds revision {revision} of epoch {epoch}, and the store {store}: it was restored from an older copy; {UNTIL}"
+                    "its host holds revision {revision} of epoch {epoch}, and the store {store}: it was restored from an older copy; {RESUME_HINT}"
                 )
             }
-            Standing::Follows | Standing::Ended => format!("{holds}, and is led to this one when it checks in next"),
-        }
-    }
-
-    /// Why nothing is sent to a host that has not said what it holds, for people; `None` where it is told.
-    pub fn why_all_wait(&self) -> Option<String> {
-        self.waits.then(|| format!("the store was restored from a backup and waits; {UNTIL}"))
-    }
-
-    /// The line after the present epoch was ended at a revision, and with it the epochs that hosts hold and that are not known here.
-    #[must_use]
-    pub fn next(&self, epoch: Uuid, at: u64, reason: &str, unknown: impl IntoIterator<Item = Uuid>) -> Self {
-        let mut ended = self.ended.clone();
-        for one in unknown.into_iter().chain([self.now]) {
-            if one != epoch && !ended.contains(&one) {
-                ended.push(one);
+            HostEpochState::Current | HostEpochState::Ended => {
+                format!("{holds}, and is led to this one when it checks in next")
             }
         }
-        ended.drain(..ended.len().saturating_sub(MAX_ENDED));
+    }
+
+    /// Returns why nothing is sent to a host that has not reported its state, for people. Returns `None` if the store
+    /// does not wait.
+    pub fn waiting_reason(&self) -> Option<String> {
+        self.waits.then(|| format!("the store was restored from a backup and waits; {RESUME_HINT}"))
+    }
+
+    /// Returns the history after the current epoch ended at revision `at`. The unknown epochs that hosts hold are added
+    /// to the ended epochs.
+    #[must_use]
+    pub fn with_next(&self, epoch: Uuid, at: u64, reason: &str, unknown: impl IntoIterator<Item = Uuid>) -> Self {
+        let mut ended = self.ended.clone();
+        for old in unknown.into_iter().chain([self.now]) {
+            if old != epoch && !ended.contains(&old) {
+                ended.push(old);
+            }
+        }
+        ended.drain(..ended.len().saturating_sub(MAX_ENDED_EPOCHS));
         Self { now: epoch, at, reason: reason.to_owned(), ended, waits: false }
     }
 
-    /// The line of a store that was restored from a backup: in another epoch, which waits.
+    /// Returns the history of a store that was restored from a backup: a new epoch, in which nothing is sent until an
+    /// admin resumes the fleet.
     #[must_use]
-    pub fn restored(&self, epoch: Uuid, at: u64, reason: &str) -> Self {
-        Self { waits: true, ..self.next(epoch, at, reason, []) }
+    pub fn with_restore(&self, epoch: Uuid, at: u64, reason: &str) -> Self {
+        Self { waits: true, ..self.with_next(epoch, at, reason, []) }
     }
 
-    /// The line after an admin said that hosts may follow: it waits no longer, or another epoch began. The epochs that hosts hold and that are
-    /// not known here end with it. Where one of these is later than that of a store that waits, or is that one, which another copy of this store
-    /// led hosts into, another one begins there too: hosts go to later epochs alone. `unknown`: all that hosts hold which are told nothing.
+    /// Returns the history after an admin allowed hosts to follow. Either the store no longer waits, or another epoch
+    /// began. The unknown epochs that hosts hold end as well.
+    ///
+    /// A store that waits also begins another epoch if an unknown epoch is not earlier than its own, because hosts move
+    /// to later epochs only. An unknown epoch can be the store's own, if another copy of the store led hosts into it.
+    /// `unknown` contains the epochs of all hosts to which nothing is sent.
     #[must_use]
-    pub fn resumed(&self, epoch: Uuid, at: u64, reason: &str, unknown: impl IntoIterator<Item = Uuid>) -> Self {
+    pub fn with_resume(&self, epoch: Uuid, at: u64, reason: &str, unknown: impl IntoIterator<Item = Uuid>) -> Self {
         let unknown: Vec<Uuid> = unknown.into_iter().collect();
-        let is_later = |one: &Uuid| began_ms(*one).is_some_and(|began| began_ms(self.now) <= Some(began));
+        let is_later = |other: &Uuid| began_ms(*other).is_some_and(|began| began_ms(self.now) <= Some(began));
         if !self.waits || unknown.iter().any(is_later) {
-            return self.next(epoch, at, reason, unknown);
+            return self.with_next(epoch, at, reason, unknown);
         }
-        let known = self.next(self.now, at, reason, unknown);
+        let known = self.with_next(self.now, at, reason, unknown);
         Self { ended: known.ended, waits: false, ..self.clone() }
     }
 }
 
-impl Standing {
-    /// Whether the host can be told what it is to be.
-    pub const fn can_be_told(self) -> bool {
-        matches!(self, Self::Follows | Self::Ended)
+impl HostEpochState {
+    /// Returns whether the desired state can be sent to the host.
+    pub const fn can_send(self) -> bool {
+        matches!(self, Self::Current | Self::Ended)
     }
 }
 
-/// When an epoch began, in milliseconds since 1970; `None` of a first one, which does not say so.
+/// Returns when an epoch began, in milliseconds since 1970. Returns `None` for a first epoch, whose id contains no
+/// time.
 fn began_ms(epoch: Uuid) -> Option<u64> {
     if epoch.get_version_num() != 7 {
         return None;
@@ -223,185 +242,188 @@ mod tests {
     const SECOND: Uuid = Uuid::from_u128(2);
     const OTHER: Uuid = Uuid::from_u128(3);
 
-    /// A host that holds this, of which the store has no record of what it told it.
-    fn held(epoch: Uuid, revision: u64) -> HeldAndTold {
-        HeldAndTold { held: HeldRevision { epoch, revision }, told: None }
+    /// Returns a host at this state, with no record of what the store sent.
+    fn host_at(epoch: Uuid, revision: u64) -> HostRevisions {
+        HostRevisions { held: HeldRevision { epoch, revision }, sent: None }
     }
 
-    /// The same, of which it has one.
-    fn held_and_told(held: (Uuid, u64), told: (Uuid, u64)) -> HeldAndTold {
+    /// Returns a host at this state, with a record of what the store sent.
+    fn host_at_with_sent(held: (Uuid, u64), told: (Uuid, u64)) -> HostRevisions {
         let [held, told] = [held, told].map(|(epoch, revision)| HeldRevision { epoch, revision });
-        HeldAndTold { held, told: Some(told) }
+        HostRevisions { held, sent: Some(told) }
     }
 
     #[test]
-    fn a_host_is_ahead_of_a_store_whose_revision_it_has_passed() {
-        let line = EpochLine::first(FIRST);
+    fn host_is_ahead_when_revision_exceeds_store() {
+        let line = EpochHistory::new(FIRST);
         for (holds, standing) in [
-            (None, Standing::Follows),
-            (Some(held(FIRST, 1)), Standing::Follows),
-            (Some(held(FIRST, 9)), Standing::Follows),
-            (Some(held(FIRST, 10)), Standing::Ahead),
-            (Some(held(SECOND, 1)), Standing::Unknown),
+            (None, HostEpochState::Current),
+            (Some(host_at(FIRST, 1)), HostEpochState::Current),
+            (Some(host_at(FIRST, 9)), HostEpochState::Current),
+            (Some(host_at(FIRST, 10)), HostEpochState::Ahead),
+            (Some(host_at(SECOND, 1)), HostEpochState::Unknown),
         ] {
-            assert_eq!(line.standing(holds, 9), standing, "{holds:?}");
+            assert_eq!(line.host_state(holds, 9), standing, "{holds:?}");
         }
     }
 
     #[test]
-    fn x02_a_host_stays_ahead_of_a_store_that_passed_its_revision_and_never_told_it() {
-        let line = EpochLine::first(FIRST).next(SECOND, 9, "restored", []);
+    fn x02_host_stays_ahead_when_store_never_sent_revision() {
+        let line = EpochHistory::new(FIRST).with_next(SECOND, 9, "restored", []);
         for (holds, told, standing) in [
-            ((SECOND, 17), (SECOND, 16), Standing::Ahead),
-            ((SECOND, 17), (SECOND, 17), Standing::Follows),
-            ((SECOND, 12), (SECOND, 17), Standing::Follows),
-            ((SECOND, 10), (FIRST, 17), Standing::Ahead),
-            ((FIRST, 17), (FIRST, 12), Standing::Ended),
-            ((OTHER, 17), (SECOND, 17), Standing::Unknown),
+            ((SECOND, 17), (SECOND, 16), HostEpochState::Ahead),
+            ((SECOND, 17), (SECOND, 17), HostEpochState::Current),
+            ((SECOND, 12), (SECOND, 17), HostEpochState::Current),
+            ((SECOND, 10), (FIRST, 17), HostEpochState::Ahead),
+            ((FIRST, 17), (FIRST, 12), HostEpochState::Ended),
+            ((OTHER, 17), (SECOND, 17), HostEpochState::Unknown),
         ] {
-            let host = held_and_told(holds, told);
+            let host = host_at_with_sent(holds, told);
             for head in [9, 16, 17, 1_000] {
-                assert_eq!(line.standing(Some(host), head), standing, "{host:?} at {head}");
+                assert_eq!(line.host_state(Some(host), head), standing, "{host:?} at {head}");
             }
         }
-        let said = line.why_untold(held_and_told((SECOND, 17), (SECOND, 12)), 46);
+        let said = line.not_sent_reason(host_at_with_sent((SECOND, 17), (SECOND, 12)), 46);
         assert!(said.contains("and the store is at revision 46 and told it nothing later than revision 12"), "{said}");
-        let said = line.why_untold(held_and_told((SECOND, 17), (FIRST, 12)), 46);
+        let said = line.not_sent_reason(host_at_with_sent((SECOND, 17), (FIRST, 12)), 46);
         assert!(said.contains("and the store is at revision 46 and told it nothing of this epoch"), "{said}");
     }
 
-    /// The store waits, so it led nobody into its epoch: a copy of it did.
+    /// The store waits, so it led no host into its epoch. A copy of it did.
     #[test]
-    fn x02_a_copy_of_a_waiting_store_goes_on_in_an_epoch_of_its_own_where_hosts_hold_that_of_the_other() {
-        let waits = EpochLine::first(FIRST).restored(began(2_000), 9, "restored");
-        let next = waits.id_after(1_000, &[4; 10], [waits.now]);
-        let resumed = waits.resumed(next, 12, "resumed", [waits.now]);
+    fn x02_resume_begins_epoch_when_hosts_hold_other_copy() {
+        let waits = EpochHistory::new(FIRST).with_restore(epoch_began_at(2_000), 9, "restored");
+        let next = waits.next_id(1_000, &[4; 10], [waits.now]);
+        let resumed = waits.with_resume(next, 12, "resumed", [waits.now]);
         assert_eq!((resumed.now, resumed.waits), (next, false));
-        assert_eq!(resumed.standing(Some(held(waits.now, 40)), 12), Standing::Ended);
+        assert_eq!(resumed.host_state(Some(host_at(waits.now, 40)), 12), HostEpochState::Ended);
     }
 
     #[test]
-    fn hosts_of_each_epoch_that_ended_follow_whatever_they_hold() {
-        let line = EpochLine::first(FIRST).next(SECOND, 9, "restored", [OTHER]);
+    fn host_is_in_ended_epoch_at_any_revision() {
+        let line = EpochHistory::new(FIRST).with_next(SECOND, 9, "restored", [OTHER]);
         assert_eq!((line.now, line.at, line.ended.as_slice()), (SECOND, 9, &[OTHER, FIRST][..]));
         for (holds, standing) in [
-            (Some(held(FIRST, 10_000)), Standing::Ended),
-            (Some(held(OTHER, 1)), Standing::Ended),
-            (Some(held(SECOND, 9)), Standing::Follows),
-            (Some(held(SECOND, 10)), Standing::Ahead),
-            (Some(held(Uuid::from_u128(4), 1)), Standing::Unknown),
+            (Some(host_at(FIRST, 10_000)), HostEpochState::Ended),
+            (Some(host_at(OTHER, 1)), HostEpochState::Ended),
+            (Some(host_at(SECOND, 9)), HostEpochState::Current),
+            (Some(host_at(SECOND, 10)), HostEpochState::Ahead),
+            (Some(host_at(Uuid::from_u128(4), 1)), HostEpochState::Unknown),
         ] {
-            assert_eq!(line.standing(holds, 9), standing, "{holds:?}");
-            assert_eq!(standing.can_be_told(), matches!(standing, Standing::Follows | Standing::Ended));
+            assert_eq!(line.host_state(holds, 9), standing, "{holds:?}");
+            assert_eq!(standing.can_send(), matches!(standing, HostEpochState::Current | HostEpochState::Ended));
         }
-        let again = line.next(Uuid::from_u128(4), 12, "restored", [FIRST]);
+        let again = line.with_next(Uuid::from_u128(4), 12, "restored", [FIRST]);
         assert_eq!(again.ended, [OTHER, FIRST, SECOND], "each once");
     }
 
     #[test]
-    fn after_a_restore_nobody_is_told_before_an_admin_says_so() {
-        let line = EpochLine::first(FIRST).restored(SECOND, 9, "restored");
-        for holds in [Some(held(FIRST, 1)), Some(held(SECOND, 1)), Some(held(OTHER, 1)), None] {
-            assert_eq!(line.standing(holds, 9), Standing::Waits, "{holds:?}");
+    fn host_waits_after_restore_until_admin_resumes() {
+        let line = EpochHistory::new(FIRST).with_restore(SECOND, 9, "restored");
+        for holds in [Some(host_at(FIRST, 1)), Some(host_at(SECOND, 1)), Some(host_at(OTHER, 1)), None] {
+            assert_eq!(line.host_state(holds, 9), HostEpochState::Waiting, "{holds:?}");
         }
-        let resumed = line.resumed(Uuid::from_u128(4), 12, "again", [OTHER, FIRST]);
+        let resumed = line.with_resume(Uuid::from_u128(4), 12, "again", [OTHER, FIRST]);
         assert_eq!((resumed.now, resumed.at, resumed.waits), (SECOND, 9, false), "its own epoch has begun already");
-        for holds in [Some(held(FIRST, 100)), Some(held(OTHER, 100))] {
-            assert_eq!(resumed.standing(holds, 9), Standing::Ended, "{holds:?}");
+        for holds in [Some(host_at(FIRST, 100)), Some(host_at(OTHER, 100))] {
+            assert_eq!(resumed.host_state(holds, 9), HostEpochState::Ended, "{holds:?}");
         }
-        let ahead = resumed.resumed(Uuid::from_u128(4), 12, "again", [SECOND]);
+        let ahead = resumed.with_resume(Uuid::from_u128(4), 12, "again", [SECOND]);
         assert_eq!((ahead.now, ahead.at), (Uuid::from_u128(4), 12));
     }
 
-    /// An epoch that began at this time.
-    fn began(at_ms: u64) -> Uuid {
-        EpochLine::first(FIRST).id_after(at_ms, &[9; 10], [])
+    /// Returns an epoch that began at this time.
+    fn epoch_began_at(at_ms: u64) -> Uuid {
+        EpochHistory::new(FIRST).next_id(at_ms, &[9; 10], [])
     }
 
     #[test]
-    fn x02_an_admin_who_led_hosts_on_did_so_for_all_earlier_epochs_and_for_no_later_one() {
-        let restored = EpochLine::first(FIRST).restored(began(2_000), 9, "restored");
-        for holds in [began(1_000), began(3_000), FIRST] {
-            assert_eq!(restored.standing(Some(held(holds, 1)), 9), Standing::Waits, "nobody has said so yet");
+    fn x02_is_past_holds_only_for_epochs_begun_earlier() {
+        let restored = EpochHistory::new(FIRST).with_restore(epoch_began_at(2_000), 9, "restored");
+        for holds in [epoch_began_at(1_000), epoch_began_at(3_000), FIRST] {
+            assert_eq!(restored.host_state(Some(host_at(holds, 1)), 9), HostEpochState::Waiting, "nobody has said so yet");
         }
-        let line = restored.resumed(began(2_500), 12, "resumed", []);
-        assert_eq!(line.now, began(2_000));
+        let line = restored.with_resume(epoch_began_at(2_500), 12, "resumed", []);
+        assert_eq!(line.now, epoch_began_at(2_000));
         for (holds, standing) in [
-            (began(1_999), Standing::Ended),
-            (began(2_001), Standing::Unknown),
-            (EpochLine::first(FIRST).id_after(2_000, &[8; 10], []), Standing::Unknown),
-            (OTHER, Standing::Unknown),
-            (FIRST, Standing::Ended),
+            (epoch_began_at(1_999), HostEpochState::Ended),
+            (epoch_began_at(2_001), HostEpochState::Unknown),
+            (EpochHistory::new(FIRST).next_id(2_000, &[8; 10], []), HostEpochState::Unknown),
+            (OTHER, HostEpochState::Unknown),
+            (FIRST, HostEpochState::Ended),
         ] {
-            assert_eq!(line.standing(Some(held(holds, 100)), 9), standing, "{holds}");
+            assert_eq!(line.host_state(Some(host_at(holds, 100)), 9), standing, "{holds}");
         }
-        let never = EpochLine::first(began(2_000));
-        assert_eq!(never.standing(Some(held(began(1_000), 1)), 9), Standing::Unknown, "no admin led anybody here");
+        let never = EpochHistory::new(epoch_began_at(2_000));
+        assert_eq!(
+            never.host_state(Some(host_at(epoch_began_at(1_000), 1)), 9),
+            HostEpochState::Unknown,
+            "no admin led anybody here"
+        );
     }
 
-    /// Whatever their clocks say: each epoch is later than all that its store and its hosts knew, so that a machine which comes back with an
-    /// earlier one leads none of them back.
+    /// Whatever the clocks show, each epoch is later than all that its store and its hosts knew. So a machine that
+    /// returns with an earlier epoch leads no host back.
     #[test]
-    fn x02_a_store_that_was_left_behind_leads_no_host_back() {
-        let behind = EpochLine::first(FIRST).restored(began(5_000), 9, "restored").resumed(OTHER, 9, "", []);
+    fn x02_host_is_unknown_to_store_left_behind() {
+        let behind = EpochHistory::new(FIRST).with_restore(epoch_began_at(5_000), 9, "restored").with_resume(OTHER, 9, "", []);
         for slow_clock_ms in [0, 4_000, 5_000, 6_000] {
-            // Restored from a backup of that store, which took over from it.
-            let next = behind.restored(behind.id_after(slow_clock_ms, &[3; 10], []), 20, "restored");
-            assert_eq!(behind.standing(Some(held(next.now, 21)), 10), Standing::Unknown, "{slow_clock_ms}");
-            // From an older backup, which does not know of it, while its hosts do.
-            let older = EpochLine::first(FIRST);
-            let older = older.restored(older.id_after(slow_clock_ms, &[6; 10], []), 9, "restored");
-            let other = older.id_after(slow_clock_ms, &[4; 10], [behind.now]);
-            let resumed = older.resumed(other, 12, "resumed", [behind.now]);
-            assert_eq!(behind.standing(Some(held(resumed.now, 13)), 10), Standing::Unknown, "{slow_clock_ms}");
-            assert_eq!(resumed.standing(Some(held(behind.now, 10)), 13), Standing::Ended, "{slow_clock_ms}");
+            // Restored from a backup of the store that was left behind, and replaced it.
+            let next = behind.with_restore(behind.next_id(slow_clock_ms, &[3; 10], []), 20, "restored");
+            assert_eq!(behind.host_state(Some(host_at(next.now, 21)), 10), HostEpochState::Unknown, "{slow_clock_ms}");
+            // Restored from an older backup, which does not contain that epoch, although its hosts do.
+            let older = EpochHistory::new(FIRST);
+            let older = older.with_restore(older.next_id(slow_clock_ms, &[6; 10], []), 9, "restored");
+            let other = older.next_id(slow_clock_ms, &[4; 10], [behind.now]);
+            let resumed = older.with_resume(other, 12, "resumed", [behind.now]);
+            assert_eq!(behind.host_state(Some(host_at(resumed.now, 13)), 10), HostEpochState::Unknown, "{slow_clock_ms}");
+            assert_eq!(resumed.host_state(Some(host_at(behind.now, 10)), 13), HostEpochState::Ended, "{slow_clock_ms}");
         }
     }
 
     #[test]
-    fn x02_a_host_that_names_an_epoch_of_the_far_future_ends_no_order() {
-        let far = began(u64::MAX);
-        let line = EpochLine::first(FIRST).restored(began(1_000), 9, "restored");
-        let resumed = line.resumed(line.id_after(2_000, &[3; 10], [far]), 12, "resumed", [far]);
-        assert_eq!(resumed.standing(Some(held(far, 1)), 12), Standing::Ended, "it was there when the admin said so");
-        let other = EpochLine::first(FIRST).id_after(u64::MAX, &[5; 10], []);
-        assert_eq!(resumed.standing(Some(held(other, 1)), 12), Standing::Unknown, "not before it");
-        assert_eq!(resumed.standing(Some(held(began(3_000), 1)), 12), Standing::Ended);
+    fn x02_next_id_stays_in_order_when_epoch_is_far_future() {
+        let far = epoch_began_at(u64::MAX);
+        let line = EpochHistory::new(FIRST).with_restore(epoch_began_at(1_000), 9, "restored");
+        let resumed = line.with_resume(line.next_id(2_000, &[3; 10], [far]), 12, "resumed", [far]);
+        assert_eq!(resumed.host_state(Some(host_at(far, 1)), 12), HostEpochState::Ended, "it was there when the admin said so");
+        let other = EpochHistory::new(FIRST).next_id(u64::MAX, &[5; 10], []);
+        assert_eq!(resumed.host_state(Some(host_at(other, 1)), 12), HostEpochState::Unknown, "not before it");
+        assert_eq!(resumed.host_state(Some(host_at(epoch_began_at(3_000), 1)), 12), HostEpochState::Ended);
     }
 
     #[test]
-    fn x02_why_nothing_is_sent_names_epoch_and_revision_on_both_sides() {
-        let line = EpochLine::first(FIRST);
-        let waits = line.restored(SECOND, 1_000_020, "restored");
-        let resumed = waits.resumed(OTHER, 1_000_020, "resumed", []);
+    fn x02_not_sent_reason_names_both_epochs_and_revisions() {
+        let line = EpochHistory::new(FIRST);
+        let waits = line.with_restore(SECOND, 1_000_020, "restored");
+        let resumed = waits.with_resume(OTHER, 1_000_020, "resumed", []);
         let until = "; nothing is sent to the host until an admin runs: stemma-controller resume-fleet";
         let both = format!("revision 185 of another store (epoch {OTHER})");
         let here = format!("at revision 1000025 of epoch {SECOND}");
         for line in [&waits, &resumed] {
-            let said = line.why_untold(held(OTHER, 185), 1_000_025);
+            let said = line.not_sent_reason(host_at(OTHER, 185), 1_000_025);
             assert!(said.contains(&both) && said.contains(&here) && said.ends_with(until), "{said}");
         }
-        let said = line.why_untold(held(FIRST, 185), 20);
-        let sentence =
-            format!("its host holds revision 185 of epoch {FIRST}, and the store has come to revision 20 of it");
+        let said = line.not_sent_reason(host_at(FIRST, 185), 20);
+        let sentence = format!("its host holds revision 185 of epoch {FIRST}, and the store has come to revision 20 of it");
         assert!(said.starts_with(&sentence) && said.ends_with(until), "{said}");
-        let said = resumed.why_untold(held(FIRST, 185), 1_000_025);
+        let said = resumed.not_sent_reason(host_at(FIRST, 185), 1_000_025);
         assert!(said.ends_with("and is led to this one when it checks in next"), "{said}");
-        assert_eq!((line.why_all_wait(), resumed.why_all_wait()), (None, None));
-        assert!(waits.why_all_wait().is_some_and(|said| said.ends_with(until)));
+        assert_eq!((line.waiting_reason(), resumed.waiting_reason()), (None, None));
+        assert!(waits.waiting_reason().is_some_and(|said| said.ends_with(until)));
     }
 
     #[test]
-    fn x02_hosts_are_led_from_the_epoch_of_the_backup_or_from_the_present_one() {
-        let waits = EpochLine::first(FIRST).restored(SECOND, 9, "restored");
-        assert_eq!((waits.led_from(), EpochLine::first(FIRST).led_from()), (FIRST, FIRST));
-        assert_eq!(waits.resumed(OTHER, 9, "resumed", []).led_from(), SECOND);
+    fn x02_resumed_from_is_backup_epoch_when_waiting() {
+        let waits = EpochHistory::new(FIRST).with_restore(SECOND, 9, "restored");
+        assert_eq!((waits.resumed_from(), EpochHistory::new(FIRST).resumed_from()), (FIRST, FIRST));
+        assert_eq!(waits.with_resume(OTHER, 9, "resumed", []).resumed_from(), SECOND);
     }
 
     #[test]
-    fn a_line_forgets_the_oldest_epochs() {
+    fn epoch_history_drops_oldest_epochs_at_limit() {
         let many = (10..2000).map(Uuid::from_u128);
-        let line = EpochLine::first(FIRST).next(SECOND, 1, "restored", many);
+        let line = EpochHistory::new(FIRST).with_next(SECOND, 1, "restored", many);
         assert_eq!((line.ended.len(), line.ended.last()), (1024, Some(&FIRST)));
     }
 }

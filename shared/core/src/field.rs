@@ -1,23 +1,23 @@
-//! What a field of a manifest is like, and what a person must know to write it.
+//! The type of a manifest's field, and what an author must know to set it.
 //!
-//! [`described!`] makes a type that a manifest is read into, and the table of its fields, from the same rows. So the reader
-//! takes no field that the reference does not name, and the reference names none that the reader refuses.
+//! [`manifest_struct!`] generates a type that a manifest is read into and the table of its fields, from the same rows.
+//! So the reader accepts no field that the reference lacks, and the reference has none that the reader refuses.
 
 use std::fmt::Display;
 use std::str::FromStr;
 
 use serde_json::{Map, Value};
 
-/// What a field's JSON is like, for whoever describes the API or writes a body.
+/// The JSON type of a field, for the description of the API and for authors of bodies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum FieldType {
     /// A text.
     Text,
     /// True or false.
     Flag,
-    /// A time, as [`crate::time::read`] takes it.
+    /// A time, in the form that [`crate::time::parse`] accepts.
     Time,
-    /// A length of time in whole seconds, from the first to the second number.
+    /// A duration in whole seconds, from the first to the second number.
     Seconds(u64, u64),
     /// A whole number.
     Count,
@@ -26,20 +26,20 @@ pub enum Form {
     /// An object.
     Map,
     /// An object with these members.
-    Object(&'static [Part]),
+    Object(&'static [FieldDef]),
     /// An object whose members are objects with these members.
-    MapOf(&'static [Part]),
+    MapOf(&'static [FieldDef]),
     /// An object with the parameters of its task's type.
     Parameters,
     /// A list of objects.
     Objects,
     /// A list of objects with these members.
-    ListOf(&'static [Part]),
+    ListOf(&'static [FieldDef]),
     /// A list of texts.
     Names,
     /// A list of texts; a text is a list of one.
     TextOrList,
-    /// An object, or a list where one key stands twice.
+    /// An object, or a list if one key occurs twice.
     MapOrList,
     /// A whole number, or a percentage as text.
     Share,
@@ -47,122 +47,123 @@ pub enum Form {
     OneOf(&'static [&'static str]),
     /// Anything.
     Any,
-    /// A field of that form with a bound of its own.
-    UpTo(Bound, &'static Form),
+    /// A field of that type with its own bound.
+    UpTo(FieldBound, &'static FieldType),
 }
 
-/// What a field may hold at most. Every form has one, so no field is without.
+/// How much a field may hold. Every type has a bound, so every field has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bound {
-    /// How many entries a list or a map may have.
-    pub entries: usize,
-    /// How long a text in a list of texts, or a key of a map, may be, in bytes.
-    pub each: usize,
-    /// How long a text may be, or anything else as JSON without white space, in bytes.
-    pub bytes: usize,
-    /// Whether a text in a list of texts, a key of a map, or a text that is required may be empty.
-    pub takes_empty: bool,
+pub struct FieldBound {
+    /// Maximum number of entries in a list or map.
+    pub max_entries: usize,
+    /// Maximum length of a text in a list of texts, or of a key of a map, in bytes.
+    pub max_entry_bytes: usize,
+    /// Maximum length of a text, or of any other value as JSON without white space, in bytes.
+    pub max_bytes: usize,
+    /// True if a text in a list of texts, a key of a map, or a required text may be empty.
+    pub allows_empty: bool,
 }
 
-/// What a person must know of a field to write it.
+/// What an author must know of a field to set it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Help {
-    /// What holds where it is left out, in words: empty where nothing does, [`REQUIRED`] where it cannot be left out.
+    /// The effect of leaving the field out, in words. Empty if there is none; [`REQUIRED`] if it must be set.
     pub default: &'static str,
-    /// Whether the value of the level above holds before that.
-    pub inherited: bool,
-    /// What it means, in a sentence.
+    /// True if the value of the level above comes before the default.
+    pub is_inherited: bool,
+    /// The meaning of the field, in one sentence.
     pub meaning: &'static str,
-    /// A value, as JSON.
+    /// An example value, as JSON.
     pub example: &'static str,
 }
 
-/// A field, or a part of one. Its form gives its bound:
+/// A field of a manifest, or a member of one. The type of a field gives its bound:
 ///
 /// ```
-/// use stemma_core::field::{Form, Help, Part};
+/// use stemma_core::field::{FieldDef, FieldType, Help};
 ///
-/// const HELP: Help = Help { default: "", inherited: false, meaning: "a name", example: "\"x\"" };
-/// const NAME: Part = Part { name: "name", aliases: &[], form: Form::Text, help: HELP };
-/// assert_eq!(NAME.form.bound().bytes, 4 * 1024);
+/// const HELP: Help = Help { default: "", is_inherited: false, meaning: "a name", example: "\"x\"" };
+/// const NAME: FieldDef = FieldDef { name: "name", aliases: &[], field_type: FieldType::Text, help: HELP };
+/// assert_eq!(NAME.field_type.bound().max_bytes, 4 * 1024);
 /// ```
 ///
-/// One without a form, and so without a bound, does not compile:
+/// A field without a type, and so without a bound, does not compile:
 ///
 /// ```compile_fail
-/// use stemma_core::field::{Form, Help, Part};
+/// use stemma_core::field::{FieldDef, FieldType, Help};
 ///
-/// const HELP: Help = Help { default: "", inherited: false, meaning: "a name", example: "\"x\"" };
-/// const NAME: Part = Part { name: "name", aliases: &[], help: HELP };
+/// const HELP: Help = Help { default: "", is_inherited: false, meaning: "a name", example: "\"x\"" };
+/// const NAME: FieldDef = FieldDef { name: "name", aliases: &[], help: HELP };
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
-    /// Its name.
+pub struct FieldDef {
+    /// The name of the field in manifests.
     pub name: &'static str,
-    /// Other names of it, Fuel's.
+    /// Fuel's names for the field.
     pub aliases: &'static [&'static str],
-    /// What it is like.
-    pub form: Form,
-    /// For people.
+    /// The JSON type of the field.
+    pub field_type: FieldType,
+    /// The help text of the field.
     pub help: Help,
 }
 
-/// The default of a field that must be given.
+/// The default of a field that must be set.
 pub(crate) const REQUIRED: &str = "required";
 
-/// A type that knows its fields.
-pub trait Described {
-    /// Its fields, in order.
-    const PARTS: &'static [Part];
+/// A type with a table of its fields.
+pub trait DescribeFields {
+    /// The fields of the type, in order.
+    const FIELD_DEFS: &'static [FieldDef];
 }
 
-/// The longest text, in bytes.
-const TEXT: usize = 4 * 1024;
-/// The longest key or text of a list, in bytes: more than any name, label key or `NAME@VERSION` has.
-const ENTRY: usize = 512;
-/// The largest JSON of which the form says nothing more, in bytes.
-const FREE: usize = 64 * 1024;
-/// The most of a value whose entries have bounds of their own, in bytes: no body is larger.
-const WHOLE: usize = 8 * 1024 * 1024;
+/// Maximum length of a text, in bytes.
+const MAX_TEXT_BYTES: usize = 4 * 1024;
+/// Maximum length of a key, or of a text in a list, in bytes. No name, label key or `NAME@VERSION` is as long.
+const MAX_ENTRY_BYTES: usize = 512;
+/// Maximum size of JSON that the type does not describe further, in bytes.
+const MAX_FREE_JSON_BYTES: usize = 64 * 1024;
+/// Maximum size of a value whose entries have their own bounds, in bytes. No body is larger.
+const MAX_VALUE_BYTES: usize = 8 * 1024 * 1024;
 
-impl Bound {
-    const fn of(bytes: usize) -> Self {
-        Self { entries: 256, each: ENTRY, bytes, takes_empty: false }
+impl FieldBound {
+    const fn new(bytes: usize) -> Self {
+        Self { max_entries: 256, max_entry_bytes: MAX_ENTRY_BYTES, max_bytes: bytes, allows_empty: false }
     }
 
-    /// The same with another number of entries.
+    /// Returns the bound with another number of entries.
     #[must_use]
-    pub const fn entries(self, entries: usize) -> Self {
-        Self { entries, ..self }
+    pub const fn max_entries(self, entries: usize) -> Self {
+        Self { max_entries: entries, ..self }
     }
 
-    /// The same with another length of each entry, in bytes.
+    /// Returns the bound with another length of each entry, in bytes.
     #[must_use]
-    pub const fn each(self, each: usize) -> Self {
-        Self { each, ..self }
+    pub const fn max_entry_bytes(self, each: usize) -> Self {
+        Self { max_entry_bytes: each, ..self }
     }
 
-    /// The same with other bytes in all.
+    /// Returns the bound with another total size, in bytes.
     #[must_use]
-    pub const fn bytes(self, bytes: usize) -> Self {
-        Self { bytes, ..self }
+    pub const fn max_bytes(self, bytes: usize) -> Self {
+        Self { max_bytes: bytes, ..self }
     }
 
-    /// The same, and what is empty is taken: where it may mean something, or where who reads it refuses it in other words.
+    /// Returns the bound with empty entries allowed: where an empty entry has a meaning, or where the reader of the
+    /// field refuses it with its own message.
     #[must_use]
-    pub const fn with_empty(self) -> Self {
-        Self { takes_empty: true, ..self }
+    pub const fn allowing_empty(self) -> Self {
+        Self { allows_empty: true, ..self }
     }
 }
 
-impl Form {
-    /// The form with another number of entries.
-    pub const fn up_to(entries: usize, of: &'static Self) -> Self {
-        Self::UpTo(of.bound().entries(entries), of)
+impl FieldType {
+    /// Returns the type with another number of entries.
+    pub const fn up_to(entries: usize, inner: &'static Self) -> Self {
+        Self::UpTo(inner.bound().max_entries(entries), inner)
     }
 
-    /// What a field of this form may hold at most.
-    pub const fn bound(self) -> Bound {
+    /// Returns the bound of a field of this type.
+    pub const fn bound(self) -> FieldBound {
         match self {
             Self::Text
             | Self::Time
@@ -171,22 +172,23 @@ impl Form {
             | Self::Count
             | Self::Number
             | Self::Share
-            | Self::OneOf(_) => Bound::of(TEXT),
-            Self::Map | Self::Objects | Self::Any => Bound::of(FREE),
-            // As many bytes as its expressions may have together.
-            Self::MapOrList => Bound::of(4 * FREE),
-            // A script, and what stands in its environment.
-            Self::Parameters => Bound::of(16 * FREE),
-            Self::Object(_) | Self::MapOf(_) | Self::ListOf(_) | Self::Names => Bound::of(WHOLE),
+            | Self::OneOf(_) => FieldBound::new(MAX_TEXT_BYTES),
+            Self::Map | Self::Objects | Self::Any => FieldBound::new(MAX_FREE_JSON_BYTES),
+            // The maximum size of all of its expressions together.
+            Self::MapOrList => FieldBound::new(4 * MAX_FREE_JSON_BYTES),
+            // A script and its environment.
+            Self::Parameters => FieldBound::new(16 * MAX_FREE_JSON_BYTES),
+            Self::Object(_) | Self::MapOf(_) | Self::ListOf(_) | Self::Names => FieldBound::new(MAX_VALUE_BYTES),
             // A task may name all tasks of its release, whose ids are longer than names.
-            Self::TextOrList => Bound::of(WHOLE).entries(4096).each(1024),
+            Self::TextOrList => FieldBound::new(MAX_VALUE_BYTES).max_entries(4096).max_entry_bytes(1024),
             Self::UpTo(bound, _) => bound,
         }
     }
 
-    /// The value without anything in it, of a form whose default that is, and the only word of a form that has one.
+    /// Returns the empty value of a type, or the only value of a type that has one. Returns `None` for a type without
+    /// an empty value.
     #[must_use]
-    pub fn empty(self) -> Option<Value> {
+    pub fn empty_value(self) -> Option<Value> {
         match self.plain() {
             Self::OneOf([only]) => Some((*only).into()),
             Self::Flag => Some(false.into()),
@@ -205,17 +207,17 @@ impl Form {
         }
     }
 
-    /// The form itself, where it has a bound of its own.
+    /// Returns the type without its own bound, if it has one.
     #[must_use]
     pub const fn plain(self) -> Self {
-        if let Self::UpTo(_, of) = self { of.plain() } else { self }
+        if let Self::UpTo(_, inner) = self { inner.plain() } else { self }
     }
 
-    /// The members of its objects, where they are known.
-    pub fn parts(self) -> &'static [Part] {
+    /// Returns the members of the objects that a field of this type contains. Empty if the type does not define them.
+    pub fn members(self) -> &'static [FieldDef] {
         match self {
             Self::Object(parts) | Self::MapOf(parts) | Self::ListOf(parts) => parts,
-            Self::UpTo(_, of) => of.parts(),
+            Self::UpTo(_, inner) => inner.members(),
             Self::Text
             | Self::Time
             | Self::Seconds(..)
@@ -234,8 +236,8 @@ impl Form {
         }
     }
 
-    /// In a word or two, for people.
-    pub fn words(self) -> String {
+    /// Returns a description in a word or two, for people.
+    pub fn description(self) -> String {
         match self {
             Self::Text => "text".to_owned(),
             Self::Time => "time".to_owned(),
@@ -252,49 +254,49 @@ impl Form {
             Self::Share => "whole number or percentage".to_owned(),
             Self::OneOf(texts) => format!("one of {}", texts.join(", ")),
             Self::Any => "any value".to_owned(),
-            Self::UpTo(_, of) => of.words(),
+            Self::UpTo(_, inner) => inner.description(),
         }
     }
 }
 
 impl Help {
-    /// The three columns of a row.
+    /// Creates the help of a field from the three columns of its row.
     pub const fn new(default: &'static str, meaning: &'static str, example: &'static str) -> Self {
-        Self { default, inherited: false, meaning, example }
+        Self { default, is_inherited: false, meaning, example }
     }
 
-    /// The same field on a level that has one above it, or none.
+    /// Sets whether the level above can provide the value.
     #[must_use]
-    pub const fn inherited(self, inherited: bool) -> Self {
-        Self { inherited, ..self }
+    pub const fn with_inherited(self, inherited: bool) -> Self {
+        Self { is_inherited: inherited, ..self }
     }
 
-    /// What holds where it is left out, in words.
+    /// Returns the effect of leaving the field out, in words.
     pub fn default_text(&self) -> String {
-        format!("{}{}", if self.inherited { "the level's above, else " } else { "" }, self.default)
+        format!("{}{}", if self.is_inherited { "the value of the level above, else " } else { "" }, self.default)
     }
 }
 
-impl Part {
-    /// A row without other names.
-    pub const fn new(name: &'static str, form: Form, help: Help) -> Self {
-        Self { name, aliases: &[], form, help }
+impl FieldDef {
+    /// Creates a field without other names.
+    pub const fn new(name: &'static str, form: FieldType, help: Help) -> Self {
+        Self { name, aliases: &[], field_type: form, help }
     }
 
-    /// Whether it is called so.
-    pub fn is_called(&self, name: &str) -> bool {
+    /// Returns whether this is one of its names.
+    pub fn has_name(&self, name: &str) -> bool {
         self.name == name || self.aliases.contains(&name)
     }
 
-    /// Whether it must be given.
+    /// Returns whether it must be set.
     pub(crate) fn is_required(&self) -> bool {
         self.help.default == REQUIRED
     }
 }
 
-/// Makes a struct and the table of its fields. A row is `field: type = form, default, example;` and the first line of the
-/// field's documentation is its meaning. After `as` stands the name in a manifest, after `or` stand Fuel's names.
-macro_rules! described {
+/// Generates a struct and the table of its fields. A row is `field: type = field type, default, example;`. The first
+/// line of the field's documentation is its meaning. The name in a manifest follows `as`, and Fuel's names follow `or`.
+macro_rules! manifest_struct {
     ($(#[$of_all:meta])* $vis:vis struct $typed:ident {$(
         #[doc = $meaning:literal]
         $(#[$of_one:meta])*
@@ -308,26 +310,26 @@ macro_rules! described {
             $own $field: $type,
         )+}
 
-        impl $crate::field::Described for $typed {
-            const PARTS: &'static [$crate::field::Part] = &[$($crate::field::Part {
+        impl $crate::field::DescribeFields for $typed {
+            const FIELD_DEFS: &'static [$crate::field::FieldDef] = &[$($crate::field::FieldDef {
                 name: [$($name,)? stringify!($field)][0],
                 aliases: &[$($($alias),+)?],
-                form: $form,
+                field_type: $form,
                 help: $crate::field::Help::new($default, $meaning.trim_ascii(), $example),
             }),+];
         }
     };
 }
-pub(crate) use described;
+pub(crate) use manifest_struct;
 
-/// The whole number that a text has, where no JSON says that it is one: in a query, an option, or a field of Magnum's. It is written as JSON
-/// writes one: no blank, no `+` and no zero stands before it.
-pub fn whole<N: FromStr + Display>(text: &str) -> Option<N> {
+/// Parses a whole number from a text where JSON does not give its type: in a query, an option, or a field of Magnum's.
+/// The notation is that of JSON: no blank, no `+` and no leading zero.
+pub fn parse_integer<N: FromStr + Display>(text: &str) -> Option<N> {
     text.parse().ok().filter(|number: &N| number.to_string() == text)
 }
 
-/// Reads a truth value as `OpenStack` does: `1 t true on y yes`, `0 f false off n no`, in any case, trimmed.
-pub fn truth(text: &str) -> Option<bool> {
+/// Parses a boolean as `OpenStack` does: `1 t true on y yes`, `0 f false off n no`, in any case, trimmed.
+pub fn parse_boolean(text: &str) -> Option<bool> {
     match text.trim().to_ascii_lowercase().as_str() {
         "1" | "t" | "true" | "on" | "y" | "yes" => Some(true),
         "0" | "f" | "false" | "off" | "n" | "no" => Some(false),

@@ -1,45 +1,45 @@
-//! Which labels flow into the host label map, the file that other programs on the host edit too.
+//! Decides which labels are exported to the host label map, a file that other programs on the host edit too.
 //!
-//! Decided by the controller, a bit a label, so that an agent never guesses. The default is Cluster API's
-//! machine-to-node rule. A site widens it with patterns, which match the **whole** key: Cluster API's are
-//! unanchored, so that `foo.com` lets `wrong.test.foo.com/x` through, which nobody means.
+//! The controller decides this, and sends one bit for each label, so that an agent never guesses. The default is
+//! Cluster API's machine-to-node rule. A site can add patterns, which match the **whole** key. Cluster API's own
+//! patterns are not anchored, so that `foo.com` also allows `wrong.test.foo.com/x`, which nobody intends.
 //!
-//! A value that Kubernetes would refuse as a label's does not flow; it is kept everywhere else, and is a finding.
+//! A value that is invalid for a Kubernetes label is not exported. It is used everywhere else, and causes a finding.
 
 use std::collections::BTreeSet;
 
 use regex_lite::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};
 
-use crate::field::{Form, described};
-use crate::key::{LabelKey, is_restricted, within};
+use crate::field::{FieldType, manifest_struct};
+use crate::key::{LabelKey, is_restricted, is_same_or_subdomain};
 use crate::labels::Labels;
 
-/// How many patterns, prefixes or accepted keys one list has at most.
-pub const MAX_LISTED: usize = 64;
-/// The longest pattern, in bytes.
-pub const MAX_PATTERN: usize = 256;
-/// What the compiled form of one pattern may take, in bytes.
-const MAX_COMPILED: usize = 64 * 1024;
+/// Maximum number of patterns, prefixes or accepted keys in one list.
+pub const MAX_LIST_ITEMS: usize = 64;
+/// Maximum length of a pattern, in bytes.
+pub const MAX_PATTERN_BYTES: usize = 256;
+/// Maximum size of a compiled pattern, in bytes.
+const MAX_COMPILED_BYTES: usize = 64 * 1024;
 
-/// A domain that flows as it stands, and none below it (Cluster API compares it exactly).
+/// A domain whose keys are exported, but not those of its subdomains (Cluster API compares it exactly).
 const EXACT_DOMAIN: &str = "node-role.kubernetes.io";
-/// Domains that flow with all that is below them.
+/// Domains whose keys are exported, including those of their subdomains.
 const WIDE_DOMAINS: [&str; 3] = ["node-restriction.kubernetes.io", "node.cluster.x-k8s.io", "node.stemma.io"];
 
-described! {
-    /// `host_labels` as it stands on a template, cluster or group; the nearest one holds, as a whole.
+manifest_struct! {
+    /// The `host_labels` of a template, cluster or group. The nearest level that sets it replaces the others as a whole.
     #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct HostLabels {
-        /// Domains whose keys flow to the host label map, with those below them; `[]` lets none flow by domain.
-        pub prefixes: Option<Vec<String>> = Form::Names, "Cluster API's machine-to-node rule", r#"["example.net"]"#;
-        /// Regular expressions over whole label keys, which flow as well.
-        pub patterns: Vec<String> = Form::Names, "[]", r#"["tier|zone"]"#;
-        /// Regular expressions over whole annotation keys, which flow beside those of the two `node.` domains.
-        pub annotations: Vec<String> = Form::Names, "[]", r#"["contact"]"#;
-        /// Keys that the host itself may fill where no level and no rule sets or stops them.
-        pub accept: BTreeSet<LabelKey> = Form::Names, "[]", r#"["rack"]"#;
+        /// Domains whose keys are exported to the host label map, with their subdomains; `[]` exports none by domain.
+        pub prefixes: Option<Vec<String>> = FieldType::Names, "Cluster API's machine-to-node rule", r#"["example.net"]"#;
+        /// Regular expressions for whole label keys that are exported in addition.
+        pub patterns: Vec<String> = FieldType::Names, "[]", r#"["tier|zone"]"#;
+        /// Regular expressions for whole annotation keys that are exported in addition to the two `node.` domains.
+        pub annotations: Vec<String> = FieldType::Names, "[]", r#"["contact"]"#;
+        /// Keys that the host itself may fill if no level and no rule sets or removes them.
+        pub accept: BTreeSet<LabelKey> = FieldType::Names, "[]", r#"["rack"]"#;
     }
 }
 
@@ -51,47 +51,47 @@ pub struct HostLabelRule {
     accept: BTreeSet<LabelKey>,
 }
 
-/// What becomes of the effective labels in the host label map.
+/// The effective labels that are exported to the host label map, and those that are withheld.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostLabelMap {
-    /// The keys that flow.
-    pub flows: BTreeSet<LabelKey>,
-    /// The keys that would flow, had they a value that Kubernetes takes: a finding each.
-    pub held_back: BTreeSet<LabelKey>,
+    /// The keys that are exported.
+    pub exported: BTreeSet<LabelKey>,
+    /// The keys that are withheld because their value is invalid in Kubernetes. Each causes a finding.
+    pub withheld: BTreeSet<LabelKey>,
 }
 
-/// `host_labels` that can't be taken.
+/// The error for invalid `host_labels`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidHostLabels {
     /// A list is too long.
-    #[error("a list has at most {MAX_LISTED} entries, not {count}")]
+    #[error("a list has at most {MAX_LIST_ITEMS} entries, not {count}")]
     TooMany {
         /// The list.
         field: &'static str,
-        /// Its length.
+        /// The length of the list.
         count: usize,
     },
-    /// A prefix is no DNS name.
+    /// A prefix is not a DNS name.
     #[error("{prefix:?} must be a lower-case DNS name without a slash, as 'example.com'")]
     Prefix {
-        /// Its place in the list.
+        /// Index in the list.
         at: usize,
-        /// The text, cut at 64 characters.
+        /// The prefix, cut at 64 characters.
         prefix: String,
     },
-    /// A pattern can't be compiled.
-    #[error("{pattern:?} is no regular expression of at most {MAX_PATTERN} bytes: {reason}")]
+    /// A pattern cannot be compiled.
+    #[error("{pattern:?} is no regular expression of at most {MAX_PATTERN_BYTES} bytes: {reason}")]
     Pattern {
         /// The list.
         field: &'static str,
-        /// Its place in the list.
+        /// Index in the list.
         at: usize,
         /// The pattern, cut at 64 characters.
         pattern: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// A key that no host may set.
+    /// A restricted key, which no host may set.
     #[error("{key} is restricted, no host may set it")]
     Restricted {
         /// The key.
@@ -100,7 +100,7 @@ pub enum InvalidHostLabels {
 }
 
 impl InvalidHostLabels {
-    /// Where it stands below `host_labels`, as `patterns[0]`.
+    /// Returns the path of the invalid field below `host_labels`, for example `patterns[0]`.
     pub fn field(&self) -> String {
         match self {
             Self::TooMany { field, .. } => (*field).to_owned(),
@@ -112,7 +112,7 @@ impl InvalidHostLabels {
 }
 
 impl HostLabels {
-    /// Checks and compiles it.
+    /// Checks and compiles the rule.
     ///
     /// # Errors
     /// [`InvalidHostLabels`].
@@ -121,7 +121,7 @@ impl HostLabels {
         check_count("prefixes", prefixes.len())?;
         check_count("accept", self.accept.len())?;
         if let Some(at) = prefixes.iter().position(|prefix| LabelKey::new(&format!("{prefix}/x")).is_err()) {
-            return Err(InvalidHostLabels::Prefix { at, prefix: crate::name::cut(&prefixes[at]) });
+            return Err(InvalidHostLabels::Prefix { at, prefix: crate::name::truncated(&prefixes[at]) });
         }
         if let Some(key) = self.accept.iter().find(|key| is_restricted(key)) {
             return Err(InvalidHostLabels::Restricted { key: key.clone() });
@@ -136,62 +136,66 @@ impl HostLabels {
 }
 
 impl Default for HostLabelRule {
-    /// Cluster API's rule, and nothing accepted from the host.
+    /// Returns Cluster API's rule, with no keys accepted from the host.
     fn default() -> Self {
         Self { prefixes: None, patterns: Vec::new(), accept: BTreeSet::new() }
     }
 }
 
 impl HostLabelRule {
-    /// Whether a label of this key flows, were its value one of Kubernetes'.
-    pub fn flows(&self, key: &str) -> bool {
+    /// Returns whether a label of this key is exported if its value is valid in Kubernetes.
+    pub fn is_exported(&self, key: &str) -> bool {
         let domain = domain(key);
-        let by_domain = match &self.prefixes {
-            None => domain == EXACT_DOMAIN || WIDE_DOMAINS.iter().any(|wide| within(domain, wide)),
+        let has_domain = match &self.prefixes {
+            None => domain == EXACT_DOMAIN || WIDE_DOMAINS.iter().any(|wide| is_same_or_subdomain(domain, wide)),
             Some(prefixes) => prefixes.iter().any(|prefix| is_in_prefix(domain, prefix)),
         };
-        by_domain || self.patterns.iter().any(|pattern| pattern.is_match(key))
+        has_domain || self.patterns.iter().any(|pattern| pattern.is_match(key))
     }
 
-    /// The keys that the host may fill.
-    pub const fn accepted(&self) -> &BTreeSet<LabelKey> {
+    /// Returns the keys that the host may fill.
+    pub const fn accepted_keys(&self) -> &BTreeSet<LabelKey> {
         &self.accept
     }
 
-    /// Whether the host may fill this key.
-    pub fn accepts(&self, key: &str) -> bool {
+    /// Returns whether the host may fill this key.
+    pub fn is_accepted(&self, key: &str) -> bool {
         self.accept.contains(key)
     }
 
-    /// Whether the host may fill the same keys by another rule.
-    pub fn accepts_as(&self, other: &Self) -> bool {
+    /// Returns whether the host may fill the same keys under the other rule.
+    pub fn has_same_accepted_keys(&self, other: &Self) -> bool {
         self.accept == other.accept
     }
 
-    /// Decides for all effective labels of a host.
-    pub fn decide(&self, labels: &Labels) -> HostLabelMap {
+    /// Decides which effective labels of a host are exported.
+    pub fn map_labels(&self, labels: &Labels) -> HostLabelMap {
         let mut map = HostLabelMap::default();
-        for (key, said) in labels.iter().filter(|(key, _)| self.flows(key)) {
-            let keys = if said.value.is_kubernetes() { &mut map.flows } else { &mut map.held_back };
+        for (key, label) in labels.iter().filter(|(key, _)| self.is_exported(key)) {
+            let keys = if label.value.is_kubernetes_value() { &mut map.exported } else { &mut map.withheld };
             keys.insert(key.clone());
         }
         map
     }
 }
 
-/// The text before the first slash, and of a key without one all of it, as Cluster API reads it.
+/// Returns the domain of a key: the text before the first slash, or the whole key if it has none, as Cluster API does.
 fn domain(key: &str) -> &str {
     key.split_once('/').map_or(key, |(domain, _)| domain)
 }
 
+/// Returns whether a domain is exported by a prefix: an equal one, or a subdomain if the prefix is not the exact
+/// domain.
 fn is_in_prefix(domain: &str, prefix: &str) -> bool {
-    if prefix == EXACT_DOMAIN { domain == prefix } else { within(domain, prefix) }
+    if prefix == EXACT_DOMAIN { domain == prefix } else { is_same_or_subdomain(domain, prefix) }
 }
 
+/// Fails if a list has more than the maximum number of items.
 fn check_count(field: &'static str, count: usize) -> Result<(), InvalidHostLabels> {
-    if count > MAX_LISTED { Err(InvalidHostLabels::TooMany { field, count }) } else { Ok(()) }
+    if count > MAX_LIST_ITEMS { Err(InvalidHostLabels::TooMany { field, count }) } else { Ok(()) }
 }
 
+/// Compiles the patterns of a list. An error names the list and the index of the first invalid pattern.
 fn compile_all(field: &'static str, patterns: &[String]) -> Result<Vec<Regex>, InvalidHostLabels> {
     check_count(field, patterns.len())?;
     patterns
@@ -201,20 +205,20 @@ fn compile_all(field: &'static str, patterns: &[String]) -> Result<Vec<Regex>, I
             compile(pattern).map_err(|reason| InvalidHostLabels::Pattern {
                 field,
                 at,
-                pattern: crate::name::cut(pattern),
+                pattern: crate::name::truncated(pattern),
                 reason,
             })
         })
         .collect()
 }
 
-/// Compiles a pattern so that it matches whole keys. It is compiled by itself first, so that one with an unbalanced
-/// parenthesis can't step out of the anchors.
+/// Compiles a pattern so that it matches whole keys. The pattern is first compiled alone, so that an unbalanced
+/// parenthesis cannot escape the anchors.
 fn compile(pattern: &str) -> Result<Regex, String> {
-    if pattern.len() > MAX_PATTERN {
+    if pattern.len() > MAX_PATTERN_BYTES {
         return Err(format!("it has {} bytes", pattern.len()));
     }
-    let build = |text: &str| RegexBuilder::new(text).size_limit(MAX_COMPILED).build();
+    let build = |text: &str| RegexBuilder::new(text).size_limit(MAX_COMPILED_BYTES).build();
     build(pattern).and_then(|_| build(&format!("^(?:{pattern})$"))).map_err(|error| error.to_string())
 }
 
@@ -223,14 +227,14 @@ mod tests {
     use super::*;
     use crate::key::LabelValue;
     use crate::labels::{LabelLayer, Level};
-    use crate::ownership::{Manager, OwnedMap, Said};
+    use crate::ownership::{Manager, OwnedMap, ProvidedValue};
 
     fn rule(json: &str) -> Result<HostLabelRule, InvalidHostLabels> {
         serde_json::from_str::<HostLabels>(json).unwrap().compile()
     }
 
     #[test]
-    fn the_default_is_cluster_apis_rule_and_our_domain() {
+    fn default_rule_exports_domains_of_cluster_api_and_stemma() {
         let default = HostLabelRule::default();
         for (key, flows) in [
             ("node-role.kubernetes.io/worker", true),
@@ -243,12 +247,12 @@ mod tests {
             ("tier", false),
             ("node-role.kubernetes.io", true),
         ] {
-            assert_eq!(default.flows(key), flows, "{key}");
+            assert_eq!(default.is_exported(key), flows, "{key}");
         }
     }
 
     #[test]
-    fn patterns_match_whole_keys_and_cannot_leave_their_anchors() {
+    fn patterns_match_whole_keys_and_stay_anchored() {
         let site = rule(r#"{"patterns": ["foo\\.com/.*", "rack|row"]}"#).unwrap();
         for (key, flows) in [
             ("foo.com/a", true),
@@ -258,7 +262,7 @@ mod tests {
             ("arow", false),
             ("node.stemma.io/x", true),
         ] {
-            assert_eq!(site.flows(key), flows, "{key}");
+            assert_eq!(site.is_exported(key), flows, "{key}");
         }
         for bad in ["a)|(b", "(", "(?x) a # "] {
             let refused = rule(&format!("{{\"patterns\": [{bad:?}]}}")).unwrap_err();
@@ -269,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn prefixes_take_the_place_of_the_default_ones() {
+    fn prefixes_replace_default_domains() {
         let site = rule(r#"{"prefixes": ["example.com", "node-role.kubernetes.io"]}"#).unwrap();
         for (key, flows) in [
             ("example.com/a", true),
@@ -279,34 +283,32 @@ mod tests {
             ("a.node-role.kubernetes.io/a", false),
             ("node.stemma.io/a", false),
         ] {
-            assert_eq!(site.flows(key), flows, "{key}");
+            assert_eq!(site.is_exported(key), flows, "{key}");
         }
         assert!(rule(r#"{"prefixes": ["Example.com"]}"#).is_err());
     }
 
     #[test]
-    fn no_restricted_key_is_accepted_from_a_host() {
+    fn compile_rejects_restricted_key_in_accept() {
         assert_eq!(
             rule(r#"{"accept": ["rack", "node.stemma.io/pool"]}"#).unwrap_err().to_string(),
             "node.stemma.io/pool is restricted, no host may set it"
         );
         let site = rule(r#"{"accept": ["rack"]}"#).unwrap();
-        assert!(site.accepts("rack") && !site.accepts("rac"));
+        assert!(site.is_accepted("rack") && !site.is_accepted("rac"));
     }
 
     #[test]
-    fn a_value_that_kubernetes_refuses_is_held_back() {
+    fn map_labels_withholds_value_when_invalid_in_kubernetes() {
         let entries = [("node.stemma.io/a", "ok"), ("node.stemma.io/b", "not ok"), ("tier", "gold")];
         let intent = entries
             .into_iter()
-            .map(|(key, value)| (LabelKey::new(key).unwrap(), Said::Value(LabelValue::new(value).unwrap())))
+            .map(|(key, value)| (LabelKey::new(key).unwrap(), ProvidedValue::Value(LabelValue::new(value).unwrap())))
             .collect();
-        let layer = LabelLayer {
-            provided: Some(OwnedMap::default().update(&Manager::new("site").unwrap(), &intent)),
-            merge: Some(true),
-        };
-        let map = HostLabelRule::default().decide(&Labels::of([(Level::Node, &layer)]));
-        assert_eq!(map.flows, BTreeSet::from([LabelKey::new("node.stemma.io/a").unwrap()]));
-        assert_eq!(map.held_back, BTreeSet::from([LabelKey::new("node.stemma.io/b").unwrap()]));
+        let layer =
+            LabelLayer { provided: Some(OwnedMap::default().update(&Manager::new("site").unwrap(), &intent)), merge: Some(true) };
+        let map = HostLabelRule::default().map_labels(&Labels::from_levels([(Level::Node, &layer)]));
+        assert_eq!(map.exported, BTreeSet::from([LabelKey::new("node.stemma.io/a").unwrap()]));
+        assert_eq!(map.withheld, BTreeSet::from([LabelKey::new("node.stemma.io/b").unwrap()]));
     }
 }

@@ -1,6 +1,7 @@
-//! JSON texts taken apart without a change: members in their order, with repeated names, and numbers as they are written.
+//! Parses JSON without loss: object members in their order, with repeated names, and numbers as written.
 //!
-//! `serde_json` keeps the last of two equal members, and rounds an integer that does not fit into 64 bits to a float.
+//! `serde_json` drops the first of two members with the same name, and rounds an integer that does not fit into 64 bits
+//! to a float.
 
 use std::fmt;
 
@@ -10,197 +11,199 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Number, Value};
 
 use crate::digest::canonical_json;
-use crate::name::cut;
+use crate::name::truncated;
 
-/// A JSON text that has no exact value here.
+/// The error for a JSON text that cannot be represented exactly.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidJson {
-    /// No object, where one is needed.
+    /// The value is not an object.
     #[error("it is another value")]
     NoObject,
-    /// A text with half of a surrogate pair.
-    #[error("has an escape that stands for no character")]
+    /// A string with half of a surrogate pair.
+    #[error("has an escape that is not a valid character")]
     Escape,
-    /// A number that no 64-bit integer and no finite 64-bit float holds.
-    #[error("number out of range: {number} does not fit into 64 bits; where a text will do, quote it")]
+    /// A number that neither a 64-bit integer nor a finite 64-bit float can hold.
+    #[error("number out of range: {number} does not fit into 64 bits; if the field accepts text, put it in quotes")]
     Number {
-        /// As it is written, cut.
+        /// The number as written, truncated.
         number: String,
     },
-    /// A number of 2^53 or more that canonical JSON prints as another one ([`number`], [`inexact`]).
+    /// A number of 2^53 or more that canonical JSON prints as another number ([`parse_number`], [`find_inexact`]).
     #[error(
-        "number out of range: past 2^53 hosts would be given another number than {number}: write it as text, in quotes"
+        "number out of range: hosts would receive another number than {number}, because it is past 2^53; write it as text, in quotes"
     )]
     Inexact {
-        /// As it is written, cut.
+        /// The number as written, truncated.
         number: String,
     },
 }
 
-/// Why bytes are no text in UTF-8, and what to do.
+/// Why bytes are not UTF-8, and what to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotUtf8 {
-    /// Some programs of Windows save a text so.
+    /// The bytes are UTF-16, as some Windows programs write it.
     #[error("it is a text in UTF-16: save it in UTF-8")]
     Utf16,
-    /// Some of the bytes stand for no character.
+    /// Some of the bytes are not valid UTF-8.
     #[error("it is no text in UTF-8")]
-    Other,
+    Invalid,
 }
 
-/// The text of a file that is JSON, YAML or TOML, or has lines of its own.
+/// Returns the text of a file in JSON, YAML, TOML or a line format.
 ///
 /// # Errors
 /// [`NotUtf8`].
-pub fn utf_8(bytes: Vec<u8>) -> Result<String, NotUtf8> {
-    if is_utf_16(&bytes) {
+pub fn decode_utf8(bytes: Vec<u8>) -> Result<String, NotUtf8> {
+    if is_utf16(&bytes) {
         return Err(NotUtf8::Utf16);
     }
-    String::from_utf8(bytes).map_err(|_| NotUtf8::Other)
+    String::from_utf8(bytes).map_err(|_| NotUtf8::Invalid)
 }
 
-/// Whether bytes are a text in UTF-16, as some programs of Windows save one: with its mark, or with characters of ASCII in two bytes each. No
-/// text in UTF-8 begins with the mark, and none that is JSON, YAML or TOML has such bytes. The mark of UTF-32 begins with the same bytes.
-pub fn is_utf_16(bytes: &[u8]) -> bool {
+/// Returns whether bytes are UTF-16, as some Windows programs write it: with a byte order mark, or with ASCII
+/// characters in two bytes each. Neither occurs at the beginning of JSON, YAML or TOML in UTF-8. UTF-32 is excluded,
+/// although its byte order mark begins with the same bytes.
+pub fn is_utf16(bytes: &[u8]) -> bool {
     let is_marked = matches!(bytes, [0xff, 0xfe, ..] | [0xfe, 0xff, ..]) && !bytes.starts_with(&[0xff, 0xfe, 0, 0]);
     is_marked || matches!(bytes, [1..=0x7f, 0, 1..=0x7f, 0, ..] | [0, 1..=0x7f, 0, 1..=0x7f, ..])
 }
 
-/// Reads a value. The caller bounds its depth ([`nesting`]).
+/// Parses a value. The caller limits its depth ([`nesting_depth`]).
 ///
 /// # Errors
-/// [`InvalidJson`], of the first part that is wrong.
-pub fn value(raw: &RawValue) -> Result<Value, InvalidJson> {
+/// [`InvalidJson`] for the first invalid part.
+pub fn parse_value(raw: &RawValue) -> Result<Value, InvalidJson> {
     let text = raw.get();
     match text.as_bytes().first() {
-        Some(b'{') => members(raw)?.into_iter().map(|(name, raw)| Ok((name, value(raw)?))).collect(),
-        Some(b'[') => items(raw).into_iter().map(value).collect(),
-        Some(b'"') => self::text(text).map(Value::String),
-        Some(b'-' | b'0'..=b'9') => number(text).map(Value::Number),
+        Some(b'{') => members(raw)?.into_iter().map(|(name, raw)| Ok((name, parse_value(raw)?))).collect(),
+        Some(b'[') => items(raw).into_iter().map(parse_value).collect(),
+        Some(b'"') => parse_string(text).map(Value::String),
+        Some(b'-' | b'0'..=b'9') => parse_number(text).map(Value::Number),
         _ => Ok(serde_json::from_str(text).expect("a raw value is JSON")),
     }
 }
 
-/// Reads a value of which no number is asked for: one that has no exact value stands there as its text. The caller bounds its depth.
-pub fn value_or_texts(raw: &RawValue) -> Value {
+/// Parses a value in which each number without an exact value becomes its text, so that parsing never fails. The caller
+/// limits its depth.
+pub fn parse_value_with_inexact_texts(raw: &RawValue) -> Value {
     match raw.get().as_bytes().first() {
         Some(b'{') => {
             let members = members(raw).unwrap_or_default();
-            members.into_iter().map(|(name, raw)| (name, value_or_texts(raw))).collect()
+            members.into_iter().map(|(name, raw)| (name, parse_value_with_inexact_texts(raw))).collect()
         }
-        Some(b'[') => items(raw).into_iter().map(value_or_texts).collect(),
-        _ => value(raw).unwrap_or_else(|_| raw.get().into()),
+        Some(b'[') => items(raw).into_iter().map(parse_value_with_inexact_texts).collect(),
+        _ => parse_value(raw).unwrap_or_else(|_| raw.get().into()),
     }
 }
 
-/// An object with each member's value as `rewrite` makes it of the member's name and value; what is no object stays as it is. The order, names
-/// that stand there twice and the texts of numbers are kept.
+/// Returns an object in which `rewrite` replaced the value of each member, given its name and value. Any other value is
+/// returned unchanged. The order, repeated names and the texts of numbers are preserved.
 pub fn rewrite_members(raw: &RawValue, rewrite: impl Fn(&str, &RawValue) -> Box<RawValue>) -> Box<RawValue> {
     let Ok(members) = members(raw) else { return raw.to_owned() };
-    let member =
-        |(name, raw): (String, &RawValue)| format!("{}:{}", Value::from(name.as_str()), rewrite(&name, raw).get());
+    let member = |(name, raw): (String, &RawValue)| format!("{}:{}", Value::from(name.as_str()), rewrite(&name, raw).get());
     let members: Vec<String> = members.into_iter().map(member).collect();
-    raw_of(format!("{{{}}}", members.join(",")))
+    raw_value(format!("{{{}}}", members.join(",")))
 }
 
-/// A list with each item as `rewrite` makes it; what is no list stays as it is.
+/// Returns a list in which `rewrite` replaced each item. Any other value is returned unchanged.
 pub fn rewrite_items(raw: &RawValue, rewrite: impl Fn(&RawValue) -> Box<RawValue>) -> Box<RawValue> {
     if !raw.get().starts_with('[') {
         return raw.to_owned();
     }
     let items: Vec<String> = items(raw).into_iter().map(|item| rewrite(item).get().to_owned()).collect();
-    raw_of(format!("[{}]", items.join(",")))
+    raw_value(format!("[{}]", items.join(",")))
 }
 
-/// The text of a number, as a JSON string; any other value as it is.
-pub fn quoted_number(raw: &RawValue) -> Box<RawValue> {
-    if is_number(raw) { raw_of(format!("\"{}\"", raw.get())) } else { raw.to_owned() }
+/// Returns the text of a number as a JSON string. Any other value is returned unchanged.
+pub fn number_to_string(raw: &RawValue) -> Box<RawValue> {
+    if is_number(raw) { raw_value(format!("\"{}\"", raw.get())) } else { raw.to_owned() }
 }
 
-/// Whether a value is a number that has no exact value ([`number`]).
+/// Returns whether a value is a number without an exact value ([`parse_number`]).
 pub fn is_inexact(raw: &RawValue) -> bool {
-    is_number(raw) && number(raw.get()).is_err()
+    is_number(raw) && parse_number(raw.get()).is_err()
 }
 
 fn is_number(raw: &RawValue) -> bool {
     raw.get().starts_with(|first: char| first == '-' || first.is_ascii_digit())
 }
 
-fn raw_of(json: String) -> Box<RawValue> {
+fn raw_value(json: String) -> Box<RawValue> {
     RawValue::from_string(json).expect("it is made of JSON")
 }
 
-/// The members of an object in their order. A name may stand there twice.
+/// Returns the members of an object in their order, including repeated names.
 ///
 /// # Errors
-/// [`InvalidJson`] when the text is no object, or a name is no Unicode text.
+/// [`InvalidJson`] if the value is not an object, or a name is not valid Unicode.
 pub fn members(raw: &RawValue) -> Result<Vec<(String, &RawValue)>, InvalidJson> {
     let invalid = |_| if raw.get().starts_with('{') { InvalidJson::Escape } else { InvalidJson::NoObject };
-    serde_json::from_str(raw.get()).map(|Members(members)| members).map_err(invalid)
+    serde_json::from_str(raw.get()).map(|ObjectMembers(members)| members).map_err(invalid)
 }
 
-/// The items of a list; of anything else none.
+/// Returns the items of a list, or an empty list for any other value.
 pub fn items(raw: &RawValue) -> Vec<&RawValue> {
     serde_json::from_str(raw.get()).unwrap_or_default()
 }
 
-/// How many items a list has, or members an object; anything else has none. Nothing of them is kept.
-pub fn count(raw: &RawValue) -> usize {
+/// Returns the number of items of a list or members of an object, and 0 for any other value. No item is stored.
+pub fn item_count(raw: &RawValue) -> usize {
     if !raw.get().starts_with(['[', '{']) {
         return 0;
     }
-    serde_json::from_str(raw.get()).map_or(0, |Count(count)| count)
+    serde_json::from_str(raw.get()).map_or(0, |ElementCount(count)| count)
 }
 
-/// About how much memory a JSON text takes beside itself while it is read, in bytes: as much once more, and what each value, list and object takes
-/// by itself. A text of the same length has between none of them and one in two bytes, so its length alone says little.
-pub fn weight(json: &[u8]) -> usize {
-    let (mut weight, mut in_text, mut left) = (json.len(), false, json);
-    while let [byte, rest @ ..] = left {
-        left = rest;
+/// Estimates the memory that parsing a JSON text takes in addition to the text, in bytes. It is the length of the text,
+/// plus a fixed amount for each value, list and object. The length alone is no estimate: a text may contain a single
+/// value, or one in every two bytes.
+pub fn parse_memory_bytes(json: &[u8]) -> usize {
+    let (mut memory, mut in_text, mut remaining) = (json.len(), false, json);
+    while let [byte, rest @ ..] = remaining {
+        remaining = rest;
         match byte {
             b'"' => in_text = !in_text,
-            b'\\' if in_text => left = rest.get(1..).unwrap_or_default(),
+            b'\\' if in_text => remaining = rest.get(1..).unwrap_or_default(),
             _ if in_text => {}
-            b',' | b':' => weight += VALUE_BYTES,
-            b'[' => weight += LIST_BYTES,
-            b'{' => weight += OBJECT_BYTES,
+            b',' | b':' => memory += VALUE_BYTES,
+            b'[' => memory += LIST_BYTES,
+            b'{' => memory += OBJECT_BYTES,
             _ => {}
         }
     }
-    weight
+    memory
 }
 
-/// About how much memory a value takes, in bytes, estimated as by [`weight`].
-pub fn weight_of(value: &Value) -> usize {
+/// Estimates the memory that a value takes, in bytes, as [`parse_memory_bytes`] does.
+pub fn value_memory_bytes(value: &Value) -> usize {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => VALUE_BYTES,
         Value::String(text) => VALUE_BYTES + text.len(),
-        Value::Array(items) => LIST_BYTES + items.iter().map(weight_of).sum::<usize>(),
+        Value::Array(items) => LIST_BYTES + items.iter().map(value_memory_bytes).sum::<usize>(),
         Value::Object(members) => {
-            let member = |(name, value): (&String, &Value)| VALUE_BYTES + name.len() + weight_of(value);
+            let member = |(name, value): (&String, &Value)| VALUE_BYTES + name.len() + value_memory_bytes(value);
             OBJECT_BYTES + members.iter().map(member).sum::<usize>()
         }
     }
 }
 
-/// A value, or the name of a member, with what its text is allocated with.
+/// The size of a value or of a member's name, with the overhead of its allocation, in bytes.
 const VALUE_BYTES: usize = 64;
-/// A list with room for its first four values.
+/// The size of a list with capacity for its first four values, in bytes.
 const LIST_BYTES: usize = 128;
-/// An object with room for its first eleven members.
+/// The size of an object with capacity for its first eleven members, in bytes.
 const OBJECT_BYTES: usize = 640;
 
-/// How long a JSON text is without white space and without escapes that need not be, in bytes.
-pub fn compact_len(json: &str) -> usize {
-    let (mut length, mut in_text, mut left) = (0, false, json.as_bytes());
-    while let [byte, rest @ ..] = left {
-        left = rest;
+/// Returns the length of a JSON text without white space and unnecessary escapes, in bytes.
+pub fn compact_bytes(json: &str) -> usize {
+    let (mut length, mut in_text, mut remaining) = (0, false, json.as_bytes());
+    while let [byte, rest @ ..] = remaining {
+        remaining = rest;
         match byte {
             b' ' | b'\n' | b'\r' | b'\t' if !in_text => {}
             b'\\' => {
-                let (taken, bytes) = of_escape(rest);
-                left = rest.get(taken..).unwrap_or_default();
+                let (skipped, bytes) = escape_sizes(rest);
+                remaining = rest.get(skipped..).unwrap_or_default();
                 length += bytes;
             }
             b'"' => {
@@ -213,17 +216,18 @@ pub fn compact_len(json: &str) -> usize {
     length
 }
 
-/// How many bytes stand behind the backslash of an escape, and how many the character takes where it is escaped no more than it must be.
-fn of_escape(behind: &[u8]) -> (usize, usize) {
-    match behind.first() {
+/// Returns how many bytes of an escape follow its backslash, and how many bytes the character takes if it is escaped
+/// only when necessary.
+fn escape_sizes(tail: &[u8]) -> (usize, usize) {
+    match tail.first() {
         Some(b'u') => {}
         Some(b'/') => return (1, 1),
         Some(_) | None => return (1, 2),
     }
-    let digits = behind.get(1..5).and_then(|digits| std::str::from_utf8(digits).ok());
+    let digits = tail.get(1..5).and_then(|digits| std::str::from_utf8(digits).ok());
     let bytes = match digits.and_then(|digits| u32::from_str_radix(digits, 16).ok()) {
         Some(0..0x20) | None => 6,
-        // A quote, a backslash, and half of a pair, which takes four bytes together.
+        // A quote, a backslash, a character of two bytes, or half of a surrogate pair. The pair takes four bytes.
         Some(0x22 | 0x5c | 0x80..0x800 | 0xd800..0xe000) => 2,
         Some(0x20..0x80) => 1,
         Some(_) => 3,
@@ -231,38 +235,38 @@ fn of_escape(behind: &[u8]) -> (usize, usize) {
     (5, bytes)
 }
 
-/// Reads the text of a JSON number. An integer is one of 64 bits, signed or not; anything else is a float, and none that would be read as 0,
-/// or from 2^53 on as another number.
+/// Parses the text of a JSON number. An integer must fit into 64 bits, signed or unsigned. Any other number becomes a
+/// float. It must not be rounded to 0, nor from 2^53 on to another number.
 ///
 /// # Errors
 /// [`InvalidJson::Number`], [`InvalidJson::Inexact`].
-pub fn number(text: &str) -> Result<Number, InvalidJson> {
+pub fn parse_number(text: &str) -> Result<Number, InvalidJson> {
     let is_integer = text.bytes().skip(1).all(|byte| byte.is_ascii_digit()) && text != "-0";
-    let refused = || InvalidJson::Number { number: cut(text) };
-    let read: Number = serde_json::from_str(text).map_err(|_| refused())?;
-    // An integer of 64 bits is kept as it is.
-    if !read.is_f64() {
-        return Ok(read);
+    let out_of_range = || InvalidJson::Number { number: truncated(text) };
+    let parsed: Number = serde_json::from_str(text).map_err(|_| out_of_range())?;
+    // A 64-bit integer is exact.
+    if !parsed.is_f64() {
+        return Ok(parsed);
     }
-    let written = Decimal::of(text);
-    if is_integer || read.as_f64() == Some(0.0) && !written.digits.is_empty() {
-        return Err(refused());
+    let decimal = Decimal::parse(text);
+    if is_integer || parsed.as_f64() == Some(0.0) && !decimal.digits.is_empty() {
+        return Err(out_of_range());
     }
-    if written.is_changed(&read) { Err(InvalidJson::Inexact { number: cut(text) }) } else { Ok(read) }
+    if decimal.is_changed_by(&parsed) { Err(InvalidJson::Inexact { number: truncated(text) }) } else { Ok(parsed) }
 }
 
-/// How great a number is, by its digits: a float would not tell.
+/// The magnitude of a number as exact decimal digits, for a comparison without rounding.
 #[derive(PartialEq, Eq)]
 struct Decimal {
-    /// From the first to the last that is no zero; of zero none.
+    /// The digits from the first to the last that is not zero. Empty for zero.
     digits: String,
-    /// How many of them stand before the decimal point.
+    /// How many of the digits are before the decimal point.
     point: isize,
 }
 
 impl Decimal {
-    /// Of the text of a JSON number.
-    fn of(text: &str) -> Self {
+    /// Parses the text of a JSON number.
+    fn parse(text: &str) -> Self {
         let text = text.trim_start_matches('-');
         let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
         let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
@@ -271,53 +275,55 @@ impl Decimal {
         if digits.is_empty() {
             return Self { digits: String::new(), point: 0 };
         }
-        // What is beyond it is no number that is held.
+        // An exponent that does not fit belongs to a number that is refused in any case.
         let exponent: isize = exponent.parse().unwrap_or_default();
         let point = exponent.saturating_add_unsigned(whole.len()).saturating_sub_unsigned(all.len() - digits.len());
         Self { digits: digits.trim_end_matches('0').to_owned(), point }
     }
 
-    /// Whether it is 2^53 or more, from where on doubles have not every whole number, and read as another one.
-    fn is_changed(&self, read: &Number) -> bool {
-        const FIRST: &str = "9007199254740992";
-        let digits = FIRST.len().cast_signed();
-        let is_past = self.point > digits || self.point == digits && self.digits.as_str() >= FIRST;
-        is_past && *self != Self::of(&read.to_string())
+    /// Returns whether the number is 2^53 or more and was parsed as another number. Below 2^53, doubles represent every
+    /// integer exactly.
+    fn is_changed_by(&self, parsed: &Number) -> bool {
+        const MIN_INEXACT_INTEGER: &str = "9007199254740992";
+        let digits = MIN_INEXACT_INTEGER.len().cast_signed();
+        let is_past = self.point > digits || self.point == digits && self.digits.as_str() >= MIN_INEXACT_INTEGER;
+        is_past && *self != Self::parse(&parsed.to_string())
     }
 }
 
-/// The first number of a value that hosts would be given as another one, with its path from the value on: they are given canonical JSON
-/// (RFC 8785), which prints numbers as doubles.
-pub fn inexact(value: &Value) -> Option<(String, InvalidJson)> {
-    let within = |step: String, one| inexact(one).map(|(path, why)| (step + &path, why));
+/// Returns the first number in a value that hosts would receive as another number, with its path. Hosts receive
+/// canonical JSON (RFC 8785), which prints numbers as doubles.
+pub fn find_inexact(value: &Value) -> Option<(String, InvalidJson)> {
+    let nested = |step: String, item| find_inexact(item).map(|(path, why)| (step + &path, why));
     match value {
         Value::Number(number) => {
             let differs = number.as_i128().is_some() && canonical_json(value) != number.to_string();
             differs.then(|| (String::new(), InvalidJson::Inexact { number: number.to_string() }))
         }
-        Value::Array(list) => list.iter().enumerate().find_map(|(at, one)| within(format!("[{at}]"), one)),
-        Value::Object(map) => map.iter().find_map(|(key, one)| within(format!(".{}", cut(key)), one)),
+        Value::Array(list) => list.iter().enumerate().find_map(|(at, item)| nested(format!("[{at}]"), item)),
+        Value::Object(map) => map.iter().find_map(|(key, item)| nested(format!(".{}", truncated(key)), item)),
         Value::Null | Value::Bool(_) | Value::String(_) => None,
     }
 }
 
-/// Makes each whole number of a value the integer that it is, however its author wrote it: `1e2` and `100.0` are `100`, and `-0` is `0`. Hosts
-/// read it so, since canonical JSON (RFC 8785) prints it so. One that no integer of 64 bits holds stays a float.
-pub fn whole_to_integers(value: &mut Value) {
+/// Converts each whole number in a value to an integer: `1e2` and `100.0` become `100`, and `-0` becomes `0`. Canonical
+/// JSON (RFC 8785), which hosts receive, prints these numbers in the same way. A number that does not fit into a 64-bit
+/// integer remains a float.
+pub fn normalize_integers(value: &mut Value) {
     match value {
         Value::Number(number) => {
-            if let Some(integer) = integer(number) {
+            if let Some(integer) = to_integer(number) {
                 *number = integer;
             }
         }
-        Value::Array(list) => list.iter_mut().for_each(whole_to_integers),
-        Value::Object(map) => map.values_mut().for_each(whole_to_integers),
+        Value::Array(list) => list.iter_mut().for_each(normalize_integers),
+        Value::Object(map) => map.values_mut().for_each(normalize_integers),
         Value::Null | Value::Bool(_) | Value::String(_) => {}
     }
 }
 
-/// The integer as which canonical JSON prints a float; nothing of any other number.
-fn integer(number: &Number) -> Option<Number> {
+/// Returns the integer that canonical JSON prints for a float, or `None` for any other number.
+fn to_integer(number: &Number) -> Option<Number> {
     if !number.is_f64() {
         return None;
     }
@@ -326,14 +332,14 @@ fn integer(number: &Number) -> Option<Number> {
     unsigned.or_else(|| text.parse::<i64>().ok().map(Number::from))
 }
 
-/// Reads free JSON that is an object: of a body, or of the store, where an older program left whole numbers as floats.
-pub(crate) fn free_object<'de, D: Deserializer<'de>>(from: D) -> Result<Map<String, Value>, D::Error> {
+/// Deserializes an object of free JSON, from a body or from the store. Older versions stored whole numbers as floats.
+pub(crate) fn deserialize_free_object<'de, D: Deserializer<'de>>(from: D) -> Result<Map<String, Value>, D::Error> {
     let mut object: Map<String, Value> = Map::deserialize(from)?;
-    object.values_mut().for_each(whole_to_integers);
+    object.values_mut().for_each(normalize_integers);
     Ok(object)
 }
 
-/// The text that Python has for a number: `1.0`, `1e-07`, `1e+16`.
+/// Returns the text of a number as Python prints it: `1.0`, `1e-07`, `1e+16`.
 pub fn python_number(number: &Number) -> String {
     let Some(float) = number.as_f64().filter(|_| number.is_f64()) else { return number.to_string() };
     let scientific = format!("{float:e}");
@@ -347,16 +353,16 @@ pub fn python_number(number: &Number) -> String {
     format!("{mantissa}e{sign}{:02}", exponent.unsigned_abs())
 }
 
-/// Reads a JSON string.
+/// Parses a JSON string.
 ///
 /// # Errors
 /// [`InvalidJson::Escape`].
-pub fn text(json: &str) -> Result<String, InvalidJson> {
+pub fn parse_string(json: &str) -> Result<String, InvalidJson> {
     serde_json::from_str(json).map_err(|_| InvalidJson::Escape)
 }
 
-/// How deep lists and objects of a JSON text stand in each other. Nothing else of it is checked.
-pub fn nesting(json: &str) -> usize {
+/// Returns how deep the lists and objects of a JSON text are nested. The text is not validated.
+pub fn nesting_depth(json: &str) -> usize {
     let (mut depth, mut deepest, mut in_text, mut escaped) = (0_usize, 0, false, false);
     for byte in json.bytes() {
         match byte {
@@ -374,63 +380,64 @@ pub fn nesting(json: &str) -> usize {
     deepest
 }
 
-/// Whether lists and maps stand in each other at most so deep. What was read as JSON nests at most 128 deep.
+/// Returns whether lists and maps are nested at most `depth` deep. The function recurses safely, because parsed JSON is
+/// nested at most 128 deep.
 pub(crate) fn is_within_depth(value: &Value, depth: usize) -> bool {
     match value {
-        Value::Array(list) => depth > 0 && list.iter().all(|one| is_within_depth(one, depth - 1)),
-        Value::Object(map) => depth > 0 && map.values().all(|one| is_within_depth(one, depth - 1)),
+        Value::Array(list) => depth > 0 && list.iter().all(|item| is_within_depth(item, depth - 1)),
+        Value::Object(map) => depth > 0 && map.values().all(|item| is_within_depth(item, depth - 1)),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => true,
     }
 }
 
-struct Count(usize);
+struct ElementCount(usize);
 
-impl<'de> Deserialize<'de> for Count {
+impl<'de> Deserialize<'de> for ElementCount {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Counting;
-        impl<'de> Visitor<'de> for Counting {
-            type Value = Count;
+        struct ElementCounter;
+        impl<'de> Visitor<'de> for ElementCounter {
+            type Value = ElementCount;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a list or an object")
             }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Count, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<ElementCount, A::Error> {
                 let mut count = 0;
                 while list.next_element::<IgnoredAny>()?.is_some() {
                     count += 1;
                 }
-                Ok(Count(count))
+                Ok(ElementCount(count))
             }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Count, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<ElementCount, A::Error> {
                 let mut count = 0;
                 while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {
                     count += 1;
                 }
-                Ok(Count(count))
+                Ok(ElementCount(count))
             }
         }
-        deserializer.deserialize_any(Counting)
+        deserializer.deserialize_any(ElementCounter)
     }
 }
 
-struct Members<'a>(Vec<(String, &'a RawValue)>);
+struct ObjectMembers<'a>(Vec<(String, &'a RawValue)>);
 
-impl<'de> Deserialize<'de> for Members<'de> {
+impl<'de> Deserialize<'de> for ObjectMembers<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct InOrder;
-        impl<'de> Visitor<'de> for InOrder {
-            type Value = Members<'de>;
+        struct MembersVisitor;
+        impl<'de> Visitor<'de> for MembersVisitor {
+            type Value = ObjectMembers<'de>;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
             }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members<'de>, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<ObjectMembers<'de>, A::Error> {
                 let mut members = Vec::new();
                 while let Some(member) = map.next_entry()? {
                     members.push(member);
                 }
-                Ok(Members(members))
+                Ok(ObjectMembers(members))
             }
         }
-        deserializer.deserialize_map(InOrder)
+        deserializer.deserialize_map(MembersVisitor)
     }
 }
 
@@ -438,61 +445,61 @@ impl<'de> Deserialize<'de> for Members<'de> {
 mod tests {
     use super::*;
 
-    /// The marks are those of the Unicode Standard, section 23.8, table 23-6.
+    /// The byte order marks are from the Unicode Standard, section 23.8, table 23-6.
     #[test]
-    fn y09_a_text_in_utf_16_is_told_from_one_in_utf_32_and_from_what_is_no_text() {
+    fn y09_decode_utf8_recognizes_utf16() {
         let utf_16 = |text: &str, bytes: fn(u16) -> [u8; 2]| text.encode_utf16().flat_map(bytes).collect::<Vec<u8>>();
         for text in ["\u{feff}a = 1\n", "a = 1\n", "\u{feff}"] {
             for bytes in [utf_16(text, u16::to_le_bytes), utf_16(text, u16::to_be_bytes)] {
-                assert_eq!(utf_8(bytes), Err(NotUtf8::Utf16), "{text:?}");
+                assert_eq!(decode_utf8(bytes), Err(NotUtf8::Utf16), "{text:?}");
             }
         }
-        for bytes in
-            [&[0xff, 0xfe, 0, 0, b'a', 0, 0, 0][..], &[0, 0, 0xfe, 0xff, 0, 0, 0, b'a'], &[b'a', 0xff], &[0xc3]]
-        {
-            assert_eq!(utf_8(bytes.to_vec()), Err(NotUtf8::Other), "{bytes:?}");
+        for bytes in [&[0xff, 0xfe, 0, 0, b'a', 0, 0, 0][..], &[0, 0, 0xfe, 0xff, 0, 0, 0, b'a'], &[b'a', 0xff], &[0xc3]] {
+            assert_eq!(decode_utf8(bytes.to_vec()), Err(NotUtf8::Invalid), "{bytes:?}");
         }
         for text in ["", "a", "a = 1\n", "\u{feff}a", "\u{e9}", "\0", "a\0"] {
-            assert_eq!(utf_8(text.as_bytes().to_vec()).as_deref(), Ok(text));
+            assert_eq!(decode_utf8(text.as_bytes().to_vec()).as_deref(), Ok(text));
         }
     }
 
     #[test]
-    fn x03_f05_the_weight_of_a_text_is_no_less_than_the_values_that_it_is_read_to() {
+    fn x03_f05_memory_estimate_covers_parsed_values() {
         let value = size_of::<Value>();
-        // A node of the standard library's map has eleven keys and values.
+        // A node of the standard library's map holds eleven keys and values.
         let object = 11 * (size_of::<String>() + value);
         for (item, least) in [("1", value), ("\"a\"", value + 1), ("[1]", 5 * value), ("{\"a\":1}", value + object)] {
             let text = format!("[{}]", vec![item; 1000].join(","));
-            assert!(weight(text.as_bytes()) >= 1000 * least, "{item}");
+            assert!(parse_memory_bytes(text.as_bytes()) >= 1000 * least, "{item}");
         }
-        // What stands within a text is no value.
+        // Characters within a string are not counted as values.
         for text in [r#""{[,:,{\",{[""#, r#"{"a\\":"[,"}"#] {
-            let beside = weight(text.as_bytes()) - text.len();
+            let beside = parse_memory_bytes(text.as_bytes()) - text.len();
             assert!(beside == 0 || beside == OBJECT_BYTES + VALUE_BYTES, "{text}: {beside}");
         }
-        assert_eq!(weight(b""), 0);
-        // Of a value it is estimated alike.
+        assert_eq!(parse_memory_bytes(b""), 0);
+        // The estimate for a parsed value is the same.
         for text in [r#"{"a":[1,2,{"b":"c"}],"d":null}"#, "[[],[]]"] {
-            let (of_text, of_value) = (weight(text.as_bytes()), weight_of(&serde_json::from_str(text).unwrap()));
+            let (of_text, of_value) =
+                (parse_memory_bytes(text.as_bytes()), value_memory_bytes(&serde_json::from_str(text).unwrap()));
             assert!(of_value.abs_diff(of_text) <= 2 * VALUE_BYTES, "{text}: {of_text} {of_value}");
         }
     }
 
     #[test]
-    fn numbers_are_read_exactly_or_refused() {
+    fn parse_number_rejects_number_without_exact_value() {
         for text in ["0", "-0", "-0.0", "18446744073709551615", "-9223372036854775808", "1.5", "1e20", "-1E-7"] {
-            assert_eq!(number(text).map(|number| number.as_f64()), Ok(text.parse().ok()), "{text}");
+            assert_eq!(parse_number(text).map(|number| number.as_f64()), Ok(text.parse().ok()), "{text}");
         }
         for text in ["18446744073709551616", "-9223372036854775809", "1e999"] {
-            let says = format!("number out of range: {text} does not fit into 64 bits; where a text will do, quote it");
-            assert_eq!(number(text).unwrap_err().to_string(), says);
+            let says =
+                format!("number out of range: {text} does not fit into 64 bits; if the field accepts text, put it in quotes");
+            assert_eq!(parse_number(text).unwrap_err().to_string(), says);
         }
     }
 
-    /// Which doubles there are is IEEE 754's; a float is shown by the shortest text that it is read from.
+    /// IEEE 754 defines which doubles exist. A float is printed as the shortest text that parses to it.
     #[test]
-    fn y04_a_number_past_2_53_is_read_as_it_is_written_or_refused_however_it_is_written() {
+    fn y04_parse_number_rejects_integers_when_rounded() {
         for text in [
             "9007199254740992.0",
             "9007199254740992e0",
@@ -512,7 +519,7 @@ mod tests {
             "0e99999999999999999999",
             "0.0000000000000000000000000000000001e50",
         ] {
-            assert_eq!(number(text).map(|number| number.as_f64()), Ok(text.parse().ok()), "{text}");
+            assert_eq!(parse_number(text).map(|number| number.as_f64()), Ok(text.parse().ok()), "{text}");
         }
         for text in [
             "9007199254740993.0",
@@ -526,13 +533,14 @@ mod tests {
             "1000000000000000000001.0",
             "1.00000000000000000001e300",
         ] {
-            assert_eq!(number(text), Err(InvalidJson::Inexact { number: text.to_owned() }), "{text}");
+            assert_eq!(parse_number(text), Err(InvalidJson::Inexact { number: text.to_owned() }), "{text}");
         }
     }
 
-    /// What RFC 8785 prints of each, in section 3.2.2.3 and appendix B; 2^63 - 1 and 2^64 - 1 are the greatest integers of 64 bits.
+    /// The expected texts are from RFC 8785, section 3.2.2.3 and appendix B. 2^63 - 1 and 2^64 - 1 are the largest
+    /// 64-bit integers.
     #[test]
-    fn y04_a_whole_number_is_one_integer_however_it_is_written() {
+    fn y04_normalize_integers_yields_one_integer_for_any_notation() {
         for (written, integer) in [
             ("1e2", "100"),
             ("100.0", "100"),
@@ -549,19 +557,19 @@ mod tests {
             ("[1.5, -0.25, \"1.0\", true, null]", "[1.5,-0.25,\"1.0\",true,null]"),
         ] {
             let mut value: Value = serde_json::from_str(written).unwrap();
-            whole_to_integers(&mut value);
+            normalize_integers(&mut value);
             assert_eq!(value.to_string(), integer, "{written}");
         }
         for too_large in ["1e20", "-1e19", "1e300"] {
             let mut value: Value = serde_json::from_str(too_large).unwrap();
-            whole_to_integers(&mut value);
+            normalize_integers(&mut value);
             assert!(value.is_f64(), "{too_large}");
         }
     }
 
     /// The texts are those of `repr` in Python 3.
     #[test]
-    fn y04_a_number_has_the_text_of_python() {
+    fn y04_python_number_matches_python() {
         for (json, text) in [
             ("7", "7"),
             ("-7", "-7"),
@@ -585,41 +593,34 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_measured_as_it_would_be_stored() {
+    fn compact_bytes_measures_text_as_stored() {
         let sent = "{ \"a\" : [ 1 ,\n\t\"x y\" ], \"\\u00e9\\u0041\" : \"\\ud83d\\ude00 \\\" \\u0001 \\u20ac \\/\" }";
         let stored = serde_json::from_str::<Value>(sent).unwrap().to_string();
-        assert_eq!((compact_len(sent), compact_len(&stored)), (stored.len(), stored.len()), "{stored}");
-        assert_eq!([compact_len("\"\\"), compact_len("\"\\u00"), compact_len("")], [3, 7, 0], "what is no JSON");
+        assert_eq!((compact_bytes(sent), compact_bytes(&stored)), (stored.len(), stored.len()), "{stored}");
+        assert_eq!([compact_bytes("\"\\"), compact_bytes("\"\\u00"), compact_bytes("")], [3, 7, 0], "what is no JSON");
     }
 
     #[test]
-    fn what_stands_in_a_list_or_an_object_is_counted() {
-        let counted = |json: &str| count(&RawValue::from_string(json.to_owned()).unwrap());
-        for (json, expected) in [
-            ("[]", 0),
-            ("[[1, 2], {}, null]", 3),
-            ("{\"a\": [1, 2], \"a\": 2}", 2),
-            ("\"[1, 2]\"", 0),
-            ("7", 0),
-            ("null", 0),
-        ] {
+    fn item_count_counts_items_and_members() {
+        let counted = |json: &str| item_count(&RawValue::from_string(json.to_owned()).unwrap());
+        for (json, expected) in
+            [("[]", 0), ("[[1, 2], {}, null]", 3), ("{\"a\": [1, 2], \"a\": 2}", 2), ("\"[1, 2]\"", 0), ("7", 0), ("null", 0)]
+        {
             assert_eq!(counted(json), expected, "{json}");
         }
     }
 
     #[test]
-    fn a_number_that_canonical_json_prints_as_another_one_is_found_by_its_path() {
-        for exact in
-            ["9007199254740992", "-9007199254740992", "9007199254740994", "1.5", "-0", "1e20", "[{\"a\": null}]"]
-        {
-            assert_eq!(inexact(&serde_json::from_str(exact).unwrap()), None, "{exact}");
+    fn find_inexact_returns_path_of_number_changed_by_canonical_json() {
+        for exact in ["9007199254740992", "-9007199254740992", "9007199254740994", "1.5", "-0", "1e20", "[{\"a\": null}]"] {
+            assert_eq!(find_inexact(&serde_json::from_str(exact).unwrap()), None, "{exact}");
         }
         for (value, path, number) in [
             ("9007199254740993", "", "9007199254740993"),
             ("[0, -9007199254740993]", "[1]", "-9007199254740993"),
             ("{\"a\": {\"b\": [18446744073709551615]}}", ".a.b[0]", "18446744073709551615"),
         ] {
-            let found = inexact(&serde_json::from_str(value).unwrap());
+            let found = find_inexact(&serde_json::from_str(value).unwrap());
             assert_eq!(found, Some((path.to_owned(), InvalidJson::Inexact { number: number.to_owned() })), "{value}");
         }
     }

@@ -1,8 +1,8 @@
 //! Stemma's decisions: which labels, traits, tags and tasks a host has, and where each came from.
 //!
-//! Everything here is a function of values: no file, socket, clock, environment or randomness, which the manifest and
-//! `clippy.toml` see to. So the controller, the operator's command and a test get the same answer from the
-//! same objects, and an answer can be asked again later.
+//! Every result here is a function of its arguments. The crate uses no file, socket, clock, environment or randomness,
+//! which its `Cargo.toml` and `clippy.toml` enforce. So the controller, the operator's command and a test get the same
+//! result from the same objects, and a result can be computed again later.
 
 pub mod access;
 pub mod allocate;
@@ -19,7 +19,6 @@ pub mod finding;
 pub mod fleet;
 pub mod graph;
 pub mod host_labels;
-pub mod idle;
 pub mod input;
 pub mod inspection;
 pub mod json;
@@ -44,3 +43,4 @@ pub mod status;
 pub mod task;
 pub mod time;
 pub mod traits;
+pub mod unimplemented;

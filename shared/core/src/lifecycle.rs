@@ -1,92 +1,94 @@
-//! Lifecycle limits: how long a drain, a volume's release or a deletion may take, and how long a host must stay
+//! Lifecycle limits: how long a drain, the detachment of volumes or a deletion may take, and how long a host must stay
 //! ready before it counts as available.
 //!
-//! Every level may set one, and the nearest level that does decides. They are *known* things: a change
-//! reaches a host at once, also one that is draining, and starts no task (Cluster API's in-place
-//! propagation). Unset and zero differ: zero is an author's "no limit", and it stops the levels above
-//! from speaking. Cluster API mixes the two for deletions; we keep its default there and say so.
+//! Every level may set a limit, and the nearest level that sets it decides. Limits are part of the *known* state. A
+//! change reaches a host at once, even while it drains, and starts no task (Cluster API's in-place propagation).
+//! An unset limit and zero differ. An unset limit is inherited from the level above. Zero means "no limit" for a
+//! timeout, and overrides the levels above. For deletions, Cluster API does not distinguish unset and zero. Stemma
+//! does, and uses Cluster API's default if the limit is unset.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::origin::{Level, Resolved, nearest};
-use crate::time::MAX_SECONDS;
+use crate::origin::{Level, ValueWithOrigin, nearest_value};
+use crate::time::MAX_DURATION_SECONDS;
 
-/// One of the four fields.
+/// One of the four lifecycle fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Field {
-    /// How long a host's `drain` tasks may take.
+pub enum LifecycleField {
+    /// Maximum duration of a host's `drain` tasks.
     NodeDrainTimeout,
-    /// How long its volumes may take to be released, after the drain.
+    /// Maximum duration of the detachment of the host's volumes, after the drain.
     NodeVolumeDetachTimeout,
-    /// How long the `cleanup` tasks of a deleted host may take.
+    /// Maximum duration of the `cleanup` tasks of a deleted host.
     NodeDeletionTimeout,
-    /// How long a host must stay ready until it counts as available. Its zero is a wait of nothing, not for ever.
+    /// Minimum duration for which a host is ready before it counts as available. Zero means no wait.
     MinReadySeconds,
 }
 
-/// How long something may take.
+/// A maximum duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Limit {
-    /// As long as it needs.
+    /// No limit.
     Forever,
-    /// This long and no longer.
+    /// At most this duration.
     Within(Duration),
 }
 
-/// Who gave a limit: a level, or nobody.
+/// Where the limit in force comes from: a level, or the default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Origin {
-    /// No level speaks.
+pub enum LimitOrigin {
+    /// No level sets it.
     Default,
-    /// The nearest level that does.
+    /// The nearest level that sets it.
     Level(Level),
 }
 
-/// What the author of one level wrote: whole seconds by field, a field that was left out or `null` unset.
+/// The lifecycle fields as the author of one level wrote them, in whole seconds. A field that is left out or `null` is
+/// unset.
 ///
-/// Narrow, since every node of a fleet has one; [`MAX_SECONDS`] fits.
+/// The integers are narrow, because every node of a fleet has a copy. [`MAX_DURATION_SECONDS`] fits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Lifecycle {
-    /// [`Field::NodeDrainTimeout`].
+    /// [`LifecycleField::NodeDrainTimeout`].
     pub node_drain_timeout: Option<i32>,
-    /// [`Field::NodeVolumeDetachTimeout`].
+    /// [`LifecycleField::NodeVolumeDetachTimeout`].
     pub node_volume_detach_timeout: Option<i32>,
-    /// [`Field::NodeDeletionTimeout`].
+    /// [`LifecycleField::NodeDeletionTimeout`].
     pub node_deletion_timeout: Option<i32>,
-    /// [`Field::MinReadySeconds`].
+    /// [`LifecycleField::MinReadySeconds`].
     pub min_ready_seconds: Option<i32>,
 }
 
-/// The four fields in force on a host.
+/// The four lifecycle limits in force on a host, each with its origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limits {
-    /// [`Field::NodeDrainTimeout`].
-    pub node_drain_timeout: Resolved<Limit, Origin>,
-    /// [`Field::NodeVolumeDetachTimeout`].
-    pub node_volume_detach_timeout: Resolved<Limit, Origin>,
-    /// [`Field::NodeDeletionTimeout`].
-    pub node_deletion_timeout: Resolved<Limit, Origin>,
-    /// [`Field::MinReadySeconds`]: always [`Limit::Within`].
-    pub min_ready_seconds: Resolved<Limit, Origin>,
+pub struct LifecycleLimits {
+    /// [`LifecycleField::NodeDrainTimeout`].
+    pub node_drain_timeout: ValueWithOrigin<Limit, LimitOrigin>,
+    /// [`LifecycleField::NodeVolumeDetachTimeout`].
+    pub node_volume_detach_timeout: ValueWithOrigin<Limit, LimitOrigin>,
+    /// [`LifecycleField::NodeDeletionTimeout`].
+    pub node_deletion_timeout: ValueWithOrigin<Limit, LimitOrigin>,
+    /// [`LifecycleField::MinReadySeconds`]: always [`Limit::Within`].
+    pub min_ready_seconds: ValueWithOrigin<Limit, LimitOrigin>,
 }
 
-/// What an author wrote is no limit.
+/// The error for a limit out of range.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{} takes 0 ({}) to {MAX_SECONDS} seconds, not {seconds}", field.name(), field.zero())]
+#[error("{} takes 0 ({}) to {MAX_DURATION_SECONDS} seconds, not {seconds}", field.name(), field.zero_meaning())]
 pub struct LimitOutOfRange {
     /// The field.
-    pub field: Field,
-    /// What was written.
+    pub field: LifecycleField,
+    /// The number that was written.
     pub seconds: i64,
 }
 
-impl Field {
-    /// The name in manifests and over HTTP.
+impl LifecycleField {
+    /// Returns the name in manifests and over HTTP.
     pub const fn name(self) -> &'static str {
         match self {
             Self::NodeDrainTimeout => "node_drain_timeout",
@@ -96,7 +98,7 @@ impl Field {
         }
     }
 
-    /// What holds where no level speaks. Ten seconds for a deletion, as Cluster API has it.
+    /// Returns the limit that applies if no level sets one. The deletion default of ten seconds is Cluster API's.
     pub(crate) const fn default_limit(self) -> Limit {
         match self {
             Self::NodeDrainTimeout | Self::NodeVolumeDetachTimeout => Limit::Forever,
@@ -105,23 +107,23 @@ impl Field {
         }
     }
 
-    /// Reads an author's whole seconds.
+    /// Converts an author's whole seconds to a limit.
     ///
     /// # Errors
-    /// [`LimitOutOfRange`] for less than 0 or more than [`MAX_SECONDS`].
+    /// [`LimitOutOfRange`] for less than 0 or more than [`MAX_DURATION_SECONDS`].
     pub fn limit(self, seconds: i64) -> Result<Limit, LimitOutOfRange> {
         match u64::try_from(seconds) {
             Ok(0) => Ok(self.zero_limit()),
-            Ok(seconds) if seconds <= MAX_SECONDS => Ok(Limit::Within(Duration::from_secs(seconds))),
+            Ok(seconds) if seconds <= MAX_DURATION_SECONDS => Ok(Limit::Within(Duration::from_secs(seconds))),
             _ => Err(LimitOutOfRange { field: self, seconds }),
         }
     }
 
-    /// The limit in force, from what the levels say (in any order; a level that says nothing is left out).
-    pub fn resolve(self, said: impl IntoIterator<Item = (Level, Limit)>) -> Resolved<Limit, Origin> {
-        nearest(said).map_or_else(
-            || Resolved { value: self.default_limit(), origin: Origin::Default },
-            |said| Resolved { value: said.value, origin: Origin::Level(said.origin) },
+    /// Returns the limit in force. `limits` contains the levels that set one, in any order.
+    pub fn resolve(self, limits: impl IntoIterator<Item = (Level, Limit)>) -> ValueWithOrigin<Limit, LimitOrigin> {
+        nearest_value(limits).map_or_else(
+            || ValueWithOrigin { value: self.default_limit(), origin: LimitOrigin::Default },
+            |limit| ValueWithOrigin { value: limit.value, origin: LimitOrigin::Level(limit.origin) },
         )
     }
 
@@ -132,7 +134,7 @@ impl Field {
         }
     }
 
-    const fn zero(self) -> &'static str {
+    const fn zero_meaning(self) -> &'static str {
         match self.zero_limit() {
             Limit::Forever => "no limit",
             Limit::Within(_) => "no wait",
@@ -141,43 +143,43 @@ impl Field {
 }
 
 impl Lifecycle {
-    /// What was written for a field.
-    pub fn get(&self, field: Field) -> Option<i64> {
+    /// Returns the seconds that were written for a field.
+    pub fn get(&self, field: LifecycleField) -> Option<i64> {
         let written = match field {
-            Field::NodeDrainTimeout => self.node_drain_timeout,
-            Field::NodeVolumeDetachTimeout => self.node_volume_detach_timeout,
-            Field::NodeDeletionTimeout => self.node_deletion_timeout,
-            Field::MinReadySeconds => self.min_ready_seconds,
+            LifecycleField::NodeDrainTimeout => self.node_drain_timeout,
+            LifecycleField::NodeVolumeDetachTimeout => self.node_volume_detach_timeout,
+            LifecycleField::NodeDeletionTimeout => self.node_deletion_timeout,
+            LifecycleField::MinReadySeconds => self.min_ready_seconds,
         };
         written.map(i64::from)
     }
 }
 
-impl Limits {
-    /// Each field with what is in force.
-    pub fn each(&self) -> [(Field, Resolved<Limit, Origin>); 4] {
+impl LifecycleLimits {
+    /// Returns the limit in force of each field.
+    pub fn by_field(&self) -> [(LifecycleField, ValueWithOrigin<Limit, LimitOrigin>); 4] {
         let Self { node_drain_timeout, node_volume_detach_timeout, node_deletion_timeout, min_ready_seconds } = *self;
         [
-            (Field::NodeDrainTimeout, node_drain_timeout),
-            (Field::NodeVolumeDetachTimeout, node_volume_detach_timeout),
-            (Field::NodeDeletionTimeout, node_deletion_timeout),
-            (Field::MinReadySeconds, min_ready_seconds),
+            (LifecycleField::NodeDrainTimeout, node_drain_timeout),
+            (LifecycleField::NodeVolumeDetachTimeout, node_volume_detach_timeout),
+            (LifecycleField::NodeDeletionTimeout, node_deletion_timeout),
+            (LifecycleField::MinReadySeconds, min_ready_seconds),
         ]
     }
 
-    /// Folds what the levels wrote (in any order). A number that is out of range says nothing.
+    /// Merges the fields of the levels, in any order. A number out of range is ignored.
     pub fn resolve(levels: &[(Level, Lifecycle)]) -> Self {
-        let field = |field: Field| {
+        let resolve_field = |field: LifecycleField| {
             field.resolve(levels.iter().filter_map(|(level, written)| {
                 let limit = field.limit(written.get(field)?).ok()?;
                 Some((*level, limit))
             }))
         };
         Self {
-            node_drain_timeout: field(Field::NodeDrainTimeout),
-            node_volume_detach_timeout: field(Field::NodeVolumeDetachTimeout),
-            node_deletion_timeout: field(Field::NodeDeletionTimeout),
-            min_ready_seconds: field(Field::MinReadySeconds),
+            node_drain_timeout: resolve_field(LifecycleField::NodeDrainTimeout),
+            node_volume_detach_timeout: resolve_field(LifecycleField::NodeVolumeDetachTimeout),
+            node_deletion_timeout: resolve_field(LifecycleField::NodeDeletionTimeout),
+            min_ready_seconds: resolve_field(LifecycleField::MinReadySeconds),
         }
     }
 }
@@ -185,38 +187,35 @@ impl Limits {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Field::{MinReadySeconds, NodeDeletionTimeout, NodeDrainTimeout};
     use Level::{Cluster, ClusterTemplate, Node, NodeGroup};
+    use LifecycleField::{MinReadySeconds, NodeDeletionTimeout, NodeDrainTimeout};
     use Limit::{Forever, Within};
 
     const MINUTE: Limit = Within(Duration::from_mins(1));
     const HOUR: Limit = Within(Duration::from_hours(1));
 
     #[test]
-    fn the_nearest_level_that_speaks_decides() {
+    fn resolve_uses_nearest_level() {
         for (field, said, value, origin) in [
-            (NodeDrainTimeout, vec![], Forever, Origin::Default),
-            (NodeDeletionTimeout, vec![], Within(Duration::from_secs(10)), Origin::Default),
-            (MinReadySeconds, vec![], Within(Duration::ZERO), Origin::Default),
-            (NodeDrainTimeout, vec![(ClusterTemplate, HOUR)], HOUR, Origin::Level(ClusterTemplate)),
-            (NodeDrainTimeout, vec![(Node, MINUTE), (Cluster, HOUR)], MINUTE, Origin::Level(Node)),
-            (NodeDeletionTimeout, vec![(Cluster, HOUR), (NodeGroup, Forever)], Forever, Origin::Level(NodeGroup)),
+            (NodeDrainTimeout, vec![], Forever, LimitOrigin::Default),
+            (NodeDeletionTimeout, vec![], Within(Duration::from_secs(10)), LimitOrigin::Default),
+            (MinReadySeconds, vec![], Within(Duration::ZERO), LimitOrigin::Default),
+            (NodeDrainTimeout, vec![(ClusterTemplate, HOUR)], HOUR, LimitOrigin::Level(ClusterTemplate)),
+            (NodeDrainTimeout, vec![(Node, MINUTE), (Cluster, HOUR)], MINUTE, LimitOrigin::Level(Node)),
+            (NodeDeletionTimeout, vec![(Cluster, HOUR), (NodeGroup, Forever)], Forever, LimitOrigin::Level(NodeGroup)),
         ] {
-            assert_eq!(field.resolve(said.clone()), Resolved { value, origin }, "{field:?} {said:?}");
+            assert_eq!(field.resolve(said.clone()), ValueWithOrigin { value, origin }, "{field:?} {said:?}");
         }
     }
 
     #[test]
-    fn seconds_are_whole_and_bounded() {
+    fn limit_accepts_only_whole_seconds_in_range() {
         assert_eq!(NodeDrainTimeout.limit(0), Ok(Forever));
         assert_eq!(MinReadySeconds.limit(0), Ok(Within(Duration::ZERO)));
         assert_eq!(NodeDrainTimeout.limit(60), Ok(MINUTE));
-        for seconds in [-1, i64::MIN, i64::try_from(MAX_SECONDS).unwrap() + 1] {
+        for seconds in [-1, i64::MIN, i64::try_from(MAX_DURATION_SECONDS).unwrap() + 1] {
             let refused = NodeDrainTimeout.limit(seconds).unwrap_err();
-            assert_eq!(
-                refused.to_string(),
-                format!("node_drain_timeout takes 0 (no limit) to 31622400 seconds, not {seconds}")
-            );
+            assert_eq!(refused.to_string(), format!("node_drain_timeout takes 0 (no limit) to 31622400 seconds, not {seconds}"));
         }
         assert_eq!(
             MinReadySeconds.limit(-1).unwrap_err().to_string(),
@@ -225,13 +224,12 @@ mod tests {
     }
 
     #[test]
-    fn each_field_goes_its_own_way() {
-        let template =
-            Lifecycle { node_drain_timeout: Some(3600), min_ready_seconds: Some(60), ..Lifecycle::default() };
+    fn lifecycle_resolves_each_field_separately() {
+        let template = Lifecycle { node_drain_timeout: Some(3600), min_ready_seconds: Some(60), ..Lifecycle::default() };
         let node = Lifecycle { node_drain_timeout: Some(0), ..Lifecycle::default() };
-        let limits = Limits::resolve(&[(Node, node), (ClusterTemplate, template)]);
-        assert_eq!(limits.node_drain_timeout, Resolved { value: Forever, origin: Origin::Level(Node) });
-        assert_eq!(limits.min_ready_seconds, Resolved { value: MINUTE, origin: Origin::Level(ClusterTemplate) });
-        assert_eq!(limits.node_deletion_timeout.origin, Origin::Default);
+        let limits = LifecycleLimits::resolve(&[(Node, node), (ClusterTemplate, template)]);
+        assert_eq!(limits.node_drain_timeout, ValueWithOrigin { value: Forever, origin: LimitOrigin::Level(Node) });
+        assert_eq!(limits.min_ready_seconds, ValueWithOrigin { value: MINUTE, origin: LimitOrigin::Level(ClusterTemplate) });
+        assert_eq!(limits.node_deletion_timeout.origin, LimitOrigin::Default);
     }
 }

@@ -1,10 +1,10 @@
-//! Where a value comes from. Every answer of resolve carries it, so that `explain` never has to guess.
+//! The origin of a value. Every value that resolve computes has one, so that `explain` can name it.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// A level of inheritance, the farthest from the host first: the greater one is the nearer.
+/// A level of inheritance, from the farthest to the nearest to the host. The greater level is the nearer one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, derive_more::Display)]
 #[display("{}", self.name())]
 #[serde(rename_all = "lowercase")]
@@ -13,40 +13,40 @@ pub enum Level {
     ClusterTemplate,
     /// The cluster.
     Cluster,
-    /// The group of a cluster's nodes that are alike.
+    /// A group of similar nodes in a cluster.
     NodeGroup,
     /// The host itself, as its operators describe it.
     Node,
 }
 
-/// Who gave a value.
+/// The source of a value.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, derive_more::Display)]
 #[serde(rename_all = "lowercase")]
 pub enum Origin {
-    /// Nobody: what holds where no one speaks.
+    /// The default, if no other source sets a value.
     #[display("default")]
     Default,
     /// The operators, at this level.
     Level(Level),
-    /// The inspection rule of this name or uuid.
+    /// The inspection rule with this name or uuid.
     #[display("rule {_0}")]
     Rule(Arc<str>),
-    /// The host, by its report.
+    /// The host, through its report.
     #[display("host")]
     Host,
 }
 
 /// A value with its origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Resolved<T, O = Origin> {
-    /// What holds.
+pub struct ValueWithOrigin<T, O = Origin> {
+    /// The value.
     pub value: T,
-    /// Who said so.
+    /// The source from which the value comes.
     pub origin: O,
 }
 
 impl Level {
-    /// The name in answers, as `nodegroup`.
+    /// Returns the name in API responses, such as `nodegroup`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::ClusterTemplate => "clustertemplate",
@@ -57,11 +57,11 @@ impl Level {
     }
 }
 
-/// What holds of a field where the nearest level that speaks decides: a release, a mode, `host_labels`.
+/// Returns the value of the nearest level that sets a field such as a release, a mode or `host_labels`.
 ///
-/// The levels may come in any order; one that says nothing is left out.
-pub fn nearest<T>(said: impl IntoIterator<Item = (Level, T)>) -> Option<Resolved<T, Level>> {
-    said.into_iter().max_by_key(|(level, _)| *level).map(|(origin, value)| Resolved { value, origin })
+/// The levels may be in any order. Levels without a value are omitted by the caller.
+pub fn nearest_value<T>(values: impl IntoIterator<Item = (Level, T)>) -> Option<ValueWithOrigin<T, Level>> {
+    values.into_iter().max_by_key(|(level, _)| *level).map(|(origin, value)| ValueWithOrigin { value, origin })
 }
 
 #[cfg(test)]
@@ -71,14 +71,17 @@ mod tests {
     const LEVELS: [Level; 4] = [Level::ClusterTemplate, Level::Cluster, Level::NodeGroup, Level::Node];
 
     #[test]
-    fn the_nearest_level_is_the_greatest() {
+    fn levels_are_ordered_by_distance_to_host() {
         assert!(LEVELS.is_sorted());
-        assert_eq!(nearest([(Level::Node, 1), (Level::Cluster, 2)]), Some(Resolved { value: 1, origin: Level::Node }));
-        assert_eq!(nearest::<u8>([]), None);
+        assert_eq!(
+            nearest_value([(Level::Node, 1), (Level::Cluster, 2)]),
+            Some(ValueWithOrigin { value: 1, origin: Level::Node })
+        );
+        assert_eq!(nearest_value::<u8>([]), None);
     }
 
     #[test]
-    fn names_are_those_of_the_kinds() {
+    fn level_name_equals_kind_name() {
         for level in LEVELS {
             assert_eq!(serde_json::to_string(&level).unwrap(), format!("\"{level}\""));
         }

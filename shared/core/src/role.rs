@@ -1,40 +1,41 @@
-//! Roles and tags: which tags a node has, from where, and who holds one as primary.
+//! Roles and tags: which tags a node has, where they come from, and which names selectors match on it.
 //!
-//! Effective tags = (tags of roles − unassigned) ∪ assigned, all three kept, so that a change of roles takes away
-//! nothing that was said by hand. A [`RoleTable`] is what one cluster makes of one release: roles with the cluster's
-//! changes, user-defined tags beside the predefined ones. It is built once for all nodes of the cluster.
+//! Effective tags = (tags of roles − unassigned) ∪ assigned. Assigned and unassigned tags are stored apart from roles,
+//! so a change of roles removes nothing that was set by hand. A [`RoleTable`] combines a release with a cluster: the
+//! roles with the cluster's changes, and the predefined and user-defined tags. It is built once for all nodes of the
+//! cluster.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::name::{Name, PRIMARY_PREFIX, TagName};
 use crate::object::{DecidedTags, ExtensionUse, Matching, NodeTags, PrimaryMatching, RoleChange, RoleSpec, TagSpec};
-use crate::ownership::{Manager, OwnedSet, Said};
+use crate::ownership::{Manager, OwnedSet, ProvidedValue};
 
-/// What the roles of a release produce in one cluster, and which tags can be seen there.
+/// The tags that the roles of a release produce in one cluster, and the tags that are visible there.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RoleTable {
     roles: BTreeMap<Name, Vec<TagName>>,
     tags: BTreeMap<TagName, TagSpec>,
-    /// The roles whose tags extensions decide, each with its extension.
+    /// The roles whose tags an extension decides, with that extension.
     deciders: BTreeMap<Name, String>,
 }
 
-/// Where an effective tag comes from.
+/// The origin of an effective tag.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TagOrigin {
-    /// Roles produce it.
+    /// The tag is produced by roles.
     Roles {
-        /// Which.
+        /// The roles that produce it.
         roles: Vec<Name>,
-        /// The extensions that decided so for some of them.
+        /// The extensions that decided this for some of the roles.
         extensions: BTreeSet<String>,
     },
-    /// It was assigned by hand (whether or not a role produces it too).
+    /// The tag was assigned by hand. A role may produce it too.
     Assigned,
 }
 
-/// A tag that can't be unassigned, since the node does not have it.
+/// A tag that cannot be unassigned, because the node does not have it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("tag {tag} is not assigned, and no role of the node produces it")]
 pub struct NotAssigned {
@@ -43,8 +44,8 @@ pub struct NotAssigned {
 }
 
 impl RoleTable {
-    /// A release's roles and tags, with user-defined tags (of the release's name and of the cluster) and the
-    /// cluster's changes. A role that only the cluster knows is made by its `add_tags`.
+    /// Combines a release's roles and tags with user-defined tags (of the release and of the cluster) and with the
+    /// cluster's changes. A role that only the cluster names produces the tags that the cluster adds to it.
     pub fn new<'a>(
         roles: &BTreeMap<Name, RoleSpec>,
         tags: &BTreeMap<TagName, TagSpec>,
@@ -53,97 +54,98 @@ impl RoleTable {
     ) -> Self {
         let mut table = Self { tags: tags.clone(), ..Self::default() };
         for (name, role) in roles {
-            table.roles.insert(name.clone(), produced(name, role));
+            table.roles.insert(name.clone(), role_tags(name, role));
         }
         for (tag, spec) in user_tags {
             if let Some(role) = &spec.role {
-                add(table.roles.entry(role.clone()).or_default(), tag);
+                push_tag(table.roles.entry(role.clone()).or_default(), tag);
             }
             table.tags.entry(tag.clone()).or_insert_with(|| spec.clone());
         }
         for (name, change) in changes {
             let produced = table.roles.entry(name.clone()).or_default();
             produced.retain(|tag| !change.remove_tags.contains(tag));
-            change.add_tags.iter().for_each(|tag| add(produced, tag));
+            change.add_tags.iter().for_each(|tag| push_tag(produced, tag));
         }
         table
     }
 
-    /// The same where extensions decide what some roles produce. Of several for one role the first does.
+    /// Adds the extensions that decide the tags of some roles. If several name the same role, the first one decides.
     #[must_use]
-    pub fn deciding(mut self, uses: &[ExtensionUse]) -> Self {
-        for one in uses {
-            for role in &one.roles {
-                self.deciders.entry(role.clone()).or_insert_with(|| one.extension.clone());
+    pub fn with_extensions(mut self, extensions: &[ExtensionUse]) -> Self {
+        for entry in extensions {
+            for role in &entry.roles {
+                self.deciders.entry(role.clone()).or_insert_with(|| entry.extension.clone());
             }
         }
         self
     }
 
-    /// The extension that decides what a role produces.
+    /// Returns the extension that decides the tags of a role.
     pub fn decider(&self, role: &Name) -> Option<&str> {
         self.deciders.get(role).map(String::as_str)
     }
 
-    /// All extensions that decide something here.
+    /// Returns the extensions that decide the tags of any role.
     pub fn deciders(&self) -> impl Iterator<Item = &str> {
         self.deciders.values().map(String::as_str)
     }
 
-    /// The tags that a role produces on a node: those that its extension decided, else those that it declares.
-    pub fn given<'a>(&'a self, role: &Name, by_hand: &'a NodeTags) -> impl Iterator<Item = &'a TagName> {
+    /// Returns the tags that a role produces on a node: the tags that its extension decided, or else the tags that it
+    /// declares.
+    pub fn produced_tags<'a>(&'a self, role: &Name, by_hand: &'a NodeTags) -> impl Iterator<Item = &'a TagName> {
         let decided = self.decision(role, by_hand);
-        let tags = decided.map_or_else(|| self.produced_by(role), |decided| &decided.tags);
+        let tags = decided.map_or_else(|| self.declared_tags(role), |decided| &decided.tags);
         tags.iter().filter(move |tag| decided.is_none() || self.is_visible(tag))
     }
 
-    /// What the extension of a role decided for a node.
+    /// Returns the decision of a role's extension for a node.
     pub(crate) fn decision<'a>(&self, role: &Name, by_hand: &'a NodeTags) -> Option<&'a DecidedTags> {
         by_hand.decided.get(role).filter(|decided| self.decider(role) == Some(&decided.extension))
     }
 
-    /// The tags that a role produces; none for a role that nobody declares.
-    pub fn produced_by(&self, role: &Name) -> &[TagName] {
+    /// Returns the tags that a role declares, or none if the role is unknown.
+    pub fn declared_tags(&self, role: &Name) -> &[TagName] {
         self.roles.get(role).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether the role is declared here.
+    /// Returns whether the role is declared here.
     pub fn has_role(&self, role: &str) -> bool {
         self.roles.contains_key(role)
     }
 
-    /// The tag as declared; `None`: not visible in this cluster.
+    /// Returns the declaration of a tag, or `None` if the tag is not declared in this cluster.
     pub fn tag(&self, tag: &str) -> Option<&TagSpec> {
         self.tags.get(tag)
     }
 
-    /// Whether the tag is declared here, or some role produces it.
+    /// Returns whether the tag is declared here or produced by a role.
     pub(crate) fn is_visible(&self, tag: &str) -> bool {
         self.tags.contains_key(tag) || self.roles.values().flatten().any(|produced| produced.as_str() == tag)
     }
 
-    /// All tags that can be seen here.
+    /// Returns all declared tags.
     pub fn tags(&self) -> impl Iterator<Item = (&TagName, &TagSpec)> {
         self.tags.iter()
     }
 
-    /// All roles, and what each produces.
+    /// Returns all roles with the tags that each declares.
     pub fn roles(&self) -> impl Iterator<Item = (&Name, &[TagName])> {
         self.roles.iter().map(|(name, tags)| (name, tags.as_slice()))
     }
 
-    /// Whether one node of the cluster holds the tag as primary.
+    /// Returns whether one node of the cluster holds the tag as primary.
     pub fn has_primary(&self, tag: &TagName) -> bool {
         self.tags.get(tag).is_some_and(|spec| spec.has_primary)
     }
 
-    /// The effective tags of a node with these roles, each with its origin.
+    /// Returns the effective tags of a node with these roles, each with its origin.
     pub fn effective_tags(&self, roles: &BTreeSet<Name>, by_hand: &NodeTags) -> BTreeMap<TagName, TagOrigin> {
         let mut effective = BTreeMap::new();
         let unassigned = |tag: &TagName| by_hand.unassigned.get(tag).is_some();
         for role in roles {
             let extension = self.decision(role, by_hand).map(|decided| &decided.extension);
-            for tag in self.given(role, by_hand).filter(|tag| !unassigned(tag)) {
+            for tag in self.produced_tags(role, by_hand).filter(|tag| !unassigned(tag)) {
                 let new = || TagOrigin::Roles { roles: Vec::new(), extensions: BTreeSet::new() };
                 if let TagOrigin::Roles { roles, extensions } = effective.entry(tag.clone()).or_insert_with(new) {
                     roles.push(role.clone());
@@ -155,30 +157,31 @@ impl RoleTable {
         effective
     }
 
-    /// Whether operators gave a node an effective tag: by hand, or by a role that produces it wherever no extension decides. What an
-    /// extension adds is none of theirs, since it may decide by what hosts report.
+    /// Returns whether operators gave an effective tag to the node: by hand, or by a role that declares it. Tags that
+    /// only an extension adds do not count, because the extension may decide by what hosts report.
     pub fn is_asserted(&self, tag: &TagName, origin: &TagOrigin) -> bool {
         match origin {
             TagOrigin::Assigned => true,
-            TagOrigin::Roles { roles, .. } => roles.iter().any(|role| self.produced_by(role).contains(tag)),
+            TagOrigin::Roles { roles, .. } => roles.iter().any(|role| self.declared_tags(role).contains(tag)),
         }
     }
 
-    /// Assigns a tag by hand. A tag that was unassigned and that a role produces is only given back.
+    /// Assigns a tag by hand. If a role produces the tag and it was unassigned, only the unassignment is removed,
+    /// because that is enough.
     pub fn assign(&self, roles: &BTreeSet<Name>, by_hand: &NodeTags, tag: &TagName, by: &Manager) -> NodeTags {
         let mut next = by_hand.clone();
-        next.unassigned = without(&by_hand.unassigned, tag, by);
-        let given_back = by_hand.unassigned.get(tag).is_some() && self.is_given(roles, by_hand, tag);
-        if !given_back {
-            next.assigned = with(&by_hand.assigned, tag, by);
+        next.unassigned = without_tag(&by_hand.unassigned, tag, by);
+        let is_restored = by_hand.unassigned.get(tag).is_some() && self.is_produced(roles, by_hand, tag);
+        if !is_restored {
+            next.assigned = with_tag(&by_hand.assigned, tag, by);
         }
         next
     }
 
-    /// Takes a tag away by hand: an assignment ends, and what a role produces is unassigned.
+    /// Unassigns a tag by hand. An assignment of it is removed. A tag that a role produces is stored as unassigned.
     ///
     /// # Errors
-    /// [`NotAssigned`] where the node does not have it.
+    /// [`NotAssigned`] if the node does not have the tag.
     pub fn unassign(
         &self,
         roles: &BTreeSet<Name>,
@@ -190,41 +193,42 @@ impl RoleTable {
             return Err(NotAssigned { tag: tag.clone() });
         }
         let mut next = by_hand.clone();
-        next.assigned = without(&by_hand.assigned, tag, by);
-        if self.is_given(roles, by_hand, tag) {
-            next.unassigned = with(&by_hand.unassigned, tag, by);
+        next.assigned = without_tag(&by_hand.assigned, tag, by);
+        if self.is_produced(roles, by_hand, tag) {
+            next.unassigned = with_tag(&by_hand.unassigned, tag, by);
         }
         Ok(next)
     }
 
-    /// Whether one of these roles produces the tag on a node.
-    fn is_given(&self, roles: &BTreeSet<Name>, by_hand: &NodeTags, tag: &TagName) -> bool {
-        roles.iter().any(|role| self.given(role, by_hand).any(|given| given == tag))
+    /// Returns whether one of these roles produces the tag on a node.
+    fn is_produced(&self, roles: &BTreeSet<Name>, by_hand: &NodeTags, tag: &TagName) -> bool {
+        roles.iter().any(|role| self.produced_tags(role, by_hand).any(|given| given == tag))
     }
 
-    /// Whether one of these roles produces the tag, or may: an extension can give a role any tag that is of no other.
+    /// Returns whether one of these roles produces or may produce the tag. An extension may give a role any tag that no
+    /// other role declares.
     pub fn may_produce(&self, roles: &BTreeSet<Name>, tag: &TagName) -> bool {
         let may = |role: &Name| {
-            let is_of_other = || self.roles.iter().any(|(other, tags)| other != role && tags.contains(tag));
-            self.produced_by(role).contains(tag) || (self.decider(role).is_some() && !is_of_other())
+            let other_declares = || self.roles.iter().any(|(other, tags)| other != role && tags.contains(tag));
+            self.declared_tags(role).contains(tag) || (self.decider(role).is_some() && !other_declares())
         };
         roles.iter().any(may)
     }
 }
 
-/// What role and tag selectors are matched against, for one node.
+/// The names of one node that role and tag selectors match against.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MatchNames {
-    /// Against these a role selector is matched, sorted.
+    /// The names for role selectors, sorted.
     pub roles: Box<[Box<str>]>,
-    /// Against these a tag selector is matched, sorted: under `replaces`, `primary-x` stands for `x`.
+    /// The names for tag selectors, sorted. With primary matching `replaces`, `primary-x` replaces `x`.
     pub tags: Box<[Box<str>]>,
 }
 
 impl MatchNames {
-    /// The names of a node with these roles and tags that holds some of them as primary.
+    /// Returns the names of a node with these roles and tags, some of which it holds as primary.
     ///
-    /// A role of the name of a primary tag shares its election: the holder matches the role selector `primary-x`.
+    /// A role with the name of a primary tag shares its election, so the holder matches the role selector `primary-x`.
     pub fn new<'a>(
         matching: Matching,
         table: &RoleTable,
@@ -236,28 +240,24 @@ impl MatchNames {
         let roles = roles.into_iter().map(Name::as_str);
         let tags = tags.into_iter().map(TagName::as_str);
         Self {
-            roles: named(matching.primary, roles, &shared),
-            tags: named(matching.primary, tags, &primaries.iter().collect::<Vec<_>>()),
+            roles: selector_names(matching.primary, roles, &shared),
+            tags: selector_names(matching.primary, tags, &primaries.iter().collect::<Vec<_>>()),
         }
     }
 
-    /// The names of roles.
+    /// Returns the names of roles.
     pub(crate) fn role_names(&self) -> impl Iterator<Item = &str> + Clone {
         self.roles.iter().map(AsRef::as_ref)
     }
 
-    /// The names of tags.
+    /// Returns the names of tags.
     pub fn tag_names(&self) -> impl Iterator<Item = &str> + Clone {
         self.tags.iter().map(AsRef::as_ref)
     }
 }
 
-/// Plain names with the `primary-…` ones beside them or in their place.
-fn named<'a>(
-    primary: PrimaryMatching,
-    plain: impl Iterator<Item = &'a str>,
-    primaries: &[&TagName],
-) -> Box<[Box<str>]> {
+/// Returns the names that selectors match: plain names, and `primary-…` names in addition to them or instead of them.
+fn selector_names<'a>(primary: PrimaryMatching, plain: impl Iterator<Item = &'a str>, primaries: &[&TagName]) -> Box<[Box<str>]> {
     let held: BTreeSet<&str> = primaries.iter().map(|tag| tag.as_str()).collect();
     let mut names: BTreeSet<Box<str>> = match primary {
         PrimaryMatching::Adds => plain.map(Into::into).collect(),
@@ -267,14 +267,14 @@ fn named<'a>(
     names.into_iter().collect()
 }
 
-/// Compares names as people count: runs of digits as numbers, all else by bytes. `web-9` comes before `web-10`.
+/// Compares names in natural order: runs of digits as numbers, everything else by bytes. `web-9` comes before `web-10`.
 pub fn natural_cmp(a: &str, b: &str) -> Ordering {
     let (mut left, mut right) = (a.as_bytes(), b.as_bytes());
     while let (Some(x), Some(y)) = (left.first(), right.first()) {
         if x.is_ascii_digit() && y.is_ascii_digit() {
-            let (one, rest_left) = number(left);
-            let (other, rest_right) = number(right);
-            let order = one.len().cmp(&other.len()).then_with(|| one.cmp(other));
+            let (left_digits, rest_left) = split_number(left);
+            let (right_digits, rest_right) = split_number(right);
+            let order = left_digits.len().cmp(&right_digits.len()).then_with(|| left_digits.cmp(right_digits));
             if order != Ordering::Equal {
                 return order;
             }
@@ -285,35 +285,35 @@ pub fn natural_cmp(a: &str, b: &str) -> Ordering {
             return x.cmp(y);
         }
     }
-    // Equal as numbers but for zeros before them: then the texts decide, so that the order is total.
+    // The numbers differ at most in leading zeros. Then the texts decide, so that the order is total.
     left.len().cmp(&right.len()).then_with(|| a.cmp(b))
 }
 
-/// The digits at the start without zeros before them, and what follows.
-fn number(text: &[u8]) -> (&[u8], &[u8]) {
+/// Splits a text into the digits at its start, without leading zeros, and the rest.
+fn split_number(text: &[u8]) -> (&[u8], &[u8]) {
     let end = text.iter().position(|c| !c.is_ascii_digit()).unwrap_or(text.len());
     let zeros = text[..end].iter().position(|c| *c != b'0').unwrap_or(end);
     (&text[zeros..end], &text[end..])
 }
 
-fn produced(name: &Name, role: &RoleSpec) -> Vec<TagName> {
+fn role_tags(name: &Name, role: &RoleSpec) -> Vec<TagName> {
     match &role.tags {
         Some(tags) => tags.clone(),
         None => TagName::new(name.as_str()).into_iter().collect(),
     }
 }
 
-fn add(tags: &mut Vec<TagName>, tag: &TagName) {
+fn push_tag(tags: &mut Vec<TagName>, tag: &TagName) {
     if !tags.contains(tag) {
         tags.push(tag.clone());
     }
 }
 
-fn with(set: &OwnedSet<TagName>, tag: &TagName, by: &Manager) -> OwnedSet<TagName> {
-    set.patch(by, &BTreeMap::from([(tag.clone(), Some(Said::Value(())))]))
+fn with_tag(set: &OwnedSet<TagName>, tag: &TagName, by: &Manager) -> OwnedSet<TagName> {
+    set.patch(by, &BTreeMap::from([(tag.clone(), Some(ProvidedValue::Value(())))]))
 }
 
-fn without(set: &OwnedSet<TagName>, tag: &TagName, by: &Manager) -> OwnedSet<TagName> {
+fn without_tag(set: &OwnedSet<TagName>, tag: &TagName, by: &Manager) -> OwnedSet<TagName> {
     set.patch(by, &BTreeMap::from([(tag.clone(), None)]))
 }
 
@@ -346,13 +346,13 @@ mod tests {
     }
 
     #[test]
-    fn a_role_without_tags_produces_the_tag_of_its_name() {
+    fn role_produces_tag_of_same_name_when_none_is_listed() {
         let roles = BTreeSet::from([role("plain")]);
         assert_eq!(names(&table().effective_tags(&roles, &NodeTags::default())), ["plain"]);
     }
 
     #[test]
-    fn what_was_said_by_hand_survives_a_change_of_roles() {
+    fn manual_tags_survive_change_of_roles() {
         let (table, by) = (table(), manager());
         let db = BTreeSet::from([role("db")]);
         let none = BTreeSet::new();
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn assigning_gives_back_what_was_unassigned() {
+    fn assign_restores_tag_when_unassigned() {
         let (table, by) = (table(), manager());
         let db = BTreeSet::from([role("db")]);
         let hand = table.unassign(&db, &NodeTags::default(), &tag("common"), &by).unwrap();
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_a_role_gives_is_given_back_or_kept_away() {
+    fn unassign_changes_only_tags_from_roles() {
         let (table, by) = (table(), manager());
         let plain = BTreeSet::from([role("plain")]);
         let hand = table.unassign(&plain, &NodeTags::default(), &tag("plain"), &by).unwrap();
@@ -392,9 +392,9 @@ mod tests {
     }
 
     #[test]
-    fn an_extension_may_give_a_role_any_tag_that_is_of_no_other() {
+    fn extension_may_produce_any_tag_of_no_other_role() {
         let uses = [ExtensionUse { roles: vec![role("plain")], extension: "rack".into() }];
-        let table = table().deciding(&uses);
+        let table = table().with_extensions(&uses);
         for (roles, name, may) in [
             (&["db"][..], "mysql", true),
             (&["db"], "plain", false),
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_changes_what_its_roles_produce() {
+    fn role_table_uses_changes_of_cluster() {
         let base = table();
         let (roles, tags) = (&BTreeMap::from([(role("db"), RoleSpec::default())]), &base.tags);
         let changes = BTreeMap::from([
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_primary_is_added_or_takes_the_place() {
+    fn match_names_add_or_replace_primary_tag() {
         let tags = [tag("common"), tag("mysql")];
         let held = [tag("mysql")];
         for (primary, expected) in [
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn digits_are_compared_as_numbers() {
+    fn natural_cmp_compares_digits_as_numbers() {
         let mut names = ["web-10", "web-9", "web", "db-2", "web-09", "web-9a", "web-010"];
         names.sort_by(|a, b| natural_cmp(a, b));
         assert_eq!(names, ["db-2", "web", "web-09", "web-9", "web-9a", "web-010", "web-10"]);

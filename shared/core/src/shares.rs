@@ -1,163 +1,173 @@
-//! How principals share what is bounded: bytes that wait for clients, places of lists and streams.
+//! How principals share a limited amount: bytes that wait for clients, or places in lists and streams.
 //!
-//! Nobody takes more than a part of it, so that whoever takes all they can shuts out themselves alone. A part of all is kept for the admins of
-//! the fleet: who has to end an attack is served.
+//! No principal can take more than its part, so a principal that takes as much as it can shuts out only itself. Another
+//! part is reserved for fleet admins, so that an admin who must stop an attack is served.
 
 use std::collections::BTreeMap;
 
 use crate::object::ClusterId;
 
-/// Who holds something of an amount that is shared.
+/// A principal, as far as the limits of shares depend on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holder {
+pub struct ShareHolder {
     /// The principal's name.
     pub name: String,
-    /// The cluster that it is bound to: all of one cluster have a part together.
-    pub within: Option<ClusterId>,
-    /// Whether it is an admin of the fleet, for whom a part is kept.
+    /// The cluster that the principal is bound to. All principals of a cluster share one part.
+    pub cluster: Option<ClusterId>,
+    /// True if the principal is a fleet admin. A part of the amount is reserved for fleet admins.
     pub is_fleet_admin: bool,
 }
 
-/// What principals hold of an amount.
+/// How much of a shared amount each principal and each cluster holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Holdings {
-    of: BTreeMap<String, u64>,
-    of_cluster: BTreeMap<ClusterId, u64>,
+pub struct ShareUsage {
+    by_principal: BTreeMap<String, u64>,
+    by_cluster: BTreeMap<ClusterId, u64>,
 }
 
-/// A part of an amount that has no room for what is asked.
+/// The error for a request that a part of the amount has no room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Full {
-    /// Which part.
-    pub part: Part,
-    /// What is held of it.
+pub struct ShareExceeded {
+    /// The part that has no room.
+    pub share: ShareKind,
+    /// How much of the part is held already.
     pub held: u64,
-    /// What may be held of it.
-    pub most: u64,
+    /// How much of the part may be held.
+    pub limit: u64,
 }
 
 /// A part of an amount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// That of one principal.
-    OfOne,
-    /// That of all who are bound to one cluster.
-    OfCluster,
-    /// All of it, or for who is no admin of the fleet all that is not kept for these.
-    OfAll,
+pub enum ShareKind {
+    /// The part of one principal.
+    Principal,
+    /// The part of all principals that are bound to one cluster.
+    Cluster,
+    /// The whole amount, without the reserved part if the principal is not a fleet admin.
+    Total,
 }
 
-/// An amount that is shared.
+/// A shared amount, with the limits of its parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shares {
-    /// All of it.
-    pub all: u64,
-    /// The most of one principal. Who holds nothing may take one thing that is larger, as far as there is room.
-    pub of_one: u64,
-    /// The most of all who are bound to one cluster together; likewise. Whoever is an admin there makes principals.
-    pub of_cluster: u64,
-    /// What is kept for admins of the fleet.
-    pub for_admins: u64,
+    /// The whole amount.
+    pub total: u64,
+    /// Maximum of one principal. A principal that holds nothing may take one larger item, if there is room for it.
+    pub max_per_principal: u64,
+    /// Maximum of all principals that are bound to one cluster, with the same exception. A limit for each principal is
+    /// not enough, because an admin of a cluster can create more principals there.
+    pub max_per_cluster: u64,
+    /// The part reserved for fleet admins.
+    pub reserved_for_admins: u64,
 }
 
 impl Shares {
-    /// An amount of which one principal has a quarter at most, all who are bound to one cluster have half, and of which a sixteenth is kept for
-    /// admins of the fleet.
-    pub const fn of(all: u64) -> Self {
-        Self { all, of_one: all / 4, of_cluster: all / 2, for_admins: all / 16 }
+    /// Creates an amount of which a principal may hold a quarter, all principals of one cluster half. A sixteenth is
+    /// reserved for fleet admins.
+    pub const fn from_total(all: u64) -> Self {
+        Self { total: all, max_per_principal: all / 4, max_per_cluster: all / 2, reserved_for_admins: all / 16 }
     }
 
-    /// Which part has no room for so much more of a principal, where all hold `held` together; `None`: it may have it.
-    pub fn full(&self, asked: u64, by: &Holder, holdings: &Holdings, held: u64) -> Option<Full> {
-        let most = self.most(by.is_fleet_admin);
-        let of_all =
-            || (!self.has_room(asked, held, by.is_fleet_admin)).then_some(Full { part: Part::OfAll, held, most });
-        self.full_part(asked, by, holdings).or_else(of_all)
-    }
-
-    /// The same of the parts of the principal and of its cluster alone.
-    pub fn full_part(&self, asked: u64, by: &Holder, holdings: &Holdings) -> Option<Full> {
-        let parts = [
-            (Part::OfOne, holdings.own(&by.name), self.of_one),
-            (Part::OfCluster, holdings.of_cluster(by.within), self.of_cluster),
-        ];
-        let full = parts.into_iter().find(|(_, held, most)| !is_within(asked, *held, *most));
-        full.map(|(part, held, most)| Full { part, held, most })
-    }
-
-    const fn has_room(&self, asked: u64, held: u64, is_fleet_admin: bool) -> bool {
-        held.saturating_add(asked) <= self.most(is_fleet_admin)
-    }
-
-    /// How much all may hold together when one more is asked for, by an admin of the fleet or by somebody else.
-    const fn most(&self, is_fleet_admin: bool) -> u64 {
-        if is_fleet_admin { self.all } else { self.all - self.for_admins }
-    }
-
-    /// Whether a principal that holds `own` may have so much more, as far as it alone is asked.
-    pub const fn is_within_own(&self, asked: u64, own: u64) -> bool {
-        is_within(asked, own, self.of_one)
-    }
-
-    /// Which of those that wait is served next, when all hold `held` together. They are given in the order in which they came.
-    ///
-    /// It is the one whose principal holds least, and of these the first that came; where there is no room for it, nobody overtakes it but an admin of
-    /// the fleet. Whose principal holds its part already is passed over.
-    pub fn next(&self, held: u64, waiting: &[Waiting]) -> Option<usize> {
-        let least = |is_eligible: fn(&Waiting) -> bool| {
-            let eligible = waiting.iter().enumerate().filter(|(_, one)| is_eligible(one));
-            let within = eligible.filter(|(_, one)| self.is_within_own(one.asked, one.own));
-            within.min_by_key(|(place, one)| (one.own, *place))
+    /// Returns the part that has no room for the request, or `None` if the request fits. `held` is what all principals
+    /// together hold.
+    pub fn exceeded_share(&self, amount: u64, holder: &ShareHolder, holdings: &ShareUsage, held: u64) -> Option<ShareExceeded> {
+        let most = self.limit(holder.is_fleet_admin);
+        let total = || {
+            (!self.has_room(amount, held, holder.is_fleet_admin)).then_some(ShareExceeded {
+                share: ShareKind::Total,
+                held,
+                limit: most,
+            })
         };
-        let ways: [fn(&Waiting) -> bool; 2] = [|_| true, |one| one.is_fleet_admin];
-        let has_room = |(_, one): &(usize, &Waiting)| self.has_room(one.asked, held, one.is_fleet_admin);
-        ways.into_iter().filter_map(least).find(has_room).map(|(place, _)| place)
+        self.exceeded_own_share(amount, holder, holdings).or_else(total)
+    }
+
+    /// Like [`exceeded_share`](Self::exceeded_share), but checks only the parts of the principal and of its cluster.
+    pub fn exceeded_own_share(&self, amount: u64, holder: &ShareHolder, holdings: &ShareUsage) -> Option<ShareExceeded> {
+        let parts = [
+            (ShareKind::Principal, holdings.principal_usage(&holder.name), self.max_per_principal),
+            (ShareKind::Cluster, holdings.cluster_usage(holder.cluster), self.max_per_cluster),
+        ];
+        let full = parts.into_iter().find(|(_, held, most)| !has_capacity(amount, *held, *most));
+        full.map(|(part, held, most)| ShareExceeded { share: part, held, limit: most })
+    }
+
+    /// Returns whether the whole amount has room for this much more.
+    const fn has_room(&self, amount: u64, held: u64, is_fleet_admin: bool) -> bool {
+        held.saturating_add(amount) <= self.limit(is_fleet_admin)
+    }
+
+    /// Returns how much all principals together may hold when a request is granted.
+    const fn limit(&self, is_fleet_admin: bool) -> u64 {
+        if is_fleet_admin { self.total } else { self.total - self.reserved_for_admins }
+    }
+
+    /// Returns whether a principal that holds `held` may have `amount` more without exceeding its own part.
+    pub const fn is_within_own_share(&self, amount: u64, held: u64) -> bool {
+        has_capacity(amount, held, self.max_per_principal)
+    }
+
+    /// Returns the index of the request that is served next, if all principals together hold `held`. `waiting` is in
+    /// the order of arrival.
+    ///
+    /// It is the request of the principal that holds least, and of several such requests the first. If there is no room
+    /// for it, only a fleet admin's request can be served before it. Requests that exceed the principal's own part are
+    /// skipped.
+    pub fn next_request(&self, held: u64, waiting: &[ShareRequest]) -> Option<usize> {
+        let least = |is_eligible: fn(&ShareRequest) -> bool| {
+            let eligible = waiting.iter().enumerate().filter(|(_, request)| is_eligible(request));
+            let within = eligible.filter(|(_, request)| self.is_within_own_share(request.amount, request.held));
+            within.min_by_key(|(index, request)| (request.held, *index))
+        };
+        let passes: [fn(&ShareRequest) -> bool; 2] = [|_| true, |one| one.is_fleet_admin];
+        let has_room = |(_, request): &(usize, &ShareRequest)| self.has_room(request.amount, held, request.is_fleet_admin);
+        passes.into_iter().filter_map(least).find(has_room).map(|(place, _)| place)
     }
 }
 
-/// Whether there is room for so much in a part; in one of which nothing is held, for one thing of any size.
-const fn is_within(asked: u64, held: u64, most: u64) -> bool {
-    held == 0 || held.saturating_add(asked) <= most
+/// Returns whether a part has room for `amount` more. An empty part has room for one item of any size.
+const fn has_capacity(amount: u64, held: u64, limit: u64) -> bool {
+    held == 0 || held.saturating_add(amount) <= limit
 }
 
-impl Holdings {
-    /// What a principal holds.
-    pub fn own(&self, name: &str) -> u64 {
-        self.of.get(name).copied().unwrap_or_default()
+impl ShareUsage {
+    /// Returns how much a principal holds.
+    pub fn principal_usage(&self, name: &str) -> u64 {
+        self.by_principal.get(name).copied().unwrap_or_default()
     }
 
-    /// What all hold who are bound to a cluster; of who is bound to none, nothing.
-    fn of_cluster(&self, within: Option<ClusterId>) -> u64 {
-        within.and_then(|cluster| self.of_cluster.get(&cluster)).copied().unwrap_or_default()
+    /// Returns how much the principals of a cluster hold. Returns 0 without a cluster.
+    fn cluster_usage(&self, within: Option<ClusterId>) -> u64 {
+        within.and_then(|cluster| self.by_cluster.get(&cluster)).copied().unwrap_or_default()
     }
 
-    /// Notes that a principal holds so much in place of so much.
-    pub fn change(&mut self, by: &Holder, from: u64, to: u64) {
-        change(&mut self.of, by.name.clone(), from, to);
-        if let Some(cluster) = by.within {
-            change(&mut self.of_cluster, cluster, from, to);
+    /// Records that a principal now holds `to` where it held `from`, for the principal and for its cluster.
+    pub fn update(&mut self, holder: &ShareHolder, from: u64, to: u64) {
+        update_entry(&mut self.by_principal, holder.name.clone(), from, to);
+        if let Some(cluster) = holder.cluster {
+            update_entry(&mut self.by_cluster, cluster, from, to);
         }
     }
 }
 
-/// Notes the same of one; of who holds nothing nothing is noted.
-fn change<K: Ord>(held: &mut BTreeMap<K, u64>, one: K, from: u64, to: u64) {
-    let own = held.get(&one).copied().unwrap_or_default().saturating_sub(from).saturating_add(to);
-    if own == 0 {
-        held.remove(&one);
+/// Records the change of one entry. An entry of 0 is removed.
+fn update_entry<K: Ord>(held: &mut BTreeMap<K, u64>, key: K, from: u64, to: u64) {
+    let amount = held.get(&key).copied().unwrap_or_default().saturating_sub(from).saturating_add(to);
+    if amount == 0 {
+        held.remove(&key);
     } else {
-        held.insert(one, own);
+        held.insert(key, amount);
     }
 }
 
-/// Somebody who waits for a share.
+/// A request that waits for a share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Waiting {
-    /// How much of it.
-    pub asked: u64,
-    /// How much their principal holds.
-    pub own: u64,
-    /// Whether they are an admin of the fleet.
+pub struct ShareRequest {
+    /// The requested amount.
+    pub amount: u64,
+    /// How much the principal holds.
+    pub held: u64,
+    /// True if the principal is a fleet admin.
     pub is_fleet_admin: bool,
 }
 
@@ -167,14 +177,14 @@ mod tests {
 
     use super::*;
 
-    fn holder(name: &str, within: Option<u128>) -> Holder {
+    fn holder(name: &str, within: Option<u128>) -> ShareHolder {
         let within = within.map(|id| ClusterId(Uuid::from_u128(id)));
-        Holder { name: name.to_owned(), within, is_fleet_admin: false }
+        ShareHolder { name: name.to_owned(), cluster: within, is_fleet_admin: false }
     }
 
     #[test]
-    fn one_takes_a_part_and_the_last_part_is_for_admins() {
-        let shares = Shares::of(64);
+    fn shares_limit_principal_and_reserve_part_for_admins() {
+        let shares = Shares::from_total(64);
         for (asked, own, held, is_fleet_admin, admits) in [
             (1, 0, 0, false, true),
             (1, 15, 15, false, true),
@@ -190,64 +200,67 @@ mod tests {
             (1, 16, 60, true, false),
             (u64::MAX, 0, 1, true, false),
         ] {
-            let (by, mut holdings) = (Holder { is_fleet_admin, ..holder("one", None) }, Holdings::default());
-            holdings.change(&by, 0, own);
-            let full = shares.full(asked, &by, &holdings, held);
+            let (by, mut holdings) = (ShareHolder { is_fleet_admin, ..holder("one", None) }, ShareUsage::default());
+            holdings.update(&by, 0, own);
+            let full = shares.exceeded_share(asked, &by, &holdings, held);
             assert_eq!(full.is_none(), admits, "{asked} beside {own} of {held}, admin: {is_fleet_admin}");
         }
     }
 
     #[test]
-    fn x03_all_who_are_bound_to_one_cluster_have_half() {
-        let shares = Shares::of(64);
-        for (asked, of_cluster, is_within) in
-            [(1, 31, true), (1, 32, false), (40, 0, true), (32, 1, false), (u64::MAX, 1, false)]
+    fn x03_shares_limit_bound_principals_to_half_per_cluster() {
+        let shares = Shares::from_total(64);
+        for (asked, of_cluster, is_within) in [(1, 31, true), (1, 32, false), (40, 0, true), (32, 1, false), (u64::MAX, 1, false)]
         {
-            let mut holdings = Holdings::default();
-            holdings.change(&holder("one", Some(1)), 0, of_cluster);
-            let full = shares.full_part(asked, &holder("two", Some(1)), &holdings);
-            let refusal = Full { part: Part::OfCluster, held: of_cluster, most: 32 };
+            let mut holdings = ShareUsage::default();
+            holdings.update(&holder("one", Some(1)), 0, of_cluster);
+            let full = shares.exceeded_own_share(asked, &holder("two", Some(1)), &holdings);
+            let refusal = ShareExceeded { share: ShareKind::Cluster, held: of_cluster, limit: 32 };
             assert_eq!(full, (!is_within).then_some(refusal), "{asked} beside {of_cluster}");
             for other in [holder("two", Some(2)), holder("two", None)] {
-                assert_eq!(shares.full_part(asked, &other, &holdings), None, "{other:?} is bound elsewhere");
+                assert_eq!(shares.exceeded_own_share(asked, &other, &holdings), None, "{other:?} is bound elsewhere");
             }
         }
     }
 
     #[test]
-    fn x03_the_part_that_is_full_is_told_with_what_is_held_of_it_and_what_may_be() {
-        let (shares, one, mut holdings) = (Shares::of(64), holder("one", Some(1)), Holdings::default());
-        let root = Holder { is_fleet_admin: true, ..holder("root", None) };
+    fn x03_exceeded_share_reports_usage_and_limit() {
+        let (shares, one, mut holdings) = (Shares::from_total(64), holder("one", Some(1)), ShareUsage::default());
+        let root = ShareHolder { is_fleet_admin: true, ..holder("root", None) };
         for (by, own, held, part, of_part, most) in [
-            (&one, 16, 16, Part::OfOne, 16, 16),
-            (&one, 1, 60, Part::OfAll, 60, 60),
-            (&root, 1, 64, Part::OfAll, 64, 64),
+            (&one, 16, 16, ShareKind::Principal, 16, 16),
+            (&one, 1, 60, ShareKind::Total, 60, 60),
+            (&root, 1, 64, ShareKind::Total, 64, 64),
         ] {
-            holdings.change(by, 0, own);
-            assert_eq!(shares.full(1, by, &holdings, held), Some(Full { part, held: of_part, most }), "{by:?}");
-            holdings.change(by, own, 0);
+            holdings.update(by, 0, own);
+            assert_eq!(
+                shares.exceeded_share(1, by, &holdings, held),
+                Some(ShareExceeded { share: part, held: of_part, limit: most }),
+                "{by:?}"
+            );
+            holdings.update(by, own, 0);
         }
-        assert_eq!(holdings, Holdings::default(), "of who holds nothing nothing is noted");
+        assert_eq!(holdings, ShareUsage::default(), "of who holds nothing nothing is noted");
     }
 
     #[test]
-    fn of_those_that_wait_the_one_that_holds_least_is_next_and_is_overtaken_by_admins_alone() {
-        let shares = Shares::of(64);
-        let one = |asked, own| Waiting { asked, own, is_fleet_admin: false };
-        let admin = |asked, own| Waiting { asked, own, is_fleet_admin: true };
+    fn next_request_is_of_principal_with_least_usage() {
+        let shares = Shares::from_total(64);
+        let one = |asked, own| ShareRequest { amount: asked, held: own, is_fleet_admin: false };
+        let admin = |asked, own| ShareRequest { amount: asked, held: own, is_fleet_admin: true };
         for (held, waiting, next) in [
             (0, vec![], None),
             (10, vec![one(5, 8), one(5, 2), one(5, 2)], Some(1)),
             (10, vec![one(5, 0), one(5, 0)], Some(0)),
-            // The one that holds nothing waits for 8; one of 1 would fit.
+            // The request of the principal that holds nothing is for 8, and does not fit. A request for 1 would fit.
             (53, vec![one(1, 10), one(8, 0)], None),
             (53, vec![one(1, 10), one(8, 0), admin(8, 8)], Some(2)),
             (57, vec![one(1, 10), one(8, 0), admin(8, 8)], None),
-            // Nothing more of its own.
+            // The first request exceeds the principal's own part.
             (20, vec![one(4, 14), one(2, 14)], Some(1)),
             (20, vec![one(4, 14)], None),
         ] {
-            assert_eq!(shares.next(held, &waiting), next, "{held} {waiting:?}");
+            assert_eq!(shares.next_request(held, &waiting), next, "{held} {waiting:?}");
         }
     }
 }

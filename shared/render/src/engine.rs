@@ -1,4 +1,4 @@
-//! minijinja with the limits of one rendering.
+//! Runs minijinja with the limits of one rendering.
 
 use std::fmt::{self, Write as _};
 use std::io;
@@ -12,14 +12,14 @@ use stemma_core::input::template::MAX_TEMPLATE_BYTES;
 use stemma_core::input::{Inputs, Reference};
 
 use crate::error::{Cause, Remedy, RenderError};
-use crate::filters::{self, Raw};
+use crate::filters::{self, UnquotedValue};
 use crate::roots::Roots;
-use crate::script::Aside;
-use crate::view::View;
-use crate::{Limits, Secrets};
+use crate::script::DeferredValues;
+use crate::view::InputView;
+use crate::{RenderLimits, Secrets};
 
-/// The environment that each rendering starts from.
-static BASE: LazyLock<Environment<'static>> = LazyLock::new(|| {
+/// The environment from which each rendering starts.
+static BASE_ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
     let mut environment = filters::environment();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
     let syntax = SyntaxConfig::builder().keep_trailing_newline(true).build();
@@ -28,21 +28,22 @@ static BASE: LazyLock<Environment<'static>> = LazyLock::new(|| {
     environment
 });
 
+/// minijinja with the inputs and limits of one task.
 pub(crate) struct Engine {
-    view: Arc<View>,
-    limits: Limits,
+    view: Arc<InputView>,
+    limits: RenderLimits,
 }
 
-/// Counts what values make, also where it is kept and not yet written.
-struct Counted<'o, 'w> {
+/// A writer that counts the bytes of values, also in captured text that is not part of the result yet.
+struct CountingWriter<'o, 'w> {
     out: &'o mut Output<'w>,
-    written: &'o AtomicUsize,
+    written_bytes: &'o AtomicUsize,
     limit: usize,
 }
 
-impl fmt::Write for Counted<'_, '_> {
+impl fmt::Write for CountingWriter<'_, '_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        let before = self.written.fetch_add(text.len(), Ordering::Relaxed);
+        let before = self.written_bytes.fetch_add(text.len(), Ordering::Relaxed);
         if before.saturating_add(text.len()) > self.limit {
             return Err(fmt::Error);
         }
@@ -50,14 +51,15 @@ impl fmt::Write for Counted<'_, '_> {
     }
 }
 
-/// The result, up to the limit.
-struct Bounded {
+/// A buffer for the rendered text, up to the limit.
+struct BoundedBuffer {
     bytes: Vec<u8>,
     limit: usize,
+    /// True if the text did not fit.
     is_full: bool,
 }
 
-impl io::Write for Bounded {
+impl io::Write for BoundedBuffer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.bytes.len() + bytes.len() > self.limit {
             self.is_full = true;
@@ -73,61 +75,65 @@ impl io::Write for Bounded {
 }
 
 impl Engine {
-    pub(crate) fn new(inputs: &Inputs, secrets: &dyn Secrets, limits: Limits) -> Self {
-        Self { view: Arc::new(View::new(inputs, secrets)), limits }
+    pub(crate) fn new(inputs: &Inputs, secrets: &dyn Secrets, limits: RenderLimits) -> Self {
+        Self { view: Arc::new(InputView::new(inputs, secrets)), limits }
     }
 
-    pub(crate) fn read(&self) -> Vec<Reference> {
-        self.view.read()
+    pub(crate) fn references_read(&self) -> Vec<Reference> {
+        self.view.references_read()
     }
 
+    /// Renders a text. All bytes that values write are counted, also in captured text.
     pub(crate) fn text(&self, template: &str) -> Result<String, RenderError> {
-        let mut environment = BASE.clone();
+        let mut environment = BASE_ENVIRONMENT.clone();
         let written = Arc::new(AtomicUsize::new(0));
-        let (counter, limit) = (Arc::clone(&written), self.kept_limit());
+        let (counter, limit) = (Arc::clone(&written), self.captured_limit());
         environment.set_formatter(move |out, _, value| {
-            write!(Counted { out, written: &counter, limit }, "{value}").map_err(Error::from)
+            write!(CountingWriter { out, written_bytes: &counter, limit }, "{value}").map_err(Error::from)
         });
-        self.run(environment, template, &written)
+        self.render_template(environment, template, &written)
     }
 
+    /// Renders an item of a command. A NUL is refused, because no program can receive one.
     pub(crate) fn item(&self, template: &str) -> Result<String, RenderError> {
         let text = self.text(template)?;
         if text.contains('\0') { Err(RenderError::new(0, Cause::Nul)) } else { Ok(text) }
     }
 
+    /// Renders a shell script. Each value is written as a mark, and quoted for its position afterwards.
     pub(crate) fn script(&self, template: &str) -> Result<String, RenderError> {
-        let mut environment = BASE.clone();
+        let mut environment = BASE_ENVIRONMENT.clone();
         filters::add_raw(&mut environment);
-        let aside = Arc::new(Aside::new(|mark| template.contains(mark) || self.view.has_char(mark)));
+        let deferred = Arc::new(DeferredValues::new(|mark| template.contains(mark) || self.view.has_char(mark)));
         let written = Arc::new(AtomicUsize::new(0));
-        let (keep, counter, limit) = (Arc::clone(&aside), Arc::clone(&written), self.kept_limit());
+        let (marks, counter, limit) = (Arc::clone(&deferred), Arc::clone(&written), self.captured_limit());
         environment.set_formatter(move |out, _, value| {
-            let mut out = Counted { out, written: &counter, limit };
+            let mut out = CountingWriter { out, written_bytes: &counter, limit };
             if value.is_undefined() {
                 return Ok(());
             }
-            match value.downcast_object_ref::<Raw>() {
-                Some(raw) if keep.is_marked(&raw.0) => Err(Error::new(ErrorKind::InvalidOperation, "`raw` of a mark")),
+            match value.downcast_object_ref::<UnquotedValue>() {
+                Some(raw) if marks.has_mark(&raw.0) => Err(Error::new(ErrorKind::InvalidOperation, "`raw` of a mark")),
                 Some(raw) => out.write_str(&raw.0).map_err(Error::from),
                 None => {
                     let text = value.to_string();
                     counter.fetch_add(text.len(), Ordering::Relaxed);
-                    out.write_str(&keep.put(text)).map_err(Error::from)
+                    out.write_str(&marks.defer(text)).map_err(Error::from)
                 }
             }
         });
-        let marked = self.run(environment, template, &written)?;
-        let script = aside.fill(&marked, self.limits.output_bytes)?;
+        let marked = self.render_template(environment, template, &written)?;
+        let script = deferred.fill(&marked, self.limits.output_bytes)?;
         if script.contains('\0') { Err(RenderError::new(0, Cause::Nul)) } else { Ok(script) }
     }
 
-    /// What values may make altogether: text that is kept and put in later counts twice.
-    fn kept_limit(&self) -> usize {
+    /// Returns the limit for all values together, in bytes. Text that is captured and inserted later counts twice.
+    fn captured_limit(&self) -> usize {
         self.limits.output_bytes.saturating_mul(4)
     }
 
-    fn run(
+    /// Renders a template within the limits. `written` counts the bytes of values.
+    fn render_template(
         &self,
         mut environment: Environment<'_>,
         template: &str,
@@ -138,25 +144,26 @@ impl Engine {
         }
         environment.set_fuel(Some(self.limits.steps));
         environment.set_recursion_limit(self.limits.depth);
-        self.view.take_noted();
+        self.view.take_failed_reads();
         let limit = self.limits.output_bytes;
-        let mut result = Bounded { bytes: Vec::new(), limit, is_full: false };
+        let mut result = BoundedBuffer { bytes: Vec::new(), limit, is_full: false };
         let roots = Value::from_object(Roots(Arc::clone(&self.view)));
-        let outcome = environment
-            .template_from_str(template)
-            .and_then(|parsed| parsed.render_captured_to(roots, &mut result).map(|_| ()));
-        let is_full = result.is_full || written.load(Ordering::Relaxed) > self.kept_limit();
-        self.check(outcome, is_full)?;
+        let outcome =
+            environment.template_from_str(template).and_then(|parsed| parsed.render_captured_to(roots, &mut result).map(|_| ()));
+        let is_full = result.is_full || written.load(Ordering::Relaxed) > self.captured_limit();
+        self.check_outcome(outcome, is_full)?;
         Ok(String::from_utf8(result.bytes).expect("the engine writes text"))
     }
 
-    fn check(&self, outcome: Result<(), Error>, is_full: bool) -> Result<(), RenderError> {
-        let noted = self.view.take_noted();
+    /// Converts the outcome of a rendering. A recorded read that failed is reported first, because minijinja does not
+    /// know its reason.
+    fn check_outcome(&self, outcome: Result<(), Error>, is_full: bool) -> Result<(), RenderError> {
+        let failed_reads = self.view.take_failed_reads();
         let line = outcome.as_ref().err().and_then(Error::line).unwrap_or(0);
-        if let Some(reference) = &noted.missing {
+        if let Some(reference) = &failed_reads.not_an_input {
             return Err(RenderError::new(line, Cause::NotAnInput { reference: reference.clone() }));
         }
-        if let Some((name, reason)) = noted.secret.clone() {
+        if let Some((name, reason)) = failed_reads.secret.clone() {
             return Err(RenderError::new(line, Cause::Secret { name, reason }));
         }
         let Err(error) = outcome else { return Ok(()) };
@@ -165,28 +172,29 @@ impl Engine {
             ErrorKind::OutOfFuel => {
                 Cause::Limit { what: "steps", limit: usize::try_from(self.limits.steps).unwrap_or(usize::MAX) }
             }
-            ErrorKind::UndefinedError => Cause::Absent { references: noted.needed() },
-            ErrorKind::SyntaxError => Cause::Syntax { detail: self.detail(&error) },
+            ErrorKind::UndefinedError => Cause::Absent { references: failed_reads.required_reads() },
+            ErrorKind::SyntaxError => Cause::Syntax { detail: self.error_detail(&error) },
             _ if error.detail() == Some("recursion limit exceeded") => {
-                Cause::Limit { what: "blocks in each other", limit: self.limits.depth }
+                Cause::Limit { what: "nested blocks", limit: self.limits.depth }
             }
-            _ => Cause::Failed { detail: self.detail(&error), remedy: remedy(&error) },
+            _ => Cause::Failed { detail: self.error_detail(&error), remedy: remedy_for(&error) },
         };
         Err(RenderError::new(line, cause))
     }
 
-    /// What minijinja says. It may repeat values, so with secrets among them only the kind is said.
-    fn detail(&self, error: &Error) -> String {
-        let said = match error.detail() {
+    /// Returns minijinja's message. If there are secrets among the inputs, returns only the error's kind, since the
+    /// message may quote values.
+    fn error_detail(&self, error: &Error) -> String {
+        let message = match error.detail() {
             Some(detail) if !self.view.has_secrets => format!("{}: {detail}", error.kind()),
             _ => error.kind().to_string(),
         };
-        said.chars().take(200).map(|c| if c.is_control() { ' ' } else { c }).collect()
+        message.chars().take(200).map(|c| if c.is_control() { ' ' } else { c }).collect()
     }
 }
 
-/// What to do about an error that is none of a kind of its own, by what minijinja says. It repeats no value.
-fn remedy(error: &Error) -> Remedy {
+/// Returns what to do about an error that has no cause of its own, by minijinja's message. The result quotes no value.
+fn remedy_for(error: &Error) -> Remedy {
     let detail = error.detail().unwrap_or_default();
     match error.kind() {
         ErrorKind::UnknownFilter
@@ -196,10 +204,10 @@ fn remedy(error: &Error) -> Remedy {
         | ErrorKind::TemplateNotFound
         | ErrorKind::BadInclude
         | ErrorKind::TooManyArguments
-        | ErrorKind::MissingArgument => Remedy::Words,
-        _ if detail.starts_with("unable to calculate") || detail == "overflow" => Remedy::Numbers,
-        // A filter of ours says what it takes.
-        _ if detail.starts_with('`') => Remedy::Said,
-        _ => Remedy::Kinds,
+        | ErrorKind::MissingArgument => Remedy::UnknownName,
+        _ if detail.starts_with("unable to calculate") || detail == "overflow" => Remedy::Arithmetic,
+        // A message of our own filters states what they accept.
+        _ if detail.starts_with('`') => Remedy::InvalidArgument,
+        _ => Remedy::TypeMismatch,
     }
 }

@@ -1,100 +1,101 @@
-//! Why a template was not rendered.
+//! Errors of rendering.
 
 use std::fmt;
 
-/// A template that could not be rendered. The text holds no value of a secret.
+/// A template could not be rendered. The message contains no value of a secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RenderError {
-    /// Line of the template, from 1; of the rendered text where the cause says so; 0 where there is none.
+    /// Line of the template, from 1. For some causes it is a line of the rendered text. 0 if unknown.
     pub line: u32,
-    /// What went wrong.
+    /// The cause.
     pub cause: Cause,
 }
 
-/// What went wrong, and in its text what to do about it.
+/// The cause of an error. Its message includes what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Cause {
-    /// The template is no minijinja. What a release holds was checked, so this is text from elsewhere.
-    #[error("it cannot be parsed: {detail}; see docs/templates.md for what a template may say")]
+    /// The template is not valid minijinja syntax. Templates of a release are checked when it is stored, so this one
+    /// has another source.
+    #[error("it cannot be parsed: {detail}; see docs/templates.md for what a template can contain")]
     Syntax {
-        /// What minijinja says.
+        /// minijinja's message.
         detail: String,
     },
-    /// An input is absent and the template does not allow for that.
-    #[error("it needs {}; set it, or write `is defined` or `|default(…)`", needed(.references))]
+    /// An input is absent, and the template does not allow for that.
+    #[error("it needs {}; set it, or write `is defined` or `|default(…)`", format_references(.references))]
     Absent {
-        /// What may be meant, as texts of references: the last that was read, or each that is absent.
+        /// The absent inputs that may have caused the error, as text: the last read if it is absent, else all.
         references: Vec<String>,
     },
-    /// The template reads what is not among its inputs.
+    /// The template reads something that is not among its inputs.
     #[error("it reads `{reference}`, which is not among its inputs; check the release with `stemma validate`")]
     NotAnInput {
-        /// What it reads: the text of a reference, or the root that it reads whole.
+        /// The reference as text. If several inputs are read as a whole, their path, such as `labels` or `params.deep`.
         reference: String,
     },
-    /// A secret's value cannot be had.
+    /// The value of a secret is not available.
     #[error("secret `{name}` is not available: {reason}; provide it as a credential on the host")]
     Secret {
         /// The secret's name.
         name: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// A limit was reached.
+    /// A limit is exceeded.
     #[error("it takes more than {limit} {what}; make it smaller, or split the task")]
     Limit {
-        /// What is limited.
+        /// The unit that is limited.
         what: &'static str,
-        /// How much of it is allowed.
+        /// The limit.
         limit: usize,
     },
-    /// A value of a script stands where it cannot be quoted. The line is that of the rendered text.
+    /// A value of a script cannot be quoted at its position. The line is that of the rendered text.
     #[error("a value cannot be quoted {place}; put it into a variable of the shell first")]
     Unquotable {
-        /// Where it stands.
+        /// A description of the position.
         place: &'static str,
     },
-    /// A command or script would hold a NUL, which no program can be given.
-    #[error("a value holds a NUL, which cannot be given to a program; take it out of the value")]
+    /// A command or script would contain a NUL, which cannot be passed to a program.
+    #[error("a value holds a NUL, which cannot be passed to a program; remove it from the value")]
     Nul,
     /// The template does something that its values do not allow.
-    #[error("{detail}{}", remedy.words())]
+    #[error("{detail}{}", remedy.as_str())]
     Failed {
-        /// What minijinja says; only its kind where secrets are among the inputs.
+        /// minijinja's message, or only its kind if secrets are among the inputs.
         detail: String,
         /// What to do about it.
         remedy: Remedy,
     },
 }
 
-/// What to do about a template that does something that its values do not allow.
+/// What to do about an operation that the values of a template do not allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remedy {
-    /// A calculation has no result.
-    Numbers,
-    /// It names what no template has.
-    Words,
-    /// A filter was given what it does not take, and the error says what it takes.
-    Said,
-    /// Anything else: values of kinds that do not go together.
-    Kinds,
+    /// A calculation has no result: check the numbers.
+    Arithmetic,
+    /// The template uses a name that does not exist.
+    UnknownName,
+    /// A filter refused its arguments. The error itself states what it accepts.
+    InvalidArgument,
+    /// Anything else: the types of the values do not fit together.
+    TypeMismatch,
 }
 
 impl Remedy {
-    /// The end of the error's sentence.
-    const fn words(self) -> &'static str {
+    /// Returns the end of the error message.
+    const fn as_str(self) -> &'static str {
         match self {
-            Self::Numbers => {
-                "; check the numbers that it calculates with: a division by 0 has no result, nor has what is too large for a number"
+            Self::Arithmetic => {
+                "; check the numbers that it calculates with: a division by 0 has no result, and a result can be too large"
             }
-            Self::Words => "; see docs/templates.md for what a template may say",
-            Self::Said => "",
-            Self::Kinds => "; check the kinds of the values that it puts together",
+            Self::UnknownName => "; see docs/templates.md for what a template can contain",
+            Self::InvalidArgument => "",
+            Self::TypeMismatch => "; check the types of the values that it combines",
         }
     }
 }
 
-fn needed(references: &[String]) -> String {
+fn format_references(references: &[String]) -> String {
     match references {
         [] => "a value that is absent".to_owned(),
         [one] => format!("`{one}`, which is absent"),

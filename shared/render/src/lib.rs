@@ -1,9 +1,9 @@
-//! stemma-render: text from templates and inputs, and from nothing else.
+//! stemma-render: renders templates from inputs, and from nothing else.
 //!
-//! The agent renders as root, with values that others wrote and partly that other hosts reported. So a
-//! template sees the inputs that were sent for its task and no file, clock, variable or label beside them;
-//! rendering has limits on steps, depth and output; and what is put into a shell script is quoted for the
-//! place where it stands. minijinja is the engine, set up once here, for the agent and for `stemma render`.
+//! The agent renders as root. The values come from other authors, and some of them from other hosts. So a template sees
+//! only the inputs that were sent for its task. It sees no file, no clock, no environment variable and no other label.
+//! Rendering has limits on steps, depth and output. A value in a shell script is quoted for its position. The engine,
+//! minijinja, is set up once here, for the agent and for `stemma render`.
 
 mod engine;
 mod error;
@@ -20,41 +20,42 @@ pub use error::{Cause, Remedy, RenderError};
 
 use engine::Engine;
 
-/// What one rendering may take.
+/// The limits of one rendering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Steps of the engine, about one for each value, operator and turn of a loop.
+pub struct RenderLimits {
+    /// Steps of the engine, about one for each value, operator and iteration of a loop.
     pub steps: u64,
-    /// Loops, `with` blocks and macro calls in each other.
+    /// Nested loops, `with` blocks and macro calls.
     pub depth: usize,
     /// Bytes of the result.
     pub output_bytes: usize,
 }
 
-impl Default for Limits {
+impl Default for RenderLimits {
     fn default() -> Self {
         Self { steps: 100_000, depth: 64, output_bytes: 1024 * 1024 }
     }
 }
 
-/// Where the values of secrets come from: the host's credentials, or what was sealed to it.
+/// The source of the values of secrets: the host's credentials, or values that were sealed to it.
 pub trait Secrets {
-    /// The value of a secret that is an input of this version (0: the controller has none, the host must).
+    /// Returns the value of a secret in the version that the input names. Version 0 means that the controller stores
+    /// none and the host must have it.
     ///
     /// # Errors
-    /// Why it cannot be had, in words that hold nothing of its value.
+    /// [`SecretUnavailable`] with the reason. It must not contain any part of the value.
     fn value(&self, name: &str, version: u64) -> Result<String, SecretUnavailable>;
 }
 
-/// A secret that cannot be had.
+/// The error for a secret that is not available.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct SecretUnavailable {
-    /// Why, without anything of its value.
+    /// The reason, without any part of the value.
     pub reason: String,
 }
 
-/// For rendering where no secret may be seen: each is refused.
+/// A source that refuses every secret, for rendering that must not see any.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoSecrets;
 
@@ -64,50 +65,51 @@ impl Secrets for NoSecrets {
     }
 }
 
-/// The inputs of one task, ready for its templates.
+/// A renderer of the templates of one task, with its inputs.
 pub struct Renderer {
     engine: Engine,
 }
 
 impl fmt::Debug for Renderer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Renderer").field("read", &self.read()).finish_non_exhaustive()
+        f.debug_struct("Renderer").field("read", &self.references_read()).finish_non_exhaustive()
     }
 }
 
 impl Renderer {
-    /// Takes the inputs, and the values of those that are secrets.
-    pub fn new(inputs: &Inputs, secrets: &dyn Secrets, limits: Limits) -> Self {
+    /// Creates a renderer for these inputs. Reads the values of secrets at once.
+    pub fn new(inputs: &Inputs, secrets: &dyn Secrets, limits: RenderLimits) -> Self {
         Self { engine: Engine::new(inputs, secrets, limits) }
     }
 
-    /// The text of a file, or of one item of a command.
+    /// Renders the text of a file, or of one item of a command.
     ///
     /// # Errors
-    /// [`RenderError`]: an input that is absent or was not sent, a limit, or what the template does wrong.
+    /// [`RenderError`] if an input is absent or was not sent, if a limit is exceeded, or if the template does something
+    /// invalid.
     pub fn text(&self, template: &str) -> Result<String, RenderError> {
         self.engine.text(template)
     }
 
-    /// The text of a shell script, each value quoted for the place where it stands unless marked `|raw`.
+    /// Renders a shell script. Each value is quoted for its position, unless it is marked `|raw`.
     ///
     /// # Errors
-    /// As [`Renderer::text`], and for a value where it cannot be quoted or that holds a NUL.
+    /// As [`Renderer::text`], and if a value cannot be quoted at its position or contains a NUL.
     pub fn script(&self, template: &str) -> Result<String, RenderError> {
         self.engine.script(template)
     }
 
-    /// The items of a command, each rendered by itself: none is split, joined or quoted.
+    /// Renders the items of a command, each by itself: none is split, joined or quoted.
     ///
     /// # Errors
-    /// As [`Renderer::text`], and for an item that holds a NUL.
+    /// As [`Renderer::text`], and if an item contains a NUL.
     pub fn command<T: AsRef<str>>(&self, items: &[T]) -> Result<Vec<String>, RenderError> {
         items.iter().map(|item| self.engine.item(item.as_ref())).collect()
     }
 
-    /// The inputs that templates have read so far, in order.
-    pub fn read(&self) -> Vec<Reference> {
-        self.engine.read()
+    /// Returns the inputs that templates have read so far, sorted.
+    pub fn references_read(&self) -> Vec<Reference> {
+        self.engine.references_read()
     }
 }
 

@@ -1,16 +1,16 @@
-//! The roots and look-ups that a template may name, as objects over the inputs.
+//! The roots and look-ups of a template, as minijinja objects over the inputs.
 
 use std::fmt;
 use std::sync::Arc;
 
 use minijinja::value::{Enumerator, Kwargs, Object, ObjectRepr, Rest, Value, from_args};
 use minijinja::{Error, ErrorKind, State};
-use stemma_core::input::{Fields, Names, Path, Query, Read};
+use stemma_core::input::{FieldSet, NamePatterns, NodeQuery, Path, Read};
 
-use crate::view::View;
+use crate::view::InputView;
 
-/// The roots and look-ups, as the template's variables.
-pub(crate) struct Roots(pub(crate) Arc<View>);
+/// The context of a template: its roots and look-ups.
+pub(crate) struct Roots(pub(crate) Arc<InputView>);
 
 impl fmt::Debug for Roots {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -25,27 +25,27 @@ impl Object for Roots {
 
     fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Value> {
         let view = || Arc::clone(&self.0);
-        let below = |kind: Kind| Some(Value::from_object(Below { view: view(), kind, keys: Vec::new() }));
+        let root = |kind: RootKind| Some(Value::from_object(RootObject { view: view(), kind, keys: Vec::new() }));
         match key {
-            "labels" => below(Kind::Labels),
-            "params" => below(Kind::Params),
-            "facts" => below(Kind::Facts),
-            "node" => below(Kind::Node),
-            "cluster" => below(Kind::Cluster),
-            "traits" => below(Kind::Traits),
-            "tags" => below(Kind::Tags),
-            "nodes" => Some(Value::from_object(LookUp { view: view(), function: Function::Nodes })),
-            "primary" => Some(Value::from_object(LookUp { view: view(), function: Function::Primary })),
-            "secret" => Some(Value::from_object(LookUp { view: view(), function: Function::Secret })),
-            "labels_with_prefix" => Some(Value::from_object(LookUp { view: view(), function: Function::Prefix })),
+            "labels" => root(RootKind::Labels),
+            "params" => root(RootKind::Params),
+            "facts" => root(RootKind::Facts),
+            "node" => root(RootKind::Node),
+            "cluster" => root(RootKind::Cluster),
+            "traits" => root(RootKind::Traits),
+            "tags" => root(RootKind::Tags),
+            "nodes" => Some(Value::from_object(FunctionObject { view: view(), function: TemplateFunction::Nodes })),
+            "primary" => Some(Value::from_object(FunctionObject { view: view(), function: TemplateFunction::Primary })),
+            "secret" => Some(Value::from_object(FunctionObject { view: view(), function: TemplateFunction::Secret })),
+            "labels_with_prefix" => Some(Value::from_object(FunctionObject { view: view(), function: TemplateFunction::Prefix })),
             _ => None,
         }
     }
 }
 
-/// A root.
+/// A root of a template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum RootKind {
     Labels,
     Params,
     Facts,
@@ -55,63 +55,68 @@ enum Kind {
     Tags,
 }
 
-/// A root, or keys below one of those that have paths.
-struct Below {
-    view: Arc<View>,
-    kind: Kind,
+/// A root, or a path below a root.
+struct RootObject {
+    view: Arc<InputView>,
+    kind: RootKind,
     keys: Vec<Box<str>>,
 }
 
-impl fmt::Debug for Below {
+impl fmt::Debug for RootObject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text())
+        f.write_str(&self.path_text())
     }
 }
 
-impl Below {
-    fn name(&self) -> &'static str {
+impl RootObject {
+    /// Returns the name of the root in templates.
+    fn as_str(&self) -> &'static str {
         match self.kind {
-            Kind::Labels => "labels",
-            Kind::Params => "params",
-            Kind::Facts => "facts",
-            Kind::Node => "node",
-            Kind::Cluster => "cluster",
-            Kind::Traits => "traits",
-            Kind::Tags => "tags",
+            RootKind::Labels => "labels",
+            RootKind::Params => "params",
+            RootKind::Facts => "facts",
+            RootKind::Node => "node",
+            RootKind::Cluster => "cluster",
+            RootKind::Traits => "traits",
+            RootKind::Tags => "tags",
         }
     }
 
-    fn text(&self) -> String {
+    /// Returns the path as a template writes it, such as `params.deep`.
+    fn path_text(&self) -> String {
         let path = Path::new(self.keys.clone()).map(|path| path.to_string());
-        format!("{}{}", self.name(), path.unwrap_or_default())
+        format!("{}{}", self.as_str(), path.unwrap_or_default())
     }
 
-    /// It is used whole, which no author may write and no input is.
-    fn used_whole(&self) {
-        self.view.miss(&self.text());
+    /// Records that a root or path is used as a whole. A template that was checked does not do so, and no input stands
+    /// for it.
+    fn note_whole_use(&self) {
+        self.view.note_missing(&self.path_text());
     }
 
-    fn path(&self, read: fn(Path) -> Read, key: &str) -> Option<Value> {
+    /// Returns the value below this path with a further key. If only longer paths are inputs, returns an object for the
+    /// path.
+    fn read_key(&self, read: fn(Path) -> Read, key: &str) -> Option<Value> {
         let keys: Vec<Box<str>> = self.keys.iter().cloned().chain([key.into()]).collect();
         let Some(path) = Path::new(keys.clone()) else {
-            self.used_whole();
+            self.note_whole_use();
             return None;
         };
         let below = Self { view: Arc::clone(&self.view), kind: self.kind, keys };
-        let text = below.text();
-        if self.view.is_way(&text) {
+        let text = below.path_text();
+        if self.view.is_prefix(&text) {
             return Some(Value::from_object(below));
         }
         self.view.get_read(read(path))
     }
 }
 
-impl Object for Below {
+impl Object for RootObject {
     fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
         match key.as_str() {
             Some(key) => self.get_value_by_str(key),
             None => {
-                self.used_whole();
+                self.note_whole_use();
                 None
             }
         }
@@ -119,96 +124,99 @@ impl Object for Below {
 
     fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Value> {
         match self.kind {
-            Kind::Labels => self.view.get_read(Read::Label(key.into())),
-            Kind::Traits => self.view.get_read(Read::Trait(key.into())).filter(Value::is_true),
-            Kind::Tags => self.view.get_read(Read::Tag(key.into())).filter(Value::is_true),
-            Kind::Params => self.path(Read::Parameter, key),
-            Kind::Facts => self.path(Read::Fact, key),
-            Kind::Node => self.path(Read::Node, key),
-            Kind::Cluster => self.path(Read::Cluster, key),
+            RootKind::Labels => self.view.get_read(Read::Label(key.into())),
+            RootKind::Traits => self.view.get_read(Read::Trait(key.into())).filter(Value::is_true),
+            RootKind::Tags => self.view.get_read(Read::Tag(key.into())).filter(Value::is_true),
+            RootKind::Params => self.read_key(Read::Parameter, key),
+            RootKind::Facts => self.read_key(Read::Fact, key),
+            RootKind::Node => self.read_key(Read::Node, key),
+            RootKind::Cluster => self.read_key(Read::Cluster, key),
         }
     }
 
     fn enumerate(self: &Arc<Self>) -> Enumerator {
-        self.used_whole();
+        self.note_whole_use();
         Enumerator::NonEnumerable
     }
 
     fn is_true(self: &Arc<Self>) -> bool {
-        self.used_whole();
+        self.note_whole_use();
         false
     }
 
     fn render(self: &Arc<Self>, _: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.used_whole();
+        self.note_whole_use();
         Ok(())
     }
 }
 
+/// A function that templates can call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Function {
+enum TemplateFunction {
     Nodes,
     Primary,
     Secret,
     Prefix,
 }
 
-struct LookUp {
-    view: Arc<View>,
-    function: Function,
+/// A function that templates can call, as a minijinja object.
+struct FunctionObject {
+    view: Arc<InputView>,
+    function: TemplateFunction,
 }
 
-impl fmt::Debug for LookUp {
+impl fmt::Debug for FunctionObject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}", self.function)
     }
 }
 
-impl Object for LookUp {
+impl Object for FunctionObject {
     fn repr(self: &Arc<Self>) -> ObjectRepr {
         ObjectRepr::Plain
     }
 
     fn call(self: &Arc<Self>, _: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
         let read = match self.function {
-            Function::Nodes => {
+            TemplateFunction::Nodes => {
                 let (rest, kwargs): (Rest<Value>, Kwargs) = from_args(args)?;
-                let query = if rest.is_empty() { query(&kwargs)? } else { None };
-                let query = query.ok_or_else(|| wrong("nodes takes tag, role, or tag and or_role"))?;
-                Read::Nodes { query, fields: Fields::default() }
+                let query = if rest.is_empty() { parse_query(&kwargs)? } else { None };
+                let query = query.ok_or_else(|| argument_error("nodes takes tag, role, or tag and or_role"))?;
+                Read::Nodes { query, fields: FieldSet::default() }
             }
-            Function::Primary => Read::Primary { tag: one(args)?, fields: Fields::default() },
-            Function::Secret => Read::Secret(one(args)?),
-            Function::Prefix => Read::LabelsWithPrefix(one(args)?),
+            TemplateFunction::Primary => Read::Primary { tag: single_argument(args)?, fields: FieldSet::default() },
+            TemplateFunction::Secret => Read::Secret(single_argument(args)?),
+            TemplateFunction::Prefix => Read::LabelsWithPrefix(single_argument(args)?),
         };
         Ok(self.view.get_read(read).unwrap_or(Value::UNDEFINED))
     }
 }
 
-fn wrong(detail: &'static str) -> Error {
+fn argument_error(detail: &'static str) -> Error {
     Error::new(ErrorKind::InvalidOperation, detail)
 }
 
-fn one(args: &[Value]) -> Result<Box<str>, Error> {
+fn single_argument(args: &[Value]) -> Result<Box<str>, Error> {
     let (text,): (String,) = from_args(args)?;
     Ok(text.into())
 }
 
-fn query(kwargs: &Kwargs) -> Result<Option<Query>, Error> {
-    let named = |name: &str| -> Result<Option<Names>, Error> {
+/// Parses the named arguments of `nodes`. Returns `None` if they do not go together.
+fn parse_query(kwargs: &Kwargs) -> Result<Option<NodeQuery>, Error> {
+    let named = |name: &str| -> Result<Option<NamePatterns>, Error> {
         let Some(value) = kwargs.get::<Option<Value>>(name)? else { return Ok(None) };
         let names: Vec<Box<str>> = match value.as_str() {
             Some(one) => vec![one.into()],
             None => value.try_iter()?.map(|name| name.to_string().into()).collect(),
         };
-        Ok(Names::new(names))
+        Ok(NamePatterns::new(names))
     };
     let (tags, roles, or_roles) = (named("tag")?, named("role")?, named("or_role")?);
     kwargs.assert_all_used()?;
     Ok(match (tags, roles, or_roles) {
-        (Some(tags), None, None) => Some(Query::Tag(tags)),
-        (None, Some(roles), None) => Some(Query::Role(roles)),
-        (Some(tags), None, Some(roles)) => Some(Query::TagOrRole { tags, roles }),
+        (Some(tags), None, None) => Some(NodeQuery::Tag(tags)),
+        (None, Some(roles), None) => Some(NodeQuery::Role(roles)),
+        (Some(tags), None, Some(roles)) => Some(NodeQuery::TagOrRole { tags, roles }),
         _ => None,
     })
 }

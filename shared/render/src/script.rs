@@ -1,36 +1,35 @@
-//! Shell scripts: values are put aside while the template renders, and quoted where they then stand.
+//! Renders shell scripts. Values are set aside while the template renders, and quoted for their positions afterwards.
 //!
-//! The template's own text decides what place a value has, and only the whole text shows it. So the
-//! engine writes a mark for each value, sh's lexer reads the text up to it, and the value is quoted for that
-//! place; the lexer never sees a value.
+//! Only the whole rendered text shows the position of a value. So the engine writes a mark for each value, sh's lexer
+//! reads the text up to the mark, and the value is quoted for that position. The lexer never reads a value.
 
 use std::fmt::Write as _;
 use std::sync::{Mutex, PoisonError};
 
-use stemma_core::input::shell::{Quoting, Shell, quote};
+use stemma_core::input::shell::{Quoting, ShellLexer, quote};
 
 use crate::error::{Cause, RenderError};
 
 /// The values of a script, by number.
-pub(crate) struct Aside {
+pub(crate) struct DeferredValues {
     mark: char,
     values: Mutex<Vec<String>>,
 }
 
-impl Aside {
-    /// With a mark that stands neither in the template nor in an input.
-    pub(crate) fn new(is_taken: impl Fn(char) -> bool) -> Self {
-        let mark = ('\u{e000}'..='\u{f8ff}').find(|mark| !is_taken(*mark)).unwrap_or('\u{10fffd}');
+impl DeferredValues {
+    /// Chooses a mark that neither the template nor an input contains.
+    pub(crate) fn new(is_used: impl Fn(char) -> bool) -> Self {
+        let mark = ('\u{e000}'..='\u{f8ff}').find(|mark| !is_used(*mark)).unwrap_or('\u{10fffd}');
         Self { mark, values: Mutex::default() }
     }
 
-    /// Whether a text that was not put aside could be taken for a mark.
-    pub(crate) fn is_marked(&self, text: &str) -> bool {
+    /// Returns whether a text could be mistaken for a mark.
+    pub(crate) fn has_mark(&self, text: &str) -> bool {
         text.contains(self.mark)
     }
 
-    /// Puts a value aside; the mark that stands for it.
-    pub(crate) fn put(&self, value: String) -> String {
+    /// Stores a value and returns the mark that stands for it.
+    pub(crate) fn defer(&self, value: String) -> String {
         let mut values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
         values.push(value);
         let mut mark = String::new();
@@ -38,28 +37,28 @@ impl Aside {
         mark
     }
 
-    /// The script, each value quoted for its place.
+    /// Returns the script, with each value quoted for its position.
     pub(crate) fn fill(&self, marked: &str, limit: usize) -> Result<String, RenderError> {
         let values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut shell = Shell::new();
+        let mut shell = ShellLexer::new();
         let mut script = String::with_capacity(marked.len());
         for (number, part) in marked.split(self.mark).enumerate() {
             if number % 2 == 0 {
-                shell.read(part);
+                shell.push_text(part);
                 script.push_str(part);
                 continue;
             }
             let line = 1 + script.matches('\n').count();
             let value = part.parse::<usize>().ok().and_then(|number| values.get(number));
-            let value = value.filter(|value| !self.is_marked(value));
-            let place = match shell.place() {
-                Quoting::Nowhere(place) => return Err(RenderError::new(line, Cause::Unquotable { place })),
+            let value = value.filter(|value| !self.has_mark(value));
+            let place = match shell.quoting() {
+                Quoting::Unquotable(place) => return Err(RenderError::new(line, Cause::Unquotable { place })),
                 place => place,
             };
             let quoted = value.and_then(|value| quote(value, place));
             let place = "inside a value that is kept for later";
             script.push_str(&quoted.ok_or_else(|| RenderError::new(line, Cause::Unquotable { place }))?);
-            shell.read_value();
+            shell.push_value();
             if script.len() > limit {
                 return Err(RenderError::new(line, Cause::Limit { what: "bytes", limit }));
             }

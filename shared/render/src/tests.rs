@@ -1,4 +1,4 @@
-//! Tables of templates over inputs, of what is refused, and of values that try to leave their place.
+//! Tests templates that are rendered, templates that are refused, and values that try to escape their quotes.
 
 use std::process::Command;
 
@@ -9,9 +9,9 @@ use stemma_core::input::{Input, Inputs};
 
 use super::*;
 
-struct Credentials;
+struct TestSecrets;
 
-impl Secrets for Credentials {
+impl Secrets for TestSecrets {
     fn value(&self, name: &str, version: u64) -> Result<String, SecretUnavailable> {
         match (name, version) {
             ("DB", 3) => Ok("hunter2 $(id)".to_owned()),
@@ -28,7 +28,7 @@ fn inputs(pairs: &[(&str, Value)]) -> Inputs {
     inputs
 }
 
-fn site() -> Inputs {
+fn sample_inputs() -> Inputs {
     let mut inputs = inputs(&[
         ("labels.tier", json!("gold")),
         ("labels['a/b']", json!("it's")),
@@ -45,10 +45,7 @@ fn site() -> Inputs {
         ("node.name", json!("web-1")),
         ("cluster.name", json!("prod")),
         ("nodes(tag='db'){name}", json!([{"name": "db-1"}, {"name": "db-2"}])),
-        (
-            "nodes(tag='db'){address, labels.zone}",
-            json!([{"address": "10.0.0.1", "labels": {"zone": "z"}}, {"labels": {}}]),
-        ),
+        ("nodes(tag='db'){address, labels.zone}", json!([{"address": "10.0.0.1", "labels": {"zone": "z"}}, {"labels": {}}])),
         ("nodes(tag=['a', 'b'], or_role='c')", json!([])),
         ("primary('db'){name}", json!({"name": "db-1"})),
     ]);
@@ -61,20 +58,20 @@ fn site() -> Inputs {
     inputs
 }
 
-fn render(template: &str, inputs: &Inputs, secrets: &dyn Secrets, limits: Limits) -> Result<String, RenderError> {
+fn render(template: &str, inputs: &Inputs, secrets: &dyn Secrets, limits: RenderLimits) -> Result<String, RenderError> {
     Renderer::new(inputs, secrets, limits).text(template)
 }
 
-fn text(template: &str) -> Result<String, String> {
-    render(template, &site(), &Credentials, Limits::default()).map_err(|error| error.to_string())
+fn render_text(template: &str) -> Result<String, String> {
+    render(template, &sample_inputs(), &TestSecrets, RenderLimits::default()).map_err(|error| error.to_string())
 }
 
-fn shell(template: &str) -> Result<String, String> {
-    Renderer::new(&site(), &Credentials, Limits::default()).script(template).map_err(|error| error.to_string())
+fn render_script(template: &str) -> Result<String, String> {
+    Renderer::new(&sample_inputs(), &TestSecrets, RenderLimits::default()).script(template).map_err(|error| error.to_string())
 }
 
 #[test]
-fn a_template_sees_its_inputs() {
+fn render_inserts_inputs() {
     for (template, expected) in [
         ("plain\n", "plain\n"),
         ("tier {{ labels.tier }}, {{ labels['a/b'] }}\n", "tier gold, it's\n"),
@@ -94,10 +91,7 @@ fn a_template_sees_its_inputs() {
             "{% for n in nodes(tag='db') %}{{ n.name }} {{ n.address|default('-') }} {{ n.labels.zone is defined }};{% endfor %}",
             "db-1 10.0.0.1 True;db-2 - False;",
         ),
-        (
-            "{{ nodes(tag='db')|map(attribute='name')|join(',') }} {{ nodes(tag=['b', 'a'], or_role='c')|length }}",
-            "db-1,db-2 0",
-        ),
+        ("{{ nodes(tag='db')|map(attribute='name')|join(',') }} {{ nodes(tag=['b', 'a'], or_role='c')|length }}", "db-1,db-2 0"),
         ("{{ (nodes(tag='db')|rejectattr('name', 'eq', 'db-1')|first).name }}", "db-2"),
         ("{{ primary('db').name }} {{ primary('none') is defined }}", "db-1 False"),
         ("{{ secret('DB') }}", "hunter2 $(id)"),
@@ -112,13 +106,13 @@ fn a_template_sees_its_inputs() {
         ("<{{ labels['a/b'] }}> & \"", "<it's> & \""),
         ("{{ 'a' if labels.gone is defined }}", ""),
     ] {
-        assert_eq!(text(template).as_deref(), Ok(expected), "{template}");
+        assert_eq!(render_text(template).as_deref(), Ok(expected), "{template}");
     }
 }
 
 #[test]
-fn what_is_wrong_is_said_with_line_and_remedy() {
-    for (template, says) in [
+fn render_error_names_line_and_remedy() {
+    for (template, expected) in [
         (
             "a\n{{ labels.gone }}",
             "line 2: it needs `labels.gone`, which is absent; set it, or write `is defined` or `|default(…)`",
@@ -148,18 +142,18 @@ fn what_is_wrong_is_said_with_line_and_remedy() {
         ("{{ labels.tier|attr('x') }}", "line 1: unknown filter"),
         ("{{ namespace() }}", "line 1: unknown function"),
     ] {
-        let error = text(template).expect_err(template);
-        assert!(error.contains(says), "{template}: {error}");
+        let error = render_text(template).expect_err(template);
+        assert!(error.contains(expected), "{template}: {error}");
     }
 }
 
-/// Whatever failed was to be mended by the kinds of the values, a division by 0 too.
+/// Earlier, each error advised to check the types of the values, even the error of a division by 0.
 #[test]
-fn y09_the_remedy_is_of_the_kind_of_the_error() {
+fn y09_remedy_matches_error_kind() {
     let inputs = inputs(&[("params.zero", json!(0)), ("params.ten", json!(10)), ("params.word", json!("a"))]);
     let numbers = "check the numbers that it calculates with: a division by 0 has no result";
-    let words = "see docs/templates.md for what a template may say";
-    let kinds = "check the kinds of the values that it puts together";
+    let words = "see docs/templates.md for what a template can contain";
+    let kinds = "check the types of the values that it combines";
     for (template, detail, remedy) in [
         ("a\n{{ 1 / params.zero }}", "line 2: invalid operation: unable to calculate 1 / 0", Some(numbers)),
         ("{{ 1 // params.zero }}", "unable to calculate 1 // 0", Some(numbers)),
@@ -170,23 +164,22 @@ fn y09_the_remedy_is_of_the_kind_of_the_error() {
         ("{{ nothing() }}", "unknown function", Some(words)),
         ("{{ params.word|indent(5000) }}", "`indent` takes at most 1000", None),
     ] {
-        let error = render(template, &inputs, &Credentials, Limits::default()).expect_err(template).to_string();
-        let is_remedied =
-            remedy.map_or_else(|| error.ends_with(detail), |remedy| error.contains(&format!("; {remedy}")));
+        let error = render(template, &inputs, &TestSecrets, RenderLimits::default()).expect_err(template).to_string();
+        let is_remedied = remedy.map_or_else(|| error.ends_with(detail), |remedy| error.contains(&format!("; {remedy}")));
         assert!(error.contains(detail) && is_remedied, "{template}: {error}");
     }
 }
 
 #[test]
-fn each_filter_that_a_release_may_name_is_there() {
+fn environment_has_every_allowed_filter() {
     for filter in FILTERS {
-        let rendered = text(&format!("{{{{ 'x'|{filter} }}}}"));
+        let rendered = render_text(&format!("{{{{ 'x'|{filter} }}}}"));
         assert!(!rendered.is_err_and(|error| error.contains("unknown filter")), "{filter}");
     }
 }
 
 #[test]
-fn an_error_repeats_nothing_of_a_secret() {
+fn render_error_omits_secret_value() {
     for template in [
         "{{ secret('DB')|int }}",
         "{{ secret('DB') * 'x' }}",
@@ -194,19 +187,19 @@ fn an_error_repeats_nothing_of_a_secret() {
         "{{ secret('DB')|upper|format(1, 2) + 1 }}",
         "{% include secret('DB') %}",
     ] {
-        let error = text(template).expect_err(template);
+        let error = render_text(template).expect_err(template);
         assert!(!error.to_lowercase().contains("hunter2"), "{template}: {error}");
     }
-    let renderer = Renderer::new(&site(), &Credentials, Limits::default());
+    let renderer = Renderer::new(&sample_inputs(), &TestSecrets, RenderLimits::default());
     assert!(!format!("{renderer:?}").contains("hunter2"));
 }
 
 #[test]
-fn a_rendering_is_bounded() {
-    let some = inputs(&[("params.xs", json!([1, 2, 3])), ("params.n", json!(1_000_000_000))]);
-    for (template, says) in [
+fn render_stops_at_limits() {
+    let inputs = inputs(&[("params.xs", json!([1, 2, 3])), ("params.n", json!(1_000_000_000))]);
+    for (template, expected) in [
         ("{% for a in range(1000) %}{% for b in range(1000) %}{% endfor %}{% endfor %}", "more than 100000 steps"),
-        ("{% macro m(n) %}{{ m(n) }}{% endmacro %}{{ m(1) }}", "more than 64 blocks in each other"),
+        ("{% macro m(n) %}{{ m(n) }}{% endmacro %}{{ m(1) }}", "more than 64 nested blocks"),
         ("{% for a in range(3000) %}{{ 'x' * 1000 }}{% endfor %}", "more than 1048576 bytes"),
         ("{% set t %}{% for a in range(9000) %}{{ 'x' * 1000 }}{% endfor %}{% endset %}", "more than 1048576 bytes"),
         ("{{ 'x' * 999999999 }}", "too large"),
@@ -221,18 +214,18 @@ fn a_rendering_is_bounded() {
         ("{{ ('x' * 100000)|replace('x', 'y' * 100000) }}", "`replace` makes at most"),
         ("{{ range(100000)|join('y' * 100000) }}", "`join` makes at most"),
     ] {
-        let error = render(template, &some, &NoSecrets, Limits::default()).expect_err(template).to_string();
-        assert!(error.contains(says), "{template}: {error}");
+        let error = render(template, &inputs, &NoSecrets, RenderLimits::default()).expect_err(template).to_string();
+        assert!(error.contains(expected), "{template}: {error}");
     }
-    let error = render(&"x".repeat(70_000), &some, &NoSecrets, Limits::default()).unwrap_err();
+    let error = render(&"x".repeat(70_000), &inputs, &NoSecrets, RenderLimits::default()).unwrap_err();
     assert_eq!(error.to_string(), "it takes more than 65536 bytes as a template; make it smaller, or split the task");
-    let tight = Limits { steps: 10, ..Limits::default() };
-    assert!(render("{% for a in range(9) %}{{ a }}{% endfor %}", &some, &NoSecrets, tight).is_err());
+    let tight = RenderLimits { steps: 10, ..RenderLimits::default() };
+    assert!(render("{% for a in range(9) %}{{ a }}{% endfor %}", &inputs, &NoSecrets, tight).is_err());
 }
 
-/// The deepest that the author lets through, on a thread with the stack that tests and servers have.
+/// The deepest templates that the author accepts, on a thread with the stack size of tests and servers.
 #[test]
-fn the_deepest_templates_are_rendered() {
+fn render_accepts_deepest_allowed_template() {
     for template in [
         format!("{}x{}", "{% if true %}".repeat(140), "{% endif %}".repeat(140)),
         format!("{{{{ 'x'{} }}}}", "|lower".repeat(120)),
@@ -240,21 +233,21 @@ fn the_deepest_templates_are_rendered() {
         format!("{{{{ 'x' if true{} }}}}", " and true".repeat(110)),
         format!("{{% if false %}}{}{{% else %}}x{{% endif %}}", "{% elif false %}".repeat(100)),
     ] {
-        assert_eq!(text(&template).as_deref(), Ok("x"), "{}", &template[..30]);
+        assert_eq!(render_text(&template).as_deref(), Ok("x"), "{}", &template[..30]);
     }
 }
 
 #[test]
-fn what_a_template_reads_is_noted() {
-    let site = site();
-    let renderer = Renderer::new(&site, &Credentials, Limits::default());
+fn renderer_lists_references_read() {
+    let inputs = sample_inputs();
+    let renderer = Renderer::new(&inputs, &TestSecrets, RenderLimits::default());
     renderer.text("{{ labels.tier }}{{ nodes(tag='db')|length }}{{ labels.gone is defined }}").unwrap();
-    let read: Vec<_> = renderer.read().iter().map(ToString::to_string).collect();
+    let read: Vec<_> = renderer.references_read().iter().map(ToString::to_string).collect();
     assert_eq!(read, ["labels.gone", "labels.tier", "nodes(tag='db'){address, labels.zone}", "nodes(tag='db'){name}"]);
 }
 
 #[test]
-fn a_value_in_a_script_is_quoted_for_its_place() {
+fn script_quotes_value_for_position() {
     for (template, expected) in [
         ("echo {{ labels['a/b'] }}\n", "echo 'it'\\''s'\n"),
         ("echo \"{{ secret('DB') }}\"", "echo \"hunter2 \\$(id)\""),
@@ -267,34 +260,34 @@ fn a_value_in_a_script_is_quoted_for_its_place() {
         ("{{ ('a ' ~ labels.tier)|raw }} {{ (labels.tier|raw) ~ ';' }}", "a gold 'gold;'"),
         ("{{ 'x' if labels.gone is defined }}y", "y"),
     ] {
-        assert_eq!(shell(template).as_deref(), Ok(expected), "{template}");
+        assert_eq!(render_script(template).as_deref(), Ok(expected), "{template}");
     }
-    for (template, says) in [
+    for (template, expected) in [
         ("# {{ labels.tier }}", "line 1: a value cannot be quoted in a comment"),
         ("a\ncat <<EOF\n{{ labels.tier }}\nEOF", "line 3: a value cannot be quoted in a here-document"),
         ("{% set x %}{{ labels.tier }}{% endset %}{{ x }}", "inside a value that is kept for later"),
         ("echo {{ labels.other }}", "it reads `labels.other`"),
     ] {
-        let error = shell(template).expect_err(template);
-        assert!(error.contains(says), "{template}: {error}");
+        let error = render_script(template).expect_err(template);
+        assert!(error.contains(expected), "{template}: {error}");
     }
 }
 
 #[test]
-fn a_command_is_rendered_item_by_item() {
+fn command_renders_each_item_separately() {
     let items = ["/bin/echo", "{{ labels['a/b'] }} {{ labels.tier }}", "$(id)"];
-    let command = Renderer::new(&site(), &NoSecrets, Limits::default()).command(&items).unwrap();
+    let command = Renderer::new(&sample_inputs(), &NoSecrets, RenderLimits::default()).command(&items).unwrap();
     assert_eq!(command, ["/bin/echo", "it's gold", "$(id)"]);
     let nul = inputs(&[("params.x", json!("a\0b"))]);
-    let renderer = Renderer::new(&nul, &NoSecrets, Limits::default());
+    let renderer = Renderer::new(&nul, &NoSecrets, RenderLimits::default());
     let error = renderer.command(&["{{ params.x }}"]).unwrap_err();
-    assert_eq!(error.to_string(), "a value holds a NUL, which cannot be given to a program; take it out of the value");
+    assert_eq!(error.to_string(), "a value holds a NUL, which cannot be passed to a program; remove it from the value");
     assert!(renderer.script("echo {{ params.x }}").is_err());
-    assert!(render("{{ params.x }}", &nul, &NoSecrets, Limits::default()).is_ok());
+    assert!(render("{{ params.x }}", &nul, &NoSecrets, RenderLimits::default()).is_ok());
 }
 
-/// Scripts that print their value with a bracket on each side, in every place where one may stand.
-const PLACES: &[&str] = &[
+/// Scripts that print `params.x` between brackets. Each contains it at another position where a value is allowed.
+const QUOTING_POSITIONS: &[&str] = &[
     "printf '[%s]' {{ params.x }}",
     "printf '[%s]' \"{{ params.x }}\"",
     "printf '[%s]' '{{ params.x }}'",
@@ -309,21 +302,21 @@ const PLACES: &[&str] = &[
     "printf '[%s]' \"a\"'b'{{ params.x }} | sed '1s/^\\[ab/[/'",
 ];
 
-fn run(script: &str) -> String {
+fn run_script(script: &str) -> String {
     let output = Command::new("/bin/sh").args(["-c", script]).output().expect("a shell is here");
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-fn stays_one_word(value: &str) {
-    let some = inputs(&[("params.x", json!(value))]);
-    for place in PLACES {
-        let script = Renderer::new(&some, &NoSecrets, Limits::default()).script(place).unwrap();
-        assert_eq!(run(&script), format!("[{value}]"), "{script}");
+fn check_stays_one_word(value: &str) {
+    let inputs = inputs(&[("params.x", json!(value))]);
+    for template in QUOTING_POSITIONS {
+        let script = Renderer::new(&inputs, &NoSecrets, RenderLimits::default()).script(template).unwrap();
+        assert_eq!(run_script(&script), format!("[{value}]"), "{script}");
     }
 }
 
 #[test]
-fn s73_a_value_never_leaves_its_place_in_a_script() {
+fn s73_script_keeps_dangerous_value_as_one_word() {
     for value in [
         "",
         "a b",
@@ -346,7 +339,7 @@ fn s73_a_value_never_leaves_its_place_in_a_script() {
         "$((1+1))",
         "a'b\"c`d$e\\f",
     ] {
-        stays_one_word(value);
+        check_stays_one_word(value);
     }
 }
 
@@ -354,7 +347,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases / 10))]
 
     #[test]
-    fn s73_no_value_at_all_leaves_its_place(value in "[ -~\n']{0,12}[^\n\r\0]") {
-        stays_one_word(&value);
+    fn s73_script_keeps_random_value_as_one_word(value in "[ -~\n']{0,12}[^\n\r\0]") {
+        check_stays_one_word(&value);
     }
 }

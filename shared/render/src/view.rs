@@ -1,73 +1,77 @@
 //! The inputs as a template sees them.
 //!
-//! Each root is an object that knows the inputs below it and nothing else, so what was not sent cannot be
-//! reached. An object cannot fail where it is asked for a key, so what is missed is written down here and
-//! the rendering fails afterwards, also if the template had a `default` for it: absent and not sent differ.
+//! Each root is an object that knows only the inputs below it, so a template cannot reach what was not sent. A
+//! minijinja object cannot return an error for a key. So reads of inputs that were not sent are recorded here, and
+//! rendering fails at its end. `default` does not help: it covers absent values, not values that were not sent.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use minijinja::value::{Serde, Value};
-use stemma_core::input::{Fields, Input, Inputs, Read, Reference};
+use stemma_core::input::{FieldSet, Input, Inputs, Read, Reference};
 
 use crate::Secrets;
 
-/// The most absent reads that an error names.
-const MAX_NAMED: usize = 4;
+/// Maximum number of absent inputs that an error names.
+const MAX_NAMED_READS: usize = 4;
 
-/// The inputs, by the text that a template's read leads to.
-pub(crate) struct View {
-    entries: BTreeMap<String, Entry>,
-    noted: Mutex<Noted>,
-    /// Whether any value is a secret's, so that errors must not repeat values.
+/// The inputs, by the text of the read that finds each.
+pub(crate) struct InputView {
+    entries: BTreeMap<String, InputEntry>,
+    failed_reads: Mutex<FailedReads>,
+    /// True if any value comes from a secret. Errors must then not quote values.
     pub(crate) has_secrets: bool,
 }
 
-struct Entry {
-    found: InputState,
+/// An input, or the inputs that differ only in the fields of looked-up nodes.
+struct InputEntry {
+    state: InputState,
     references: Vec<Reference>,
-    read: AtomicBool,
+    is_read: AtomicBool,
 }
 
+/// The value of an input, or why it has none.
 enum InputState {
     Value(Value),
     Absent,
     Unavailable { name: String, reason: String },
 }
 
-/// What went wrong while a template asked for inputs.
+/// The failed reads of a template.
 #[derive(Default)]
-pub(crate) struct Noted {
-    /// The first read that is no input.
-    pub(crate) missing: Option<String>,
-    /// The reads that are absent, in order.
-    pub(crate) absent: Vec<String>,
-    /// Whether the last read of all is the last of those.
-    pub(crate) ends_absent: bool,
-    /// The first secret that cannot be had, and why.
+pub(crate) struct FailedReads {
+    /// The first read of something that is not an input.
+    pub(crate) not_an_input: Option<String>,
+    /// The reads of absent inputs, in order.
+    pub(crate) absent_reads: Vec<String>,
+    /// True if the last of all reads was of an absent input.
+    pub(crate) is_last_absent: bool,
+    /// The name of the first secret that is not available, and the reason.
     pub(crate) secret: Option<(String, String)>,
 }
 
-impl Noted {
-    /// What may have been needed and is absent: the last read of all, else each that is absent.
-    pub(crate) fn needed(mut self) -> Vec<String> {
-        if self.ends_absent {
-            self.absent.drain(..self.absent.len() - 1);
+impl FailedReads {
+    /// Returns the reads whose absence may have caused the failure: the last of all reads if it was of an absent input,
+    /// else each absent one.
+    pub(crate) fn required_reads(mut self) -> Vec<String> {
+        if self.is_last_absent {
+            self.absent_reads.drain(..self.absent_reads.len() - 1);
         }
-        self.absent.dedup();
-        self.absent.truncate(MAX_NAMED);
-        self.absent
+        self.absent_reads.dedup();
+        self.absent_reads.truncate(MAX_NAMED_READS);
+        self.absent_reads
     }
 }
 
-impl View {
+impl InputView {
+    /// Collects the inputs. Look-ups of the same nodes with different fields share an entry.
     pub(crate) fn new(inputs: &Inputs, secrets: &dyn Secrets) -> Self {
-        let mut view = Self { entries: BTreeMap::new(), noted: Mutex::default(), has_secrets: false };
+        let mut view = Self { entries: BTreeMap::new(), failed_reads: Mutex::default(), has_secrets: false };
         let mut rows: BTreeMap<String, serde_json::Value> = BTreeMap::new();
         for (reference, input) in inputs {
-            let text = bare(reference);
-            let mut seen = |value: &serde_json::Value| {
+            let text = reference_without_fields(reference);
+            let mut to_state = |value: &serde_json::Value| {
                 if reference.read().fields().is_none() {
                     return InputState::Value(Value::from(Serde(value)));
                 }
@@ -75,9 +79,9 @@ impl View {
                 merge(row, value);
                 InputState::Value(Value::from(Serde(&*row)))
             };
-            let found = match input {
-                Input::Value(value) => seen(value),
-                Input::Shared(found) => seen(&found.value()),
+            let state = match input {
+                Input::Value(value) => to_state(value),
+                Input::Shared(shared) => to_state(&shared.value()),
                 Input::Absent => InputState::Absent,
                 Input::Secret { name, version } => {
                     view.has_secrets = true;
@@ -87,74 +91,76 @@ impl View {
                     }
                 }
             };
-            view.add(text, found, reference.clone());
+            view.add(text, state, reference.clone());
         }
         view
     }
 
-    fn add(&mut self, text: String, found: InputState, reference: Reference) {
-        let entry = self.entries.entry(text).or_insert_with(|| Entry {
-            found: InputState::Absent,
+    /// Adds an input to the entry with this text.
+    fn add(&mut self, text: String, state: InputState, reference: Reference) {
+        let entry = self.entries.entry(text).or_insert_with(|| InputEntry {
+            state: InputState::Absent,
             references: Vec::new(),
-            read: AtomicBool::new(false),
+            is_read: AtomicBool::new(false),
         });
-        entry.found = found;
+        entry.state = state;
         entry.references.push(reference);
     }
 
-    /// What was noted since the last time.
-    pub(crate) fn take_noted(&self) -> Noted {
-        std::mem::take(&mut *self.noted.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Returns the failed reads since the last call.
+    pub(crate) fn take_failed_reads(&self) -> FailedReads {
+        std::mem::take(&mut *self.failed_reads.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether a value holds a character.
+    /// Returns whether any value contains a character.
     pub(crate) fn has_char(&self, c: char) -> bool {
-        self.entries.values().any(|entry| match &entry.found {
+        self.entries.values().any(|entry| match &entry.state {
             InputState::Value(value) => value.to_string().contains(c),
             InputState::Absent | InputState::Unavailable { .. } => false,
         })
     }
 
-    /// The inputs that were read.
-    pub(crate) fn read(&self) -> Vec<Reference> {
-        let read = self.entries.values().filter(|entry| entry.read.load(Ordering::Relaxed));
-        let mut all: Vec<Reference> = read.flat_map(|entry| entry.references.iter().cloned()).collect();
-        all.sort();
-        all
+    /// Returns the inputs that were read.
+    pub(crate) fn references_read(&self) -> Vec<Reference> {
+        let read_entries = self.entries.values().filter(|entry| entry.is_read.load(Ordering::Relaxed));
+        let mut references: Vec<Reference> = read_entries.flat_map(|entry| entry.references.iter().cloned()).collect();
+        references.sort();
+        references
     }
 
-    fn note(&self, with: impl FnOnce(&mut Noted)) {
-        with(&mut self.noted.lock().unwrap_or_else(PoisonError::into_inner));
+    fn update_failed_reads(&self, update: impl FnOnce(&mut FailedReads)) {
+        update(&mut self.failed_reads.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Notes a read that is no input.
-    pub(crate) fn miss(&self, text: &str) {
-        self.note(|noted| {
-            noted.missing.get_or_insert_with(|| text.to_owned());
+    /// Records a read of something that is not an input.
+    pub(crate) fn note_missing(&self, text: &str) {
+        self.update_failed_reads(|noted| {
+            noted.not_an_input.get_or_insert_with(|| text.to_owned());
         });
     }
 
-    /// The value of a read; `None` where it is absent, and where it is no input, which is noted.
+    /// Returns the value of a read. Returns `None` if the input is absent or not available, or if there is no such
+    /// input; each case is recorded.
     fn get(&self, text: &str) -> Option<Value> {
         let Some(entry) = self.entries.get(text) else {
-            self.miss(text);
+            self.note_missing(text);
             return None;
         };
-        entry.read.store(true, Ordering::Relaxed);
-        match &entry.found {
+        entry.is_read.store(true, Ordering::Relaxed);
+        match &entry.state {
             InputState::Value(value) => {
-                self.note(|noted| noted.ends_absent = false);
+                self.update_failed_reads(|noted| noted.is_last_absent = false);
                 Some(value.clone())
             }
             InputState::Absent => {
-                self.note(|noted| {
-                    noted.absent.push(text.to_owned());
-                    noted.ends_absent = true;
+                self.update_failed_reads(|noted| {
+                    noted.absent_reads.push(text.to_owned());
+                    noted.is_last_absent = true;
                 });
                 None
             }
             InputState::Unavailable { name, reason } => {
-                self.note(|noted| {
+                self.update_failed_reads(|noted| {
                     noted.secret.get_or_insert_with(|| (name.clone(), reason.clone()));
                 });
                 None
@@ -162,19 +168,19 @@ impl View {
         }
     }
 
-    /// The value of a read, as [`View::get`].
+    /// Returns the value of a read, as [`InputView::get`].
     pub(crate) fn get_read(&self, read: Read) -> Option<Value> {
         match Reference::new(read) {
             Ok(reference) => self.get(reference.as_str()),
             Err(error) => {
-                self.miss(&error.to_string());
+                self.note_missing(&error.to_string());
                 None
             }
         }
     }
 
-    /// Whether the text is no input itself and some lie below it.
-    pub(crate) fn is_way(&self, text: &str) -> bool {
+    /// Returns whether the text is not an input itself, but a path to further inputs below it.
+    pub(crate) fn is_prefix(&self, text: &str) -> bool {
         if self.entries.contains_key(text) {
             return false;
         }
@@ -183,17 +189,18 @@ impl View {
     }
 }
 
-/// The text of a reference without the fields of its nodes.
-fn bare(reference: &Reference) -> String {
+/// Returns the text of a reference without the fields of its nodes.
+fn reference_without_fields(reference: &Reference) -> String {
     let read = match reference.read().clone() {
-        Read::Nodes { query, .. } => Read::Nodes { query, fields: Fields::default() },
-        Read::Primary { tag, .. } => Read::Primary { tag, fields: Fields::default() },
+        Read::Nodes { query, .. } => Read::Nodes { query, fields: FieldSet::default() },
+        Read::Primary { tag, .. } => Read::Primary { tag, fields: FieldSet::default() },
         other => other,
     };
     Reference::new(read).map_or_else(|_| reference.to_string(), |bare| bare.to_string())
 }
 
-/// Two look-ups of the same nodes with other fields are the same list: their nodes are put together.
+/// Merges a value into another. Two look-ups of the same nodes with different fields are one list, so the fields of
+/// their nodes are merged.
 fn merge(into: &mut serde_json::Value, from: &serde_json::Value) {
     use serde_json::Value as Json;
     match (into, from) {

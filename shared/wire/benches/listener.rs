@@ -1,8 +1,10 @@
-//! What a check-in costs the listener, beside a bare rustls server of the same certificates, key exchange and bytes.
+//! Compares the cost of a check-in with that of a plain rustls server, with the same certificates, key exchange and
+//! bytes.
 //!
-//! Each server is a process of its own on one thread, and is asked for its own CPU time and memory, so that the load's cost is not in
-//! the figures; rounds of the two alternate, because a shared machine drifts by more than the difference that is looked for.
-//! `cargo bench -p stemma-wire --bench listener [-- ROUNDS [check-in|handshake|idle]]`. The figures to reach are in docs/performance.md.
+//! Each server is a process of its own with one thread, and reports its own CPU time and memory, so the figures do not
+//! include the load. Rounds of the two alternate, because the speed of a shared machine drifts by more than the
+//! difference between them. `cargo bench -p stemma-wire --bench listener [-- ROUNDS [check-in|handshake|idle]]`. The
+//! target figures are in docs/performance.md.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
@@ -19,29 +21,29 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ServerConfig};
 use stemma_wire::clock::SystemClock;
-use stemma_wire::message::checkin::{CheckIn, CheckInAnswer, Held, News};
+use stemma_wire::message::checkin::{CheckIn, CheckInResponse, CheckInUpdate, HeldDesired};
 use stemma_wire::message::observed::LocalState;
 use stemma_wire::message::{Epoch, PartDigest, Revision, decode, encode};
-use stemma_wire::net::TcpListen;
-use stemma_wire::serve::{Limits, Peer, Rejected, RequestBody, Server};
+use stemma_wire::net::TcpAcceptor;
+use stemma_wire::serve::{ListenerLimits, Peer, RejectionCounter, RequestBody, Server};
 use stemma_wire::tls::{
-    Accepts, ClientIdentity, Fleet, Listener, Pin, RENEW_GRACE_SECONDS, ServerKey, client_config, server_config,
+    ClientIdentity, FleetName, ListenerRole, Pin, RENEW_GRACE_SECONDS, ServerKey, TlsListener, client_config, server_config,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-/// Connections over which a round's check-ins go.
-const KEPT: u32 = 64;
-/// Check-ins of a round, on each connection.
+/// The number of persistent connections in a round of check-ins.
+const KEPT_CONNECTIONS: u32 = 64;
+/// The number of check-ins on each connection in a round.
 const CHECK_INS: u32 = 200;
-/// For how long the load lets the server work.
-const PAUSE: Duration = Duration::from_millis(3);
-/// Handshakes of a round.
+/// Time that the load client waits between its requests and its reads, in which the server works.
+const LOAD_PAUSE: Duration = Duration::from_millis(3);
+/// The number of handshakes in a round.
 const HANDSHAKES: u32 = 200;
-/// Connections that lie idle for the memory figure.
-const IDLE: u32 = 1000;
+/// The number of idle connections that the memory figure is measured with.
+const IDLE_CONNECTIONS: u32 = 1000;
 
 fn main() -> Result<()> {
     let arguments: Vec<_> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
@@ -57,72 +59,73 @@ fn main() -> Result<()> {
 
 /// The two servers that are compared.
 #[derive(Clone, Copy)]
-enum Kind {
-    Bare,
-    Ours,
+enum ServerKind {
+    Rustls,
+    Stemma,
 }
 
-impl Kind {
+impl ServerKind {
     fn name(self) -> &'static str {
         match self {
-            Self::Bare => "bare",
-            Self::Ours => "ours",
+            Self::Rustls => "bare",
+            Self::Stemma => "ours",
         }
     }
 }
 
-/// A server's process.
-struct Served {
+/// The process of a server.
+struct ServerProcess {
     child: Child,
-    commands: Option<ChildStdin>,
-    answers: BufReader<ChildStdout>,
+    stdin: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
     address: SocketAddr,
 }
 
-impl Served {
-    fn start(kind: Kind, pki: &str) -> Result<Self> {
+impl ServerProcess {
+    fn start(kind: ServerKind, pki: &str) -> Result<Self> {
         let mut child = Command::new(std::env::current_exe()?)
             .args(["serve", kind.name()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
         let mut commands = child.stdin.take().context("its input")?;
-        let mut answers = BufReader::new(child.stdout.take().context("its output")?);
+        let mut output = BufReader::new(child.stdout.take().context("its output")?);
         write!(commands, "{pki}\u{4}")?;
         commands.flush()?;
         let mut address = String::new();
-        answers.read_line(&mut address)?;
-        Ok(Self { child, commands: Some(commands), answers, address: address.trim().parse()? })
+        output.read_line(&mut address)?;
+        Ok(Self { child, stdin: Some(commands), stdout: output, address: address.trim().parse()? })
     }
 
-    /// CPU time so far in ns, and memory held in KiB.
+    /// Returns the CPU time so far, in ns, and the memory in use, in KiB.
     fn usage(&mut self) -> Result<(f64, f64)> {
-        writeln!(self.commands.as_mut().context("still asked")?, "usage")?;
+        writeln!(self.stdin.as_mut().context("still asked")?, "usage")?;
         let mut line = String::new();
-        self.answers.read_line(&mut line)?;
+        self.stdout.read_line(&mut line)?;
         let (cpu, memory) = line.trim().split_once(' ').context("two figures")?;
         Ok((cpu.parse()?, memory.parse()?))
     }
 }
 
-impl Drop for Served {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
-        // It ends when nobody can ask it any more.
-        drop(self.commands.take());
+        // The process ends when its standard input is closed.
+        drop(self.stdin.take());
         let _status = self.child.wait();
     }
 }
 
-/// What both processes share, as PEM: root, admin issuer, agents issuer, server's leaf and key, node's leaf and key.
+/// Returns the certificates and keys that both processes use, as PEM: root, admin issuer, agents issuer, the server's
+/// and the node's certificate, then their keys.
 fn make_pki() -> Result<String> {
-    let authority = |name: &str, usages: Vec<Usage>, above: Option<&(CertificateParams, KeyPair)>| -> Result<_> {
+    let authority = |name: &str, usages: Vec<Usage>, issuer: Option<&(CertificateParams, KeyPair)>| -> Result<_> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::default();
         params.distinguished_name.push(rcgen::DnType::CommonName, name);
-        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(u8::from(above.is_none())));
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(u8::from(issuer.is_none())));
         params.extended_key_usages = usages;
-        let certificate = match above {
-            Some((above, above_key)) => params.signed_by(&key, &Issuer::from_params(above, above_key))?,
+        let certificate = match issuer {
+            Some((parent, parent_key)) => params.signed_by(&key, &Issuer::from_params(parent, parent_key))?,
             None => params.self_signed(&key)?,
         };
         Ok((certificate.pem(), (params, key)))
@@ -159,7 +162,7 @@ impl Pki {
         Ok(Self { certificates, keys })
     }
 
-    fn fleet() -> Fleet {
+    fn fleet() -> FleetName {
         "bench".parse().expect("a fleet's name")
     }
 
@@ -167,9 +170,9 @@ impl Pki {
         vec![self.certificates[3].clone(), self.certificates[1].clone(), self.certificates[0].clone()]
     }
 
-    fn ours(&self) -> Result<ServerConfig> {
-        let listener = Listener {
-            accepts: Accepts::Agents { renew_grace_seconds: RENEW_GRACE_SECONDS },
+    fn stemma_config(&self) -> Result<ServerConfig> {
+        let listener = TlsListener {
+            role: ListenerRole::Agents { renew_grace_seconds: RENEW_GRACE_SECONDS },
             fleet: Self::fleet(),
             issuers: vec![self.certificates[2].clone()],
         };
@@ -177,13 +180,13 @@ impl Pki {
         Ok(server_config(&listener, own, Arc::new(SystemClock))?)
     }
 
-    /// Rustls as it comes, with its own check of client certificates, and no tickets either.
-    fn bare(&self) -> Result<ServerConfig> {
+    /// Returns a config of plain rustls, with its own check of client certificates. It issues no session tickets
+    /// either.
+    fn rustls_config(&self) -> Result<ServerConfig> {
         let mut roots = rustls::RootCertStore::empty();
         roots.add(self.certificates[2].clone())?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let verifier =
-            rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
+        let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_client_cert_verifier(verifier.build()?)
@@ -193,38 +196,38 @@ impl Pki {
         Ok(config)
     }
 
-    fn client(&self) -> Result<ClientConfig> {
+    fn client_config(&self) -> Result<ClientConfig> {
         let pin = Pin::Roots(vec![self.certificates[0].clone()]);
         let own = ClientIdentity { chain: vec![self.certificates[4].clone()], key: self.keys[1].clone_key() };
         Ok(client_config(&pin, Some(Self::fleet()), Some(own), Arc::new(SystemClock))?)
     }
 }
 
-/// A check-in with nothing to say, and its answer with nothing new.
-fn check_in() -> Vec<u8> {
+/// Returns a check-in with nothing to report. Its response contains nothing new.
+fn check_in_request() -> Vec<u8> {
     let digest = PartDigest([1; 32]);
     encode(&CheckIn {
         boot_id: [7; 16],
-        held: Some(Held { epoch: Epoch([2; 16]), revision: Revision(9), known: digest, task_set: digest }),
+        held_desired: Some(HeldDesired { epoch: Epoch([2; 16]), revision: Revision(9), known: digest, task_set: digest }),
         results: vec![],
         observation_digest: digest,
         observation: None,
         report: None,
-        wants: vec![],
-        gives_back: vec![],
+        requested_leases: vec![],
+        returned_items: vec![],
         local: LocalState::default(),
         wait_ms: 60_000,
     })
 }
 
-fn answer() -> Vec<u8> {
+fn check_in_response() -> Vec<u8> {
     let observation = Some(PartDigest([1; 32]));
-    encode(&CheckInAnswer::Current(Box::new(News {
+    encode(&CheckInResponse::Current(Box::new(CheckInUpdate {
         acknowledged: 0,
         observation,
         desired: None,
         grants: vec![],
-        next_ms: 0,
+        next_check_in_ms: 0,
     })))
 }
 
@@ -234,34 +237,34 @@ async fn serve(kind: &str) -> Result<()> {
     input.read_until(4, &mut text)?;
     let pki = Pki::read(std::str::from_utf8(&text)?)?;
     match kind {
-        "bare" => serve_bare(pki.bare()?).await?,
-        "ours" => serve_ours(pki.ours()?).await?,
+        "bare" => serve_rustls(pki.rustls_config()?).await?,
+        "ours" => serve_stemma(pki.stemma_config()?).await?,
         other => bail!("no server {other}"),
     }
     drop(input);
-    // Questions come on standard input; the runtime's one thread serves until it is killed.
-    let (to, mut questions) = tokio::sync::mpsc::unbounded_channel();
+    // Commands arrive on standard input. The runtime's only thread serves until standard input is closed.
+    let (sender, mut commands) = tokio::sync::mpsc::unbounded_channel();
     std::thread::spawn(move || {
         for line in std::io::stdin().lines() {
-            if line.is_err() || to.send(()).is_err() {
+            if line.is_err() || sender.send(()).is_err() {
                 return;
             }
         }
     });
-    while questions.recv().await.is_some() {
-        tell(format_args!("{}", usage()?))?;
+    while commands.recv().await.is_some() {
+        print_line(format_args!("{}", process_usage()?))?;
     }
     Ok(())
 }
 
-fn tell(line: std::fmt::Arguments<'_>) -> Result<()> {
+fn print_line(line: std::fmt::Arguments<'_>) -> Result<()> {
     let mut output = std::io::stdout().lock();
     writeln!(output, "{line}")?;
     Ok(output.flush()?)
 }
 
-fn usage() -> Result<String> {
-    // The first figure is the time on a processor, in ns, of the main thread: the one that serves.
+fn process_usage() -> Result<String> {
+    // The first figure is the CPU time of the main thread, which serves, in ns.
     let times = std::fs::read_to_string("/proc/self/schedstat")?;
     let nanoseconds = times.split(' ').next().context("schedstat")?;
     let rollup = std::fs::read_to_string("/proc/self/smaps_rollup")?;
@@ -269,11 +272,11 @@ fn usage() -> Result<String> {
     Ok(format!("{nanoseconds} {}", pss.trim().trim_end_matches("kB").trim()))
 }
 
-async fn serve_bare(config: ServerConfig) -> Result<()> {
+async fn serve_rustls(config: ServerConfig) -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
-    tell(format_args!("{}", listener.local_addr()?))?;
+    print_line(format_args!("{}", listener.local_addr()?))?;
     let acceptor = TlsAcceptor::from(Arc::new(config));
-    let body = answer();
+    let body = check_in_response();
     let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
     let response: Arc<[u8]> = [head.as_bytes(), &body].concat().into();
     tokio::spawn(async move {
@@ -282,8 +285,8 @@ async fn serve_bare(config: ServerConfig) -> Result<()> {
             tokio::spawn(async move {
                 let _nodelay = stream.set_nodelay(true);
                 if let Ok(mut stream) = acceptor.accept(stream).await {
-                    // One read is one request: the load writes each whole. The message is decoded here too: what is compared is
-                    // the way to it and back.
+                    // One read is one request, because the load client writes each request at once. The message is
+                    // decoded here too, since only the transport is compared.
                     let mut buffer = vec![0; 2048];
                     while let Ok(read @ 1..) = stream.read(&mut buffer).await {
                         if !is_check_in(&buffer[..read]) || stream.write_all(&response).await.is_err() {
@@ -302,21 +305,26 @@ fn is_check_in(request: &[u8]) -> bool {
     head.is_some_and(|head| decode::<CheckIn>(&request[head + 4..]).is_ok())
 }
 
-async fn serve_ours(config: ServerConfig) -> Result<()> {
-    let listen = TcpListen::bind("127.0.0.1:0".parse()?).await?;
-    tell(format_args!("{}", listen.local_addr()?))?;
+async fn serve_stemma(config: ServerConfig) -> Result<()> {
+    let listen = TcpAcceptor::bind("127.0.0.1:0".parse()?).await?;
+    print_line(format_args!("{}", listen.local_addr()?))?;
     let config = Arc::new(config);
     let source = Arc::new(move || Arc::clone(&config));
-    let server =
-        Server::new(listen, Some(source), Limits::default(), Arc::new(SystemClock), Arc::new(Rejected::default()))
-            .lean("/agent/v1/checkin");
-    let body = Bytes::from(answer());
+    let server = Server::new(
+        listen,
+        Some(source),
+        ListenerLimits::default(),
+        Arc::new(SystemClock),
+        Arc::new(RejectionCounter::default()),
+    )
+    .for_own_clients("/agent/v1/checkin");
+    let body = Bytes::from(check_in_response());
     let handler = move |_: &Arc<Peer>, request: Request<RequestBody>| {
         let body = body.clone();
         async move {
-            let taken = request.into_body().collect(1 << 20).await.map(|bytes| decode::<CheckIn>(&bytes));
+            let decoded = request.into_body().collect(1 << 20).await.map(|bytes| decode::<CheckIn>(&bytes));
             let mut response = Response::new(Full::new(body));
-            if !matches!(taken, Ok(Ok(_))) {
+            if !matches!(decoded, Ok(Ok(_))) {
                 *response.status_mut() = hyper::StatusCode::BAD_REQUEST;
             }
             response
@@ -326,13 +334,13 @@ async fn serve_ours(config: ServerConfig) -> Result<()> {
     Ok(())
 }
 
-/// The load's side.
-struct Load {
+/// The client that generates the load.
+struct LoadClient {
     connector: TlsConnector,
     request: Vec<u8>,
 }
 
-impl Load {
+impl LoadClient {
     async fn connect(&self, address: SocketAddr) -> Result<TlsStream<TcpStream>> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
@@ -341,10 +349,10 @@ impl Load {
 
     async fn check_in(&self, stream: &mut TlsStream<TcpStream>) -> Result<()> {
         stream.write_all(&self.request).await?;
-        Self::take_answer(stream).await
+        Self::read_response(stream).await
     }
 
-    async fn take_answer(stream: &mut TlsStream<TcpStream>) -> Result<()> {
+    async fn read_response(stream: &mut TlsStream<TcpStream>) -> Result<()> {
         let mut buffer = [0; 2048];
         let read = stream.read(&mut buffer).await?;
         if !buffer[..read].starts_with(b"HTTP/1.1 200") {
@@ -353,85 +361,87 @@ impl Load {
         Ok(())
     }
 
-    async fn kept(&self, served: &mut Served) -> Result<f64> {
+    async fn measure_check_ins(&self, server: &mut ServerProcess) -> Result<f64> {
         let mut connections = Vec::new();
-        for _ in 0..KEPT {
-            let mut connection = self.connect(served.address).await?;
+        for _ in 0..KEPT_CONNECTIONS {
+            let mut connection = self.connect(server.address).await?;
             self.check_in(&mut connection).await?;
             connections.push(connection);
         }
-        let before = served.usage()?.0;
+        let before = server.usage()?.0;
         for _ in 0..CHECK_INS {
-            // All ask before any answer is taken, as a fleet does; and the load sleeps outside of its poll meanwhile, or else the
-            // server's writes would pay for waking it, the slower server for more of them.
+            // All requests are sent before any response is read, as in a fleet. In between, the load client's thread
+            // sleeps. If it waited in its poll instead, the server's CPU time would include waking it, and the slower
+            // server would wake it more often.
             for connection in &mut connections {
                 connection.write_all(&self.request).await?;
             }
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(LOAD_PAUSE);
             for connection in &mut connections {
-                Self::take_answer(connection).await?;
+                Self::read_response(connection).await?;
             }
         }
-        Ok((served.usage()?.0 - before) / 1000.0 / f64::from(KEPT * CHECK_INS))
+        Ok((server.usage()?.0 - before) / 1000.0 / f64::from(KEPT_CONNECTIONS * CHECK_INS))
     }
 
-    async fn handshakes(&self, served: &mut Served) -> Result<f64> {
-        let before = served.usage()?.0;
+    async fn measure_handshakes(&self, server: &mut ServerProcess) -> Result<f64> {
+        let before = server.usage()?.0;
         for _ in 0..HANDSHAKES {
-            self.check_in(&mut self.connect(served.address).await?).await?;
+            self.check_in(&mut self.connect(server.address).await?).await?;
         }
-        Ok((served.usage()?.0 - before) / 1000.0 / f64::from(HANDSHAKES))
+        Ok((server.usage()?.0 - before) / 1000.0 / f64::from(HANDSHAKES))
     }
 
-    async fn idle(&self, served: &mut Served) -> Result<f64> {
-        let before = served.usage()?.1;
+    async fn measure_idle_memory(&self, server: &mut ServerProcess) -> Result<f64> {
+        let before = server.usage()?.1;
         let mut connections = Vec::new();
-        for _ in 0..IDLE {
-            let mut connection = self.connect(served.address).await?;
+        for _ in 0..IDLE_CONNECTIONS {
+            let mut connection = self.connect(server.address).await?;
             self.check_in(&mut connection).await?;
             connections.push(connection);
         }
-        Ok((served.usage()?.1 - before) / f64::from(IDLE))
+        Ok((server.usage()?.1 - before) / f64::from(IDLE_CONNECTIONS))
     }
 }
 
 async fn compare(rounds: usize, part: &str) -> Result<()> {
     let text = make_pki()?;
-    let body = check_in();
+    let body = check_in_request();
     let head = format!("POST /agent/v1/checkin HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {}\r\n\r\n", body.len());
-    let connector = TlsConnector::from(Arc::new(Pki::read(&text)?.client()?));
-    let load = Load { connector, request: [head.as_bytes(), &body].concat() };
-    let (mut bare, mut ours) = (Served::start(Kind::Bare, &text)?, Served::start(Kind::Ours, &text)?);
+    let connector = TlsConnector::from(Arc::new(Pki::read(&text)?.client_config()?));
+    let client = LoadClient { connector, request: [head.as_bytes(), &body].concat() };
+    let (mut plain, mut stemma) =
+        (ServerProcess::start(ServerKind::Rustls, &text)?, ServerProcess::start(ServerKind::Stemma, &text)?);
     if matches!(part, "all" | "check-in") {
         let mut figures = Vec::new();
         for _ in 0..rounds {
-            figures.push((load.kept(&mut bare).await?, load.kept(&mut ours).await?));
+            figures.push((client.measure_check_ins(&mut plain).await?, client.measure_check_ins(&mut stemma).await?));
         }
         report("check-in, connection kept, µs of CPU", &figures);
     }
     if matches!(part, "all" | "handshake") {
         let mut figures = Vec::new();
         for _ in 0..rounds {
-            figures.push((load.handshakes(&mut bare).await?, load.handshakes(&mut ours).await?));
+            figures.push((client.measure_handshakes(&mut plain).await?, client.measure_handshakes(&mut stemma).await?));
         }
         report("handshake and first check-in, µs of CPU", &figures);
     }
     if matches!(part, "all" | "idle") {
-        let figures = (load.idle(&mut bare).await?, load.idle(&mut ours).await?);
+        let figures = (client.measure_idle_memory(&mut plain).await?, client.measure_idle_memory(&mut stemma).await?);
         report("connected and idle, KiB", &[figures]);
     }
     Ok(())
 }
 
-/// The medians of both, and of the ratio of each round.
+/// Prints the medians of both servers, and of the ratio of each round.
 #[expect(clippy::print_stdout, reason = "a bench's output")]
 fn report(what: &str, rounds: &[(f64, f64)]) {
     let median = |mut values: Vec<f64>| {
         values.sort_by(f64::total_cmp);
         values[values.len() / 2]
     };
-    let bare = median(rounds.iter().map(|round| round.0).collect());
-    let ours = median(rounds.iter().map(|round| round.1).collect());
+    let plain = median(rounds.iter().map(|round| round.0).collect());
+    let stemma = median(rounds.iter().map(|round| round.1).collect());
     let ratio = median(rounds.iter().map(|round| round.1 / round.0).collect());
-    println!("{what}: bare rustls {bare:.1}, ours {ours:.1}, ratio {ratio:.2} ({} rounds)", rounds.len());
+    println!("{what}: bare rustls {plain:.1}, ours {stemma:.1}, ratio {ratio:.2} ({} rounds)", rounds.len());
 }

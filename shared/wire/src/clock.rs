@@ -1,33 +1,35 @@
-//! The time of day, handed in: a certificate's validity is decided by it, and a test must be able to say what it is.
+//! The time of day, as a parameter of the code that needs it. The time decides whether a certificate is valid, so a
+//! test must be able to set it.
 
 use std::fmt;
 use std::sync::LazyLock;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// Tells the time. Given to whatever compares a date.
+/// A source of the time, passed to all code that compares dates.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
-    /// Seconds since 1970-01-01T00:00:00Z.
+    /// Returns the seconds since 1970-01-01T00:00:00Z.
     fn unix_seconds(&self) -> u64;
 
-    /// Seconds that have passed since some moment, by a clock that nobody sets: beside it the other one is seen to jump.
-    fn steady_seconds(&self) -> u64 {
-        static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
-        BEGAN.elapsed().as_secs()
+    /// Returns the seconds since an arbitrary start, by a clock that nobody can set. A comparison with `unix_seconds`
+    /// shows when the time of day jumps.
+    fn monotonic_seconds(&self) -> u64 {
+        static STARTED_AT: LazyLock<Instant> = LazyLock::new(Instant::now);
+        STARTED_AT.elapsed().as_secs()
     }
 }
 
-/// The machine's own clock.
+/// The clock of the machine on which the program runs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 
 impl Clock for SystemClock {
     fn unix_seconds(&self) -> u64 {
-        // A clock before 1970 makes every certificate not yet valid, which is the safe reading of it.
+        // With a clock before 1970, no certificate is valid yet. That is the safe interpretation.
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
     }
 }
 
-/// A clock that stands still, for tests and simulations.
+/// A clock that never advances, for tests and simulations.
 #[derive(Clone, Copy, Debug)]
 pub struct FixedClock(
     /// Seconds since 1970-01-01T00:00:00Z.
@@ -39,7 +41,7 @@ impl Clock for FixedClock {
         self.0
     }
 
-    fn steady_seconds(&self) -> u64 {
+    fn monotonic_seconds(&self) -> u64 {
         0
     }
 }

@@ -1,9 +1,9 @@
-//! What both ends need to talk: controller, agent, command line and the fleet simulator.
+//! The wire protocol, shared by the controller, the agent, the command line and the fleet simulator.
 //!
-//! One crate, so that a rule of the wire is written once: what a certificate says ([`tls`]), how a listener takes
-//! connections and what it refuses ([`serve`]), how a request is made ([`client`]), which paths there are ([`endpoint`]),
-//! what an error looks like ([`error`]), and what is signed ([`sign`]). Sockets, clocks and keys come in from outside
-//! ([`net`], [`clock`]), so that a test can give its own.
+//! One crate, so that each rule of the protocol is written once: the contents of a certificate ([`tls`]), how a
+//! listener accepts connections and what it refuses ([`serve`]), how a request is made ([`client`]), the paths
+//! ([`endpoint`]), the form of an error ([`error`]), and what is signed ([`sign`]). Sockets, clocks and keys are passed
+//! in ([`net`], [`clock`]), so that a test can supply its own.
 
 pub mod client;
 pub mod clock;

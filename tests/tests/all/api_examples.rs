@@ -1,4 +1,4 @@
-//! The examples of `docs/api.md`, sent as they stand and in their order to a new controller.
+//! Sends the examples of `docs/api.md`, unchanged and in order, to a new controller.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -7,20 +7,20 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
-use stemma_tests::plain::Plain;
-use stemma_tests::program::PATIENCE;
+use stemma_tests::plain_controller::PlainController;
+use stemma_tests::program::MAX_WAIT;
 use stemma_wire::endpoint::examples::{Example, examples};
-use stemma_wire::endpoint::{Endpoint, Header, openapi};
+use stemma_wire::endpoint::{Endpoint, RouteHeader, openapi};
 
-use crate::described::faults;
+use crate::described::body_errors;
 
-/// The tag of a version that no object has.
-const NO_VERSION: &str = "\"4611686018427387904\"";
+/// An entity tag that no object has.
+const UNKNOWN_VERSION_TAG: &str = "\"4611686018427387904\"";
 
-/// Sends an example, with more headers, and gives the status, media type and body of its answer.
-fn send(address: &str, example: &Example, path: &str, more: &[(&str, &str)]) -> Result<(u16, String, Vec<u8>)> {
+/// Sends an example with additional headers. Returns the status, media type and body of the response.
+fn send_example(address: &str, example: &Example, path: &str, more: &[(&str, &str)]) -> Result<(u16, String, Vec<u8>)> {
     if example.endpoint == Endpoint::WatchEvents {
-        return head_of_events(address, path);
+        return send_events_example(address, path);
     }
     let mut curl = Command::new("curl");
     curl.args([
@@ -49,11 +49,11 @@ fn send(address: &str, example: &Example, path: &str, more: &[(&str, &str)]) -> 
     Ok((status.parse()?, media, output.stdout[..at].to_vec()))
 }
 
-/// Status and media type of an answer that goes on for ever: its head is enough.
-fn head_of_events(address: &str, path: &str) -> Result<(u16, String, Vec<u8>)> {
+/// Returns the status and media type of a response that never ends. It reads the head only.
+fn send_events_example(address: &str, path: &str) -> Result<(u16, String, Vec<u8>)> {
     let address = address.trim_start_matches("http://");
     let mut stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(MAX_WAIT))?;
     write!(stream, "GET {path} HTTP/1.1\r\nhost: {address}\r\n\r\n")?;
     let head = BufReader::new(stream).lines().map_while(Result::ok).take_while(|line| !line.is_empty());
     let head: Vec<String> = head.collect();
@@ -62,8 +62,8 @@ fn head_of_events(address: &str, path: &str) -> Result<(u16, String, Vec<u8>)> {
     Ok((status.parse()?, media.to_owned(), Vec::new()))
 }
 
-/// Whether an answer holds what is expected, and takes in what it gives.
-fn holds(expected: &Value, answer: &Value, given: &mut BTreeMap<String, String>) -> bool {
+/// Returns whether a response contains the expected values. Stores the values of placeholders in `given`.
+fn matches(expected: &Value, answer: &Value, given: &mut BTreeMap<String, String>) -> bool {
     match (expected, answer) {
         (Value::String(text), _) if text == "…" => true,
         (Value::String(text), Value::String(value)) if text.starts_with('<') => {
@@ -71,37 +71,35 @@ fn holds(expected: &Value, answer: &Value, given: &mut BTreeMap<String, String>)
             true
         }
         (Value::Object(expected), Value::Object(answer)) => {
-            expected.iter().all(|(name, value)| answer.get(name).is_some_and(|found| holds(value, found, given)))
+            expected.iter().all(|(name, value)| answer.get(name).is_some_and(|found| matches(value, found, given)))
         }
         (Value::Array(expected), Value::Array(answer)) => {
-            expected.len() == answer.len() && expected.iter().zip(answer).all(|(one, other)| holds(one, other, given))
+            expected.len() == answer.len() && expected.iter().zip(answer).all(|(one, other)| matches(one, other, given))
         }
         _ => expected == answer,
     }
 }
 
 #[test]
-fn each_example_is_answered_as_it_says() -> Result<()> {
-    let controller = Plain::start()?;
-    let address = controller.bound.admin.clone();
+fn api_examples_match_answers() -> Result<()> {
+    let controller = PlainController::start()?;
+    let address = controller.addresses.admin.clone();
     let description = openapi("");
     let (mut given, mut wrong) = (BTreeMap::new(), Vec::new());
     for example in examples() {
         let named = |path: String, (name, value): (&String, &String)| path.replace(name, value);
         let path = given.iter().fold(example.path.to_owned(), named);
-        if example.endpoint.route().headers.contains(&Header::IfMatch) && example.status < 300 {
-            let (status, ..) = send(&address, example, &path, &[("If-Match", NO_VERSION)])?;
-            wrong.extend(
-                (status != 412).then(|| format!("{} {path}: If-Match is passed over ({status})", example.method)),
-            );
+        if example.endpoint.route().headers.contains(&RouteHeader::IfMatch) && example.status < 300 {
+            let (status, ..) = send_example(&address, example, &path, &[("If-Match", UNKNOWN_VERSION_TAG)])?;
+            wrong.extend((status != 412).then(|| format!("{} {path}: If-Match is passed over ({status})", example.method)));
         }
-        let (status, media, body) = send(&address, example, &path, &[])?;
+        let (status, media, body) = send_example(&address, example, &path, &[])?;
         let answer: Value = serde_json::from_slice(&body).unwrap_or_default();
-        let is_held = example.answer.as_ref().is_none_or(|expected| holds(expected, &answer, &mut given));
+        let is_held = example.response.as_ref().is_none_or(|expected| matches(expected, &answer, &mut given));
         if status != example.status || !is_held {
             wrong.push(format!("{} {path}: {status} {}", example.method, String::from_utf8_lossy(&body)));
         }
-        let undescribed = faults(&description, example.endpoint, status, &media, &answer);
+        let undescribed = body_errors(&description, example.endpoint, status, &media, &answer);
         wrong.extend(undescribed.into_iter().map(|fault| format!("{} {path}: {fault}", example.method)));
     }
     ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -109,8 +107,8 @@ fn each_example_is_answered_as_it_says() -> Result<()> {
 }
 
 #[test]
-fn what_is_expected_of_an_answer_can_fail() {
-    let holds = |expected: Value, answer: Value| holds(&expected, &answer, &mut BTreeMap::new());
+fn example_check_can_fail() {
+    let holds = |expected: Value, answer: Value| matches(&expected, &answer, &mut BTreeMap::new());
     let json = |text: &str| serde_json::from_str(text).expect("JSON");
     assert!(holds(json(r#"{"a": ["…", {"b": 1}]}"#), json(r#"{"a": [7, {"b": 1, "c": 2}], "d": 3}"#)));
     for (expected, answer) in [(r#"{"a": 1}"#, r#"{"a": 2}"#), (r#"{"a": 1}"#, "{}"), ("[1]", "[1, 2]"), ("{}", "[]")] {

@@ -1,25 +1,27 @@
-//! Ironic's real clients against a real controller: the command `baremetal`, openstacksdk and curl, and the requests that the real Ironic was
-//! sent with what it answered. What the controller decides otherwise is listed with the reason, and the failures must be exactly those.
+//! Ironic's real clients against a real controller: the command `baremetal`, openstacksdk and curl, and recorded
+//! requests to the real Ironic with its responses. Intended differences are listed with the reason, and exactly the
+//! listed steps must fail.
 
 use std::collections::BTreeSet;
 use std::process::Command;
 
 use anyhow::{Result, ensure};
-use stemma_tests::plain::Plain;
-use stemma_tests::python::{Forked, environment};
+use stemma_tests::plain_controller::PlainController;
+use stemma_tests::python::{ForkServer, environment};
 use stemma_tests::shared;
 
-/// Requests that are answered otherwise: id, a tab, the reason.
-const LISTED: &str = include_str!("../../data/ironic_listed.txt");
-/// What is installed: the versions that the scripts were validated with.
+/// Requests with another response than Ironic's: id, a tab, the reason.
+const LISTED_FAILURES: &str = include_str!("../../data/ironic_listed.txt");
+/// The packages to install, in the versions with which the scripts were validated.
 const CLIENTS: [&str; 2] = ["python-ironicclient==6.3.0", "openstacksdk==4.22.0"];
-/// What each command of Ironic's client imports beside its shell.
-const IMPORTED_LATER: [&str; 2] = ["openstack", "ironicclient.osc.v1.baremetal_node"];
+/// Modules that each command of Ironic's client imports in addition to its shell.
+const PRELOADED_MODULES: [&str; 2] = ["openstack", "ironicclient.osc.v1.baremetal_node"];
 
-/// The steps of a script that failed against a fresh controller, by the first of their words where `by_id`.
+/// Returns the steps of a script that failed against a new controller. With `by_id`, returns only the first word of
+/// each.
 fn failures(script: impl FnOnce(&str) -> Command, by_id: bool) -> Result<BTreeSet<String>> {
-    let controller = Plain::start()?;
-    let output = script(&controller.bound.admin).output()?;
+    let controller = PlainController::start()?;
+    let output = script(&controller.addresses.admin).output()?;
     let text = String::from_utf8_lossy(&output.stdout);
     ensure!(text.contains(" passed, "), "{text}{}", String::from_utf8_lossy(&output.stderr));
     controller.stop()?;
@@ -29,11 +31,11 @@ fn failures(script: impl FnOnce(&str) -> Command, by_id: bool) -> Result<BTreeSe
 }
 
 #[test]
-fn the_real_clients_work_unchanged() -> Result<()> {
+fn ironic_clients_pass_scripts_unchanged() -> Result<()> {
     let Some(script) = shared::path("clients/baremetal/run.sh") else { return Ok(()) };
     let venv = environment(env!("CARGO_TARGET_TMPDIR"), "ironic-client", &CLIENTS)?;
-    // The script runs the command more than a hundred times.
-    let client = Forked::start(&venv, "baremetal", "ironicclient.shell:main", &IMPORTED_LATER)?;
+    // A fork server, because the script runs the command more than a hundred times.
+    let client = ForkServer::start(&venv, "baremetal", "ironicclient.shell:main", &PRELOADED_MODULES)?;
     let run = |admin: &str| {
         let mut command = Command::new("bash");
         command.arg(&script).arg(admin).env("VENV", client.path()).env("FILTERS", "yes").env("PUTALL", "200");
@@ -44,7 +46,7 @@ fn the_real_clients_work_unchanged() -> Result<()> {
 }
 
 #[test]
-fn requests_are_answered_as_by_ironic_but_where_it_is_listed() -> Result<()> {
+fn answers_match_ironic_except_listed() -> Result<()> {
     let (Some(script), Some(vectors)) =
         (shared::path("clients/baremetal/replay.py"), shared::path("vectors/traits/ironic_http.json"))
     else {
@@ -55,7 +57,7 @@ fn requests_are_answered_as_by_ironic_but_where_it_is_listed() -> Result<()> {
         command.arg(&script).arg(admin).arg("--vectors").arg(&vectors);
         command
     };
-    let lines = LISTED.lines().filter(|line| !line.starts_with('#'));
+    let lines = LISTED_FAILURES.lines().filter(|line| !line.starts_with('#'));
     let listed: BTreeSet<String> = lines.filter_map(|line| line.split('\t').next()).map(str::to_owned).collect();
     assert_eq!(failures(replay, true)?, listed);
     Ok(())

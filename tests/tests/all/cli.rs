@@ -1,32 +1,33 @@
-//! The operator's command against a real controller: what it writes, what it says, and with which status it ends.
+//! The operator's command against a real controller: its writes, output and exit status.
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
-use stemma_tests::fleet::Fleet;
-use stemma_tests::program::{Running, eventually, succeed};
+use stemma_tests::fleet::TempFleet;
+use stemma_tests::program::{RunningProgram, eventually, succeed};
 use stemma_tests::site::SITE;
 
-fn get(fleet: &Fleet, arguments: &[&str]) -> Result<Value> {
+fn get(fleet: &TempFleet, arguments: &[&str]) -> Result<Value> {
     let arguments: Vec<&str> = ["get"].iter().chain(arguments).chain(&["-o", "json"]).copied().collect();
     Ok(serde_json::from_str(&fleet.stemma(&arguments)?)?)
 }
 
-/// Standard error and the status of a command that fails.
-fn fails(fleet: &Fleet, arguments: &[&str]) -> Result<(i32, String)> {
+/// Runs a command that must fail. Returns its exit status and standard error.
+fn run_failing(fleet: &TempFleet, arguments: &[&str]) -> Result<(i32, String)> {
     let output = fleet.cli(arguments)?;
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     anyhow::ensure!(!output.status.success(), "{arguments:?} succeeded: {}", String::from_utf8_lossy(&output.stdout));
     Ok((output.status.code().context("it ended by itself")?, text))
 }
 
-fn site() -> Result<Fleet> {
-    let fleet = Fleet::start()?;
+fn demo_fleet() -> Result<TempFleet> {
+    let fleet = TempFleet::start()?;
     fleet.stemma(&["apply", "-f", SITE])?;
     Ok(fleet)
 }
 
-/// Waits until so many nodes of the cluster are shown as waiting, which is the last that a pass changes about a new node without a host.
-fn await_waiting(fleet: &Fleet, nodes: usize) -> Result<()> {
+/// Waits until this number of nodes in the cluster is in state `waiting`. This state is the last change of a new node
+/// that has no host.
+fn wait_for_waiting_nodes(fleet: &TempFleet, nodes: usize) -> Result<()> {
     eventually("all new nodes wait for a host", || {
         let cluster: Value = serde_json::from_str(&fleet.stemma(&["get", "--raw", "/v1/clusters/prod"])?)?;
         anyhow::ensure!(cluster["node_states"]["waiting"] == nodes, "{}", cluster["node_states"]);
@@ -35,8 +36,8 @@ fn await_waiting(fleet: &Fleet, nodes: usize) -> Result<()> {
 }
 
 #[test]
-fn a_manifest_that_get_prints_goes_back_in_and_changes_nothing() -> Result<()> {
-    let fleet = site()?;
+fn manifest_of_get_changes_nothing_when_applied() -> Result<()> {
+    let fleet = demo_fleet()?;
     let nodes = fleet.dir().join("nodes.yaml");
     std::fs::write(
         &nodes,
@@ -67,57 +68,55 @@ fn a_manifest_that_get_prints_goes_back_in_and_changes_nothing() -> Result<()> {
 }
 
 #[test]
-fn labels_change_in_one_write_and_losses_are_said_before() -> Result<()> {
-    let fleet = site()?;
+fn label_changes_in_one_write_and_warns_of_losses() -> Result<()> {
+    let fleet = demo_fleet()?;
     fleet.stemma(&["create", "node", "web-1", "--nodegroup", "prod/frontends"])?;
-    let path = ["nodegroup", "prod/frontends"];
-    fleet.stemma(&["label", path[0], path[1], "tier=silver", "rack=7", "--not-inherited", "ntp"])?;
-    let group = get(&fleet, &path)?;
+    let target = ["nodegroup", "prod/frontends"];
+    fleet.stemma(&["label", target[0], target[1], "tier=silver", "rack=7", "--not-inherited", "ntp"])?;
+    let group = get(&fleet, &target)?;
     assert_eq!(group["provided_labels"], json!({"debug": null, "ntp": null, "rack": "7", "tier": "silver"}));
-    fleet.stemma(&["label", path[0], path[1], "rack-"])?;
-    assert_eq!(get(&fleet, &path)?["provided_labels"], json!({"debug": null, "ntp": null, "tier": "silver"}));
+    fleet.stemma(&["label", target[0], target[1], "rack-"])?;
+    assert_eq!(get(&fleet, &target)?["provided_labels"], json!({"debug": null, "ntp": null, "tier": "silver"}));
     assert_eq!(get(&fleet, &["node", "web-1"])?["labels"], json!({"site": "fra1", "tier": "silver"}));
 
-    let output = fleet.cli(&["label", path[0], path[1], "--replace", "--dry-run"])?;
+    let output = fleet.cli(&["label", target[0], target[1], "--replace", "--dry-run"])?;
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(err.contains("info: nodegroup prod/frontends: hosts lose the labels site (1 host)"), "{err}");
     assert!(out.contains("nodegroup prod/frontends labeled (dry run)"), "{out}");
     assert!(err.contains("dry run: nothing was written; this would reach 1 host"), "{err}");
-    assert_eq!(get(&fleet, &path)?["merge_labels"], true, "a dry run writes nothing");
-    let (status, text) = fails(&fleet, &["label", "cluster", "prod", "a=b", "--max-nodes", "0"])?;
+    assert_eq!(get(&fleet, &target)?["merge_labels"], true, "a dry run writes nothing");
+    let (status, text) = run_failing(&fleet, &["label", "cluster", "prod", "a=b", "--max-nodes", "0"])?;
     assert!(
-        status == 1
-            && text.contains("this reaches 1 host, more than --max-nodes 0")
-            && text.contains("\n  nothing was changed"),
+        status == 1 && text.contains("this reaches 1 host, more than --max-nodes 0") && text.contains("\n  nothing was changed"),
         "{text}"
     );
     Ok(())
 }
 
-/// A strict write refuses each warning, and was made with one.
+/// Previously, the write was made with a warning, although a strict write refuses each warning.
 #[test]
-fn y09_a_strict_write_that_takes_a_label_warns_of_nothing() -> Result<()> {
-    let fleet = site()?;
+fn y09_strict_label_removal_prints_no_warning() -> Result<()> {
+    let fleet = demo_fleet()?;
     fleet.stemma(&["create", "node", "web-1", "--nodegroup", "prod/frontends"])?;
     fleet.stemma(&["label", "nodegroup", "prod/frontends", "unread=1"])?;
     for arguments in [
         &["label", "nodegroup", "prod/frontends", "unread-"][..],
         &["label", "nodegroup", "prod/frontends", "--not-inherited", "unread"],
     ] {
-        let (_, text, status) = fleet.ran(&[arguments, &["--strict", "--dry-run"]].concat())?;
+        let (_, text, status) = fleet.run_cli(&[arguments, &["--strict", "--dry-run"]].concat())?;
         assert!(status == 0 && !text.contains("warning:"), "{arguments:?}: {text}");
-        let said = "info: nodegroup prod/frontends: hosts lose the labels unread (1 host)";
-        assert!(text.contains(said), "{arguments:?}: {text}");
+        let expected = "info: nodegroup prod/frontends: hosts lose the labels unread (1 host)";
+        assert!(text.contains(expected), "{arguments:?}: {text}");
     }
     Ok(())
 }
 
 #[test]
-fn roles_tags_and_traits_are_given_and_taken() -> Result<()> {
-    let fleet = site()?;
+fn roles_tags_and_traits_are_added_and_removed() -> Result<()> {
+    let fleet = demo_fleet()?;
     fleet.stemma(&["create", "node", "web-1", "--nodegroup", "prod/frontends", "--labels", "a=b"])?;
     fleet.stemma(&["role", "add", "web-1", "db"])?;
-    let tags = |fleet: &Fleet| -> Result<Value> { Ok(get(fleet, &["node", "web-1"])?["tags"].clone()) };
+    let tags = |fleet: &TempFleet| -> Result<Value> { Ok(get(fleet, &["node", "web-1"])?["tags"].clone()) };
     assert_eq!(tags(&fleet)?, json!(["common", "mysql", "nginx"]));
     fleet.stemma(&["tag", "unassign", "web-1", "nginx"])?;
     fleet.stemma(&["role", "remove", "web-1", "db"])?;
@@ -125,7 +124,7 @@ fn roles_tags_and_traits_are_given_and_taken() -> Result<()> {
     fleet.stemma(&["tag", "create", "canary", "--cluster", "prod"])?;
     fleet.stemma(&["tag", "assign", "web-1", "canary", "nginx"])?;
     assert_eq!(tags(&fleet)?, json!(["canary", "common", "nginx"]));
-    let (status, text) = fails(&fleet, &["tag", "delete", "canary", "--cluster", "prod"])?;
+    let (status, text) = run_failing(&fleet, &["tag", "delete", "canary", "--cluster", "prod"])?;
     assert!(status == 4 && text.contains("web-1"), "{status} {text}");
     fleet.stemma(&["trait", "add", "web-1", "CUSTOM_FAST", "HW_CPU_X86_AVX2"])?;
     fleet.stemma(&["trait", "remove", "web-1", "HW_CPU_X86_AVX2"])?;
@@ -145,8 +144,8 @@ fn roles_tags_and_traits_are_given_and_taken() -> Result<()> {
 }
 
 #[test]
-fn what_was_set_aside_suppressed_or_is_not_there_is_said() -> Result<()> {
-    let fleet = site()?;
+fn explain_shows_parked_suppressed_and_unknown_items() -> Result<()> {
+    let fleet = demo_fleet()?;
     let node = fleet.dir().join("node.yaml");
     std::fs::write(
         &node,
@@ -163,7 +162,7 @@ fn what_was_set_aside_suppressed_or_is_not_there_is_said() -> Result<()> {
         assert!(expected.iter().all(|part| explained.contains(part)), "{question:?}: {explained}");
         assert!(!explained.contains("tag assign"), "{explained}");
     }
-    // Only what would be taken is proposed.
+    // A command is proposed only if the controller would accept it.
     for (question, proposed) in [
         (["tag", "mysql"], Some("change    stemma tag assign web-1 mysql")),
         (["tag", "nosuch"], None),
@@ -177,8 +176,8 @@ fn what_was_set_aside_suppressed_or_is_not_there_is_said() -> Result<()> {
             fleet.stemma(&command.split(' ').collect::<Vec<_>>())?;
         }
     }
-    let said = fleet.stemma(&["label", "node", "web-1", "nokey-"])?;
-    assert_eq!(said, "node web-1 unchanged: no label nokey is provided there\n");
+    let unchanged = fleet.stemma(&["label", "node", "web-1", "nokey-"])?;
+    assert_eq!(unchanged, "node web-1 unchanged: no label nokey is provided there\n");
     assert_eq!(fleet.stemma(&["label", "node", "web-1", "rack-"])?, "node web-1 labeled\n");
     for (ttl, listed) in [("1", 0), ("600", 1)] {
         fleet.stemma(&["token", "create", "--nodegroup", "prod/frontends", "--ttl-seconds", ttl])?;
@@ -192,12 +191,12 @@ fn what_was_set_aside_suppressed_or_is_not_there_is_said() -> Result<()> {
 }
 
 #[test]
-fn two_managers_meet_and_one_adopts() -> Result<()> {
-    let fleet = site()?;
+fn apply_adopts_fields_of_other_manager() -> Result<()> {
+    let fleet = demo_fleet()?;
     let file = fleet.dir().join("base.yaml");
     std::fs::write(&file, "kind: ClusterTemplate\nname: base\nlabels: {ntp: other.example.net}\n")?;
     let file = file.to_string_lossy();
-    let (status, text) = fails(&fleet, &["apply", "-f", &file, "--manager", "git"])?;
+    let (status, text) = run_failing(&fleet, &["apply", "-f", &file, "--manager", "git"])?;
     assert!(
         status == 4 && text.contains("base.yaml:3") && text.contains("ntp") && text.contains("nothing was changed"),
         "{text}"
@@ -205,33 +204,29 @@ fn two_managers_meet_and_one_adopts() -> Result<()> {
     for part in ["base.yaml:3:10: labels.ntp is \"ntp.example.net\", owned by ", "--force", "--adopt MANAGER"] {
         assert!(text.contains(part), "{part:?} in {text}");
     }
-    // Of who owns nothing nothing is taken over, and that is said with the conflict (y09).
-    let (status, text) = fails(&fleet, &["apply", "-f", &file, "--manager", "git", "--adopt", "nobody"])?;
-    let said = "\n  nobody owns nothing of these objects, so nothing was taken over from it; nothing was changed\n";
-    assert!(status == 4 && text.contains(said) && text.contains("base.yaml:3:10: labels.ntp is "), "{text}");
+    // If the adopted manager owns nothing, nothing is taken over, and the conflict report says so (y09).
+    let (status, text) = run_failing(&fleet, &["apply", "-f", &file, "--manager", "git", "--adopt", "nobody"])?;
+    let expected = "\n  nobody owns nothing of these objects, so nothing was taken over from it; nothing was changed\n";
+    assert!(status == 4 && text.contains(expected) && text.contains("base.yaml:3:10: labels.ntp is "), "{text}");
     for adopt in ["nobody:", "nobody ", "nobody,other", "nobody:updat", "a\tb"] {
-        let (status, text) = fails(&fleet, &["apply", "-f", &file, "--manager", "git", "--adopt", adopt])?;
+        let (status, text) = run_failing(&fleet, &["apply", "-f", &file, "--manager", "git", "--adopt", adopt])?;
         assert!(status == 2 && text.contains("manager") && text.contains("nothing was changed"), "{adopt:?}: {text}");
     }
     let owners = get(&fleet, &["clustertemplate", "base"])?["label_owners"]["ntp"].clone();
     let owner = owners[0].as_str().and_then(|owner| owner.split_once(':')).context("an owner")?.0.to_owned();
     fleet.stemma(&["apply", "-f", &file, "--manager", "git", "--adopt", &owner])?;
     let base = get(&fleet, &["clustertemplate", "base"])?;
-    assert_eq!(
-        (&base["labels"]["ntp"], &base["label_owners"]["ntp"]),
-        (&json!("other.example.net"), &json!(["git:apply"]))
-    );
-    // Of who owns nothing nothing is taken over, and that is said (y09).
-    let (_, said, status) = fleet.ran(&["apply", "-f", &file, "--manager", "git", "--adopt", "gti"])?;
-    let expected =
-        "warning: gti owns nothing of these objects, so nothing was taken over from it (did you mean 'git'?)\n";
-    assert_eq!((status, said.as_str()), (0, expected));
+    assert_eq!((&base["labels"]["ntp"], &base["label_owners"]["ntp"]), (&json!("other.example.net"), &json!(["git:apply"])));
+    // If the adopted manager owns nothing, nothing is taken over, and a warning says so (y09).
+    let (_, stderr, status) = fleet.run_cli(&["apply", "-f", &file, "--manager", "git", "--adopt", "gti"])?;
+    let expected = "warning: gti owns nothing of these objects, so nothing was taken over from it (did you mean 'git'?)\n";
+    assert_eq!((status, stderr.as_str()), (0, expected));
     Ok(())
 }
 
 #[test]
-fn each_failure_has_its_status_and_its_sentence() -> Result<()> {
-    let fleet = site()?;
+fn each_failure_has_status_and_message() -> Result<()> {
+    let fleet = demo_fleet()?;
     let wrong = fleet.dir().join("wrong.yaml");
     std::fs::write(&wrong, "kind: Cluster\nname: prod\n---\nkind: NodeGroup\ncluster: prod\nname: new\ncolour: red\n")?;
     for (arguments, status, expected) in [
@@ -242,19 +237,19 @@ fn each_failure_has_its_status_and_its_sentence() -> Result<()> {
         (&["delete", "clustertemplate", "base"], 4, "prod"),
         (&["token", "delete", "none"], 3, ""),
     ] {
-        let (found, text) = fails(&fleet, arguments)?;
+        let (found, text) = run_failing(&fleet, arguments)?;
         assert!(found == status && text.contains(expected), "{arguments:?}: {found} {text}");
-        let writes = !["get"].contains(&arguments[0]);
-        assert_eq!(text.matches("nothing was").count(), usize::from(writes), "{arguments:?}: {text}");
+        let is_write = !["get"].contains(&arguments[0]);
+        assert_eq!(text.matches("nothing was").count(), usize::from(is_write), "{arguments:?}: {text}");
     }
-    let nothing = get(&fleet, &["nodegroups", "--cluster", "prod"])?;
-    assert!(!nothing.to_string().contains("\"new\""), "an apply is all or nothing: {nothing}");
+    let groups = get(&fleet, &["nodegroups", "--cluster", "prod"])?;
+    assert!(!groups.to_string().contains("\"new\""), "an apply is all or nothing: {groups}");
     Ok(())
 }
 
 #[test]
-fn lists_are_filtered_and_printed_as_asked() -> Result<()> {
-    let fleet = site()?;
+fn get_filters_and_prints_lists() -> Result<()> {
+    let fleet = demo_fleet()?;
     for name in ["web-1", "web-2"] {
         fleet.stemma(&["create", "node", name, "--nodegroup", "prod/frontends"])?;
     }
@@ -279,8 +274,8 @@ fn lists_are_filtered_and_printed_as_asked() -> Result<()> {
 }
 
 #[test]
-fn a_wrong_release_is_said_alike_with_and_without_a_controller() -> Result<()> {
-    let fleet = Fleet::start()?;
+fn release_error_is_equal_with_and_without_controller() -> Result<()> {
+    let fleet = TempFleet::start()?;
     let file = fleet.dir().join("wrong.yaml");
     std::fs::write(
         &file,
@@ -289,19 +284,19 @@ fn a_wrong_release_is_said_alike_with_and_without_a_controller() -> Result<()> {
          - {id: base-conf, type: file, roles: [web], parameters: {path: /y, content: y}}\n",
     )?;
     let file = file.to_string_lossy();
-    let (_, here) = fails(&fleet, &["validate", "-f", &file])?;
-    let (_, there) = fails(&fleet, &["apply", "-f", &file])?;
+    let (_, offline) = run_failing(&fleet, &["validate", "-f", &file])?;
+    let (_, online) = run_failing(&fleet, &["apply", "-f", &file])?;
     assert!(
-        here.contains("wrong.yaml:12:7: task conf parameters.template") && here.contains("wrong.yaml:9:16"),
-        "{here}"
+        offline.contains("wrong.yaml:12:7: task conf parameters.template") && offline.contains("wrong.yaml:9:16"),
+        "{offline}"
     );
-    assert_eq!(there, format!("{here}  nothing was changed\n"));
+    assert_eq!(online, format!("{offline}  nothing was changed\n"));
     Ok(())
 }
 
 #[test]
-fn y09_a_directory_is_applied_in_the_name_that_it_has() -> Result<()> {
-    let fleet = Fleet::start()?;
+fn y09_apply_uses_manager_of_directory() -> Result<()> {
+    let fleet = TempFleet::start()?;
     let directory = fleet.dir().join("shared");
     std::fs::create_dir(&directory)?;
     let write = |name: &str, text: &str| std::fs::write(directory.join(name), text);
@@ -312,29 +307,25 @@ fn y09_a_directory_is_applied_in_the_name_that_it_has() -> Result<()> {
     fleet.stemma(&["apply", "-f", &path])?;
     assert_eq!(owners()?, json!({"tier": ["team-a:apply"]}));
     write("site.yaml", "kind: Cluster\nname: c\nlabels: {tier: silver}\n")?;
-    let (status, text) = fails(&fleet, &["apply", "-f", &path, "--manager", "bob"])?;
+    let (status, text) = run_failing(&fleet, &["apply", "-f", &path, "--manager", "bob"])?;
     assert!(status == 4 && text.contains("owned by team-a:apply"), "{text}");
     fleet.stemma(&["apply", "-f", &format!("{path}/site.yaml")])?;
     assert_eq!(owners()?, json!({"tier": ["team-a:apply"]}));
     write("stemma.toml", "manger = \"team-a\"\n")?;
     for verb in ["apply", "validate", "resolve"] {
-        let (status, text) = fails(&fleet, &[verb, "-f", &path])?;
-        assert!(
-            status == 1 && text.contains("stemma.toml: manger: is no setting (did you mean \"manager\"?)"),
-            "{text}"
-        );
+        let (status, text) = run_failing(&fleet, &[verb, "-f", &path])?;
+        assert!(status == 1 && text.contains("stemma.toml: manger: is no setting (did you mean \"manager\"?)"), "{text}");
         assert_eq!(text.contains("nothing was changed"), verb == "apply", "{text}");
     }
     Ok(())
 }
 
 #[test]
-fn every_writing_verb_is_tried_out_and_changes_nothing() -> Result<()> {
-    let fleet = site()?;
+fn dry_run_of_write_command_changes_nothing() -> Result<()> {
+    let fleet = demo_fleet()?;
     fleet.stemma(&["create", "node", "web-1", "--nodegroup", "prod/frontends"])?;
-    await_waiting(&fleet, 1)?;
-    let before =
-        fleet.stemma(&["get", "--raw", "/v1/nodes/detail"])? + &fleet.stemma(&["get", "--raw", "/v1/clusters/prod"])?;
+    wait_for_waiting_nodes(&fleet, 1)?;
+    let before = fleet.stemma(&["get", "--raw", "/v1/nodes/detail"])? + &fleet.stemma(&["get", "--raw", "/v1/clusters/prod"])?;
     for (arguments, hosts) in [
         (&["label", "clustertemplate", "base", "ntp=x"][..], "1 host"),
         (&["label", "node", "web-1", "a=b"], "1 host"),
@@ -348,17 +339,13 @@ fn every_writing_verb_is_tried_out_and_changes_nothing() -> Result<()> {
         (&["apply", "-f", SITE], "0 hosts"),
     ] {
         let output = fleet.cli(&[arguments, &["--dry-run", "--reason", "to see"]].concat())?;
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success() && told.contains("dry run: nothing was written"), "{arguments:?}: {told}");
-        assert!(told.contains(&format!("this would reach {hosts}")) || hosts == "host", "{arguments:?}: {told}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && stderr.contains("dry run: nothing was written"), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(&format!("this would reach {hosts}")) || hosts == "host", "{arguments:?}: {stderr}");
     }
-    let tried = fleet.stemma(&["apply", "-f", SITE, "--dry-run"])?;
-    assert!(
-        tried.starts_with("KIND") && tried.lines().next().is_some_and(|head| head.ends_with("WOULD BE")),
-        "{tried}"
-    );
-    let after =
-        fleet.stemma(&["get", "--raw", "/v1/nodes/detail"])? + &fleet.stemma(&["get", "--raw", "/v1/clusters/prod"])?;
+    let table = fleet.stemma(&["apply", "-f", SITE, "--dry-run"])?;
+    assert!(table.starts_with("KIND") && table.lines().next().is_some_and(|head| head.ends_with("WOULD BE")), "{table}");
+    let after = fleet.stemma(&["get", "--raw", "/v1/nodes/detail"])? + &fleet.stemma(&["get", "--raw", "/v1/clusters/prod"])?;
     assert_eq!(before, after);
     assert!(fleet.cli(&["get", "cluster", "lab"])?.status.code() == Some(3));
     assert_eq!(fleet.stemma(&["token", "list", "-o", "name"])?, "");
@@ -366,21 +353,22 @@ fn every_writing_verb_is_tried_out_and_changes_nothing() -> Result<()> {
 }
 
 #[test]
-fn a_write_that_reaches_more_than_ten_hosts_wants_a_yes() -> Result<()> {
-    let fleet = site()?;
+fn write_requires_confirmation_when_over_ten_hosts() -> Result<()> {
+    let fleet = demo_fleet()?;
     for number in 1..=11 {
-        // Its peers name it in a file, so the eleventh reaches all of them.
+        // A file of each host contains the names of all nodes, so the eleventh node reaches eleven hosts and needs
+        // `--yes`.
         fleet.stemma(&["create", "node", &format!("web-{number}"), "--nodegroup", "prod/frontends", "--yes"])?;
     }
     let write = ["label", "cluster", "prod", "a=b"];
-    let (status, text) = fails(&fleet, &write)?;
+    let (status, text) = run_failing(&fleet, &write)?;
     assert!(
         status == 1
-            && text.contains("this reaches 11 hosts (no task set changes), and nobody is at a terminal to be asked"),
+            && text.contains("this reaches 11 hosts (no task set changes), and there is no terminal to ask for confirmation"),
         "{text}"
     );
     assert!(text.contains("say --yes, or --max-nodes 11\n  nothing was changed"), "{text}");
-    let (_, text) = fails(&fleet, &[&write[..], &["--yes", "--max-nodes", "10"]].concat())?;
+    let (_, text) = run_failing(&fleet, &[&write[..], &["--yes", "--max-nodes", "10"]].concat())?;
     assert!(text.contains("this reaches 11 hosts, more than --max-nodes 10"), "{text}");
     fleet.stemma(&[&write[..], &["--max-nodes", "11"]].concat())?;
     let output = fleet.cli(&[&["label", "cluster", "prod", "a=c"][..], &["--yes"]].concat())?;
@@ -389,8 +377,8 @@ fn a_write_that_reaches_more_than_ten_hosts_wants_a_yes() -> Result<()> {
 }
 
 #[test]
-fn writes_print_what_was_asked_for() -> Result<()> {
-    let fleet = Fleet::start()?;
+fn writes_print_requested_output() -> Result<()> {
+    let fleet = TempFleet::start()?;
     let applied = fleet.stemma(&["apply", "-f", SITE, "-o", "name"])?;
     assert_eq!(
         applied,
@@ -407,9 +395,8 @@ fn writes_print_what_was_asked_for() -> Result<()> {
     ] {
         assert_eq!(fleet.stemma(&[arguments, &["-o", "name"]].concat())?, expected, "{arguments:?}");
     }
-    let made: Value =
-        serde_json::from_str(&fleet.stemma(&["create", "cluster", "lab", "--labels", "a=b", "-o", "json"])?)?;
-    assert_eq!((&made["name"], &made["labels"]["a"]), (&json!("lab"), &json!("b")));
+    let created: Value = serde_json::from_str(&fleet.stemma(&["create", "cluster", "lab", "--labels", "a=b", "-o", "json"])?)?;
+    assert_eq!((&created["name"], &created["labels"]["a"]), (&json!("lab"), &json!("b")));
     let manifest = fleet.stemma(&["label", "cluster", "lab", "c=d", "-o", "manifest"])?;
     assert!(manifest.contains("\nkind: Cluster\n") && manifest.contains("c: d"), "{manifest}");
     assert!(manifest.starts_with("# Owned: "), "it was written by commands: {manifest}");
@@ -417,76 +404,77 @@ fn writes_print_what_was_asked_for() -> Result<()> {
 }
 
 #[test]
-fn fields_that_nobody_has_are_refused_and_a_watch_shows_what_changes() -> Result<()> {
-    let fleet = site()?;
+fn get_rejects_unknown_fields_and_watches_changes() -> Result<()> {
+    let fleet = demo_fleet()?;
     fleet.stemma(&["create", "node", "web-1", "--nodegroup", "prod/frontends"])?;
-    await_waiting(&fleet, 1)?;
-    let (_, text) = fails(&fleet, &["get", "nodes", "--fields", "name,lables"])?;
+    wait_for_waiting_nodes(&fleet, 1)?;
+    let (_, text) = run_failing(&fleet, &["get", "nodes", "--fields", "name,lables"])?;
     assert!(text.contains("has no field \"lables\" (did you mean \"labels\"?)"), "{text}");
-    let watch = fleet.begin(&["get", "nodes", "--watch", "-o", "name"])?;
-    assert_eq!(watch.line()?.trim_end(), "node/web-1");
+    let watch = fleet.spawn_cli(&["get", "nodes", "--watch", "-o", "name"])?;
+    assert_eq!(watch.next_line()?.trim_end(), "node/web-1");
     fleet.stemma(&["create", "node", "web-2", "--nodegroup", "prod/frontends"])?;
-    assert_eq!(watch.line()?.trim_end(), "node/web-2");
-    await_waiting(&fleet, 2)?;
+    assert_eq!(watch.next_line()?.trim_end(), "node/web-2");
+    wait_for_waiting_nodes(&fleet, 2)?;
     fleet.stemma(&["label", "node", "web-1", "a=b"])?;
-    let mut next = watch.line()?;
+    let mut next = watch.next_line()?;
     while next.trim_end() == "node/web-2" {
         // The watch shows a new node again when its state becomes known.
-        next = watch.line()?;
+        next = watch.next_line()?;
     }
     assert_eq!(next.trim_end(), "node/web-1");
     watch.kill()
 }
 
-/// Passes everything on to a plain listener, but for the first answer to a request that begins so, which is lost.
-fn losing(to: String, begins: &'static str) -> Result<String> {
+/// Starts a proxy to a plain HTTP listener, and returns the URL of the proxy. The proxy drops the first response to a
+/// request that begins with this prefix.
+fn start_lossy_proxy(target: String, prefix: &'static str) -> Result<String> {
     use std::io::{Read as _, Write as _};
     let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
-    let own = format!("http://{}", listener.local_addr()?);
+    let url = format!("http://{}", listener.local_addr()?);
     std::thread::spawn(move || {
-        let mut has_lost = false;
+        let mut has_dropped = false;
         for client in listener.incoming() {
-            let (Ok(mut client), Ok(mut server)) = (client, std::net::TcpStream::connect(&to)) else { return };
+            let (Ok(mut client), Ok(mut server)) = (client, std::net::TcpStream::connect(&target)) else { return };
             let mut buffer = vec![0; 64 * 1024];
-            // The command asks one thing after another, each small enough for one piece.
-            while let Ok(asked @ 1..) = client.read(&mut buffer) {
-                let is_it = buffer[..asked].starts_with(begins.as_bytes());
-                let host = String::from_utf8_lossy(&buffer[..asked]).into_owned();
-                if server.write_all(host.as_bytes()).is_err() {
+            // The command sends one request at a time, and each fits into one read.
+            while let Ok(request_len @ 1..) = client.read(&mut buffer) {
+                let is_match = buffer[..request_len].starts_with(prefix.as_bytes());
+                let request = String::from_utf8_lossy(&buffer[..request_len]).into_owned();
+                if server.write_all(request.as_bytes()).is_err() {
                     break;
                 }
-                let Ok(answered @ 1..) = server.read(&mut buffer) else { break };
-                if is_it && !has_lost {
-                    has_lost = true;
+                let Ok(response_len @ 1..) = server.read(&mut buffer) else { break };
+                if is_match && !has_dropped {
+                    has_dropped = true;
                     break;
                 }
-                if client.write_all(&buffer[..answered]).is_err() {
+                if client.write_all(&buffer[..response_len]).is_err() {
                     break;
                 }
             }
         }
     });
-    Ok(own)
+    Ok(url)
 }
 
 #[test]
-fn a_token_whose_answer_was_lost_is_made_once_and_still_told() -> Result<()> {
+fn token_is_created_once_and_printed_when_answer_is_lost() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let data = dir.path().join("data");
     let data = data.to_string_lossy();
     succeed("stemma-controller", ["init", "--data-dir", &data])?;
     let listen = ["--admin-listen", "http://127.0.0.1:0", "--agent-listen", "127.0.0.1:0"];
-    let controller = Running::start("stemma-controller", [&["run", "--data-dir", &data][..], &listen].concat())?;
-    let bound: Value = serde_json::from_str(&controller.line()?)?;
-    let admin = bound["admin"].as_str().context("the ready line")?.to_owned();
-    let proxy = losing(admin.trim_start_matches("http://").to_owned(), "POST /v1/join-tokens HTTP")?;
+    let controller = RunningProgram::start("stemma-controller", [&["run", "--data-dir", &data][..], &listen].concat())?;
+    let addresses: Value = serde_json::from_str(&controller.next_line()?)?;
+    let admin = addresses["admin"].as_str().context("the ready line")?.to_owned();
+    let proxy = start_lossy_proxy(admin.trim_start_matches("http://").to_owned(), "POST /v1/join-tokens HTTP")?;
 
     let token = succeed("stemma", ["--server", &proxy, "token", "create"])?;
     let listed = succeed("stemma", ["--server", &admin, "token", "list", "-o", "name"])?;
     let id = token.split_once('.').context("ID.SECRET")?.0;
     assert_eq!(listed, format!("token/{id}\n"), "one token, and the one that was told");
-    let named = succeed("stemma", ["--server", &admin, "token", "create", "-o", "name"])?;
-    assert!(named.contains('.'), "its secret is told whatever is asked for: {named}");
+    let output = succeed("stemma", ["--server", &admin, "token", "create", "-o", "name"])?;
+    assert!(output.contains('.'), "its secret is told whatever is asked for: {output}");
     controller.stop()?;
     let store = std::fs::read(format!("{data}/store.redb"))?;
     let secret = token.trim().split_once('.').context("ID.SECRET")?.1.as_bytes().to_vec();
@@ -496,8 +484,8 @@ fn a_token_whose_answer_was_lost_is_made_once_and_still_told() -> Result<()> {
 }
 
 #[test]
-fn a_failed_node_says_which_task_failed_and_what_to_do() -> Result<()> {
-    let fleet = Fleet::start()?;
+fn failed_node_shows_failed_task_and_remedy() -> Result<()> {
+    let fleet = TempFleet::start()?;
     let file = fleet.dir().join("bad.yaml");
     std::fs::write(
         &file,
@@ -513,42 +501,40 @@ fn a_failed_node_says_which_task_failed_and_what_to_do() -> Result<()> {
     })?;
     let error = get(&fleet, &["node", "web-1"])?["last_error"].clone();
     assert!(error.as_str().is_some_and(|error| error.starts_with("task boom: ")), "{error}");
-    let told = fleet.stemma(&["describe", "node", "web-1"])?;
+    let described = fleet.stemma(&["describe", "node", "web-1"])?;
     for part in ["FAILED", "boom  failed   2", "no such user", "next: stemma explain node web-1 task boom"] {
-        assert!(told.contains(part), "{part:?} in {told}");
+        assert!(described.contains(part), "{part:?} in {described}");
     }
-    let why = fleet.stemma(&["explain", "node", "web-1", "task", "boom"])?;
-    for part in ["last      failed, 2", "mend      apply a newer version of r", "retry     by itself"] {
-        assert!(why.contains(part), "{part:?} in {why}");
+    let explained = fleet.stemma(&["explain", "node", "web-1", "task", "boom"])?;
+    for part in ["last      failed, 2", "mend      apply a newer version of r", "retry     automatic"] {
+        assert!(explained.contains(part), "{part:?} in {explained}");
     }
     Ok(())
 }
 
 #[test]
-fn a_controller_that_cannot_be_asked_is_told_with_what_to_look_at() -> Result<()> {
-    let (fleet, other) = (Fleet::start()?, Fleet::start()?);
+fn connection_error_lists_remedy() -> Result<()> {
+    let (fleet, other) = (TempFleet::start()?, TempFleet::start()?);
     let own = std::fs::read_to_string(fleet.context())?;
-    let url =
-        |text: &str, to: &str| text.replace(&format!("url = \"{}\"", context_url(text)), &format!("url = \"{to}\""));
+    let with_url = |text: &str, to: &str| text.replace(&format!("url = \"{}\"", context_url(text)), &format!("url = \"{to}\""));
     let foreign = std::fs::read_to_string(other.context())?;
-    let without: String =
+    let without_credentials: String =
         own.lines().filter(|line| !line.starts_with("cert") && !line.starts_with("key")).collect::<Vec<_>>().join("\n");
     for (context, expected) in [
         (
-            url(&foreign, &fleet.bound().admin),
+            with_url(&foreign, &fleet.addresses().admin),
             "is not trusted: the certificate was not issued by an authority that is trusted here\n  is it the controller of another fleet",
         ),
-        (url(&own, &fleet.bound().agents), "refused this client's certificate\n  is `cert` of this fleet"),
+        (with_url(&own, &fleet.addresses().agents), "refused this client's certificate\n  is `cert` of this fleet"),
         (
-            url(&without, &fleet.bound().admin),
-            "Authentication required: show a certificate or a token.\n  give `cert` and `key` in the context",
+            with_url(&without_credentials, &fleet.addresses().admin),
+            "Authentication required: show a certificate or a token.\n  set `cert` and `key` in the context",
         ),
-        (url(&own, &fleet.bound().admin.replace("https", "http")), "does not speak plain HTTP\n  write https://"),
+        (with_url(&own, &fleet.addresses().admin.replace("https", "http")), "does not speak plain HTTP\n  use https://"),
     ] {
         let file = fleet.dir().join("context.toml");
         std::fs::write(&file, context)?;
-        let output =
-            stemma_tests::program::run("stemma", ["--context", &file.to_string_lossy(), "create", "cluster", "x"])?;
+        let output = stemma_tests::program::run("stemma", ["--context", &file.to_string_lossy(), "create", "cluster", "x"])?;
         let text = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.code() == Some(1) && text.contains(expected), "{expected:?} in {text}");
         assert!(text.ends_with("\n  nothing was changed\n"), "{text}");

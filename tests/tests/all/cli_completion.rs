@@ -1,22 +1,22 @@
-//! What a real shell completes by the script of `stemma completion`, against a real controller and without one.
+//! Completions of a real shell with the script of `stemma completion`, with and without a controller.
 
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
-use stemma_tests::fleet::Fleet;
+use stemma_tests::fleet::TempFleet;
 use stemma_tests::program::{self, eventually};
 
 const SITE: &str = "kind: Release\nname: site\nversion: \"1\"\nroles: {web: {}}\n---\n\
     kind: Cluster\nname: eu\nrelease: site@1\n---\nkind: NodeGroup\ncluster: eu\nname: web\n---\n\
     kind: Node\nname: web-1\nnodegroup: eu/web\n---\nkind: Node\nname: web-2\n---\nkind: Node\nname: db-1\n";
 
-/// What bash proposes for the last of these words.
-fn completed(context: &str, words: &[&str]) -> Result<Vec<String>> {
+/// Returns the candidates of bash for the last of these words.
+fn bash_candidates(context: &str, words: &[&str]) -> Result<Vec<String>> {
     let program = program::path("stemma");
     let dir = program.parent().context("a program has a directory")?;
     let last = words.last().context("a word")?;
     let before = words[words.len() - 2];
-    // As bash does it: the function of the command with the command, the word and the one before it.
+    // As bash does, the script calls the completion function with the command, the current word and the previous word.
     let script = format!(
         "source <(stemma completion bash) || exit 9\n\
          COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); COMP_TYPE=9\n\
@@ -38,7 +38,7 @@ fn completed(context: &str, words: &[&str]) -> Result<Vec<String>> {
 
 #[test]
 fn w13_bash_completes_kinds_and_names() -> Result<()> {
-    let fleet = Fleet::start()?;
+    let fleet = TempFleet::start()?;
     let file = fleet.dir().join("site.yaml");
     std::fs::write(&file, SITE)?;
     fleet.stemma(&["apply", "-f", &file.to_string_lossy()])?;
@@ -69,36 +69,36 @@ fn w13_bash_completes_kinds_and_names() -> Result<()> {
         (&["create", "node", "we"], &[]),
     ] {
         let words = [&["stemma"], words].concat();
-        // A controller of a busy machine may be too late with its names, and nothing is proposed then.
+        // On a busy machine the controller may return the names too late. Then there are no candidates.
         eventually("what bash proposes", || {
-            let proposed = completed(&context, &words)?;
+            let proposed = bash_candidates(&context, &words)?;
             ensure!(proposed == expected, "{words:?}: {proposed:?}");
             Ok(())
         })?;
     }
-    let all = completed(&context, &["stemma", "get", ""])?;
+    let all = bash_candidates(&context, &["stemma", "get", ""])?;
     ensure!(all.iter().any(|one| one == "node") && all.iter().any(|one| one == "release"), "{all:?}");
     Ok(())
 }
 
 #[test]
-fn w13_a_controller_that_cannot_be_reached_completes_nothing_and_says_nothing() -> Result<()> {
+fn w13_completion_is_silent_when_controller_is_unreachable() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let context = dir.path().join("context.toml");
-    // A port that takes connections and never answers.
+    // A port that accepts connections and never responds.
     let silent = std::net::TcpListener::bind("127.0.0.1:0")?;
     for url in [format!("http://{}", silent.local_addr()?), "http://127.0.0.1:1".to_owned()] {
         std::fs::write(&context, format!("url = \"{url}\"\n"))?;
-        assert_eq!(completed(&context.to_string_lossy(), &["stemma", "get", "node", "w"])?, [""; 0]);
-        assert_eq!(completed(&context.to_string_lossy(), &["stemma", "get", "nodeg"])?, ["nodegroup"]);
+        assert_eq!(bash_candidates(&context.to_string_lossy(), &["stemma", "get", "node", "w"])?, [""; 0]);
+        assert_eq!(bash_candidates(&context.to_string_lossy(), &["stemma", "get", "nodeg"])?, ["nodegroup"]);
     }
-    assert_eq!(completed("/none", &["stemma", "get", "node", "w"])?, [""; 0]);
+    assert_eq!(bash_candidates("/none", &["stemma", "get", "node", "w"])?, [""; 0]);
     Ok(())
 }
 
-/// A variable that is not set makes `STEMMA_CONTEXT=` in a script, and `~/.config/stemma/.toml` was asked for.
+/// Previously, an unset variable in `STEMMA_CONTEXT=$name` made the command read `~/.config/stemma/.toml`.
 #[test]
-fn x06_an_empty_context_of_the_environment_is_refused() -> Result<()> {
+fn x06_empty_context_variable_is_refused() -> Result<()> {
     let home = tempfile::tempdir()?;
     for context in ["", " ", "\u{200b}"] {
         let output = Command::new(program::path("stemma"))
@@ -113,9 +113,9 @@ fn x06_an_empty_context_of_the_environment_is_refused() -> Result<()> {
     Ok(())
 }
 
-/// What lies in the working directory is somebody else's, as in an archive that was unpacked.
+/// Files in the working directory may be another person's, for example from an unpacked archive.
 #[test]
-fn x06_no_context_is_taken_from_the_working_directory_unnamed() -> Result<()> {
+fn x06_context_of_working_directory_is_ignored() -> Result<()> {
     let (home, work) = (tempfile::tempdir()?, tempfile::tempdir()?);
     let below = work.path().join(".config/stemma");
     std::fs::create_dir_all(&below)?;
@@ -131,8 +131,8 @@ fn x06_no_context_is_taken_from_the_working_directory_unnamed() -> Result<()> {
     };
     let home = home.path().to_string_lossy().into_owned();
     let cases: [(&str, &[&str], &str); 5] = [
-        ("", &[], "HOME is not set, or is no absolute path"),
-        (".", &[], "HOME is not set, or is no absolute path"),
+        ("", &[], "HOME is not set to an absolute path"),
+        (".", &[], "HOME is not set to an absolute path"),
         (&home, &[], "/.config/stemma/default.toml: name one with --context"),
         (&home, &["--context", "prod"], "write ./prod"),
         (&home, &["--context", "./prod"], "the context names no `ca`"),

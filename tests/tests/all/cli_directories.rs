@@ -1,10 +1,10 @@
-//! Which directories the operator's command reads manifests from.
+//! The directories from which the operator's command reads manifests.
 
 use anyhow::Result;
 use stemma_tests::program::run;
 
 #[test]
-fn w13_directories_below_are_read_when_told_and_never_passed_over_in_silence() -> Result<()> {
+fn w13_apply_reads_subdirectories_on_request_and_warns_otherwise() -> Result<()> {
     let dir = tempfile::tempdir()?;
     for (file, text) in [
         ("release.yaml", "kind: Release\nname: r\nroles: {web: {}}\n"),
@@ -27,9 +27,8 @@ fn w13_directories_below_are_read_when_told_and_never_passed_over_in_silence() -
     let alone = resolve(&[], &path)?;
     let told = String::from_utf8_lossy(&alone.stderr).into_owned();
     assert!(alone.status.success() && alone.stdout.is_empty(), "{told}");
-    let warning = format!(
-        "warning: {path}/clusters/eu: manifests stand there and are not read; -R reads the directories below too"
-    );
+    let warning =
+        format!("warning: {path}/clusters/eu: contains manifests that are not read; -R also reads the directories below");
     assert!(told.contains(&warning) && told.matches("warning").count() == 1, "{told}");
 
     let clusters = format!("{path}/clusters");
@@ -37,7 +36,7 @@ fn w13_directories_below_are_read_when_told_and_never_passed_over_in_silence() -
     let told = String::from_utf8_lossy(&whole.stderr).into_owned();
     assert_eq!(String::from_utf8_lossy(&whole.stdout), "node/web-1\n", "{told}");
     assert!(!told.contains("warning"), "{told}");
-    // A part that a release would include is no object, and is told with its place.
+    // A file that a release includes is not an object. The error contains its position.
     let wrong = resolve(&["-R"], &path)?;
     let told = String::from_utf8_lossy(&wrong.stderr).into_owned();
     assert!(!wrong.status.success() && told.contains("parts/tasks.yaml") && !told.contains(".hidden"), "{told}");
@@ -45,7 +44,7 @@ fn w13_directories_below_are_read_when_told_and_never_passed_over_in_silence() -
 }
 
 #[test]
-fn y08_what_is_left_out_of_a_directory_is_said_once_and_not_read() -> Result<()> {
+fn y08_apply_reports_skipped_file_once() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text);
     write(
@@ -76,7 +75,7 @@ fn y08_what_is_left_out_of_a_directory_is_said_once_and_not_read() -> Result<()>
 }
 
 #[test]
-fn y08_a_directory_that_was_put_away_is_not_read_with_the_others_and_said_once() -> Result<()> {
+fn y08_apply_reports_skipped_directory_once() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let put = |directory: &str, name: &str| -> Result<()> {
         let directory = dir.path().join(directory);
@@ -103,7 +102,7 @@ fn y08_a_directory_that_was_put_away_is_not_read_with_the_others_and_said_once()
 }
 
 #[test]
-fn y08_what_is_named_twice_is_read_once_and_what_is_left_out_said_once() -> Result<()> {
+fn y08_apply_reads_path_once_when_named_twice() -> Result<()> {
     let dir = tempfile::tempdir()?;
     for (file, name) in [
         ("a.yaml", "n1"),
@@ -119,7 +118,7 @@ fn y08_what_is_named_twice_is_read_once_and_what_is_left_out_said_once() -> Resu
     }
     let path = dir.path().to_string_lossy().into_owned();
     let below = |name: &str| format!("{path}/{name}");
-    // Every line of standard error is a warning here, and each begins with what it is about.
+    // Each line of standard error is a warning here, and begins with its file.
     let read = |more: &[&str], paths: &[String]| -> Result<(String, Vec<String>)> {
         let named = paths.iter().flat_map(|path| ["-f", path.as_str()]);
         let read = run("stemma", ["resolve", "-o", "name"].iter().chain(more).copied().chain(named))?;
@@ -130,7 +129,7 @@ fn y08_what_is_named_twice_is_read_once_and_what_is_left_out_said_once() -> Resu
     };
     let (top, sub) = ("warning: DIR: left out: a.yaml~", "warning: DIR/sub: left out: b.yaml.bak");
     let old = "warning: DIR: directories left out: sub/old~";
-    let unread = |dir: &str| format!("warning: DIR/{dir}: manifests stand there and are not read");
+    let unread = |dir: &str| format!("warning: DIR/{dir}: contains manifests that are not read");
     for (more, paths, nodes, warnings) in [
         (&[][..], vec![path.clone(), path.clone()], "n1", vec![unread("sub"), top.to_owned()]),
         (&[], vec![path.clone(), below("."), below("a.yaml")], "n1", vec![unread("sub"), top.to_owned()]),
@@ -151,7 +150,7 @@ fn y08_what_is_named_twice_is_read_once_and_what_is_left_out_said_once() -> Resu
 }
 
 #[test]
-fn y09_of_a_file_without_an_object_it_is_not_said_how_directories_are_read() -> Result<()> {
+fn y09_apply_explains_directories_only_for_directory() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let empty = dir.path().join("empty.yaml");
     std::fs::write(&empty, "")?;
@@ -159,17 +158,16 @@ fn y09_of_a_file_without_an_object_it_is_not_said_how_directories_are_read() -> 
     let refused = run("stemma", ["validate", "-f", &empty])?;
     let told = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(refused.status.code(), Some(1), "{told}");
-    assert!(told.contains(&format!("{empty}: no object here: the file holds none")), "{told}");
+    assert!(told.contains(&format!("{empty}: no object here: the file contains none")), "{told}");
     assert!(!told.contains("right in the directory"), "{told}");
     Ok(())
 }
 
-/// It was left out without a word.
+/// Previously, the file was skipped without a warning.
 #[test]
-fn y08_a_file_of_fuels_tasks_that_was_put_away_is_said_once_and_not_read() -> Result<()> {
+fn y08_import_reports_discarded_task_file_once() -> Result<()> {
     let dir = tempfile::tempdir()?;
-    let task =
-        |id: &str| format!("- {{id: {id}, type: shell, groups: [web], parameters: {{cmd: /bin/true, timeout: 9}}}}\n");
+    let task = |id: &str| format!("- {{id: {id}, type: shell, groups: [web], parameters: {{cmd: /bin/true, timeout: 9}}}}\n");
     std::fs::create_dir_all(dir.path().join("web/modular"))?;
     std::fs::write(
         dir.path().join("openstack.yaml"),
@@ -188,10 +186,7 @@ fn y08_a_file_of_fuels_tasks_that_was_put_away_is_said_once_and_not_read() -> Re
     let read = run("stemma", ["release", "import", "--fuel", &path, "--name", "fuel", "-o", "manifest"])?;
     let told = String::from_utf8_lossy(&read.stderr).into_owned();
     let manifest = String::from_utf8_lossy(&read.stdout).into_owned();
-    assert!(
-        read.status.success() && manifest.contains("taken") && !manifest.contains("id: left"),
-        "{told}\n{manifest}"
-    );
+    assert!(read.status.success() && manifest.contains("taken") && !manifest.contains("id: left"), "{told}\n{manifest}");
     let warning = format!(
         "warning: {path}: left out: web/modular/.tasks.yaml.swp, web/modular/tasks.yaml.bak, web/tasks.yaml~; of a directory "
     );

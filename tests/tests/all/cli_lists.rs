@@ -1,12 +1,12 @@
-//! What the operator's command lists, and what it says that a write changes, against a real controller.
+//! Tests of the lists that `stemma` prints, and of its report of the changes of a write, with a real controller.
 
 use anyhow::Result;
 use serde_json::Value;
-use stemma_tests::fleet::Fleet;
+use stemma_tests::fleet::TempFleet;
 
-/// Two clusters, each with a group `web`, and a node in each.
-fn two_clusters() -> Result<Fleet> {
-    let fleet = Fleet::start()?;
+/// Creates two clusters, each with a group `web` that has one node.
+fn two_clusters() -> Result<TempFleet> {
+    let fleet = TempFleet::start()?;
     let mut text = String::from(
         "kind: Release\nname: r\nroles: {web: {}}\n---\nkind: ClusterTemplate\nname: base\nrelease: r\nlabels: {ntp: a, tier: gold}\n",
     );
@@ -20,17 +20,17 @@ fn two_clusters() -> Result<Fleet> {
     Ok(fleet)
 }
 
-fn apply(fleet: &Fleet, text: &str, more: &[&str]) -> Result<(String, String)> {
+fn apply(fleet: &TempFleet, text: &str, options: &[&str]) -> Result<(String, String)> {
     let file = fleet.dir().join("applied.yaml");
     std::fs::write(&file, text)?;
-    let output = fleet.cli(&[&["apply", "-f", &file.to_string_lossy()], more].concat())?;
+    let output = fleet.cli(&[&["apply", "-f", &file.to_string_lossy()], options].concat())?;
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     anyhow::ensure!(output.status.success(), "{out}{err}");
     Ok((out.into_owned(), err.into_owned()))
 }
 
 #[test]
-fn w05_a_list_has_what_its_filters_ask_for_and_no_more() -> Result<()> {
+fn w05_get_lists_only_objects_matching_filters() -> Result<()> {
     let fleet = two_clusters()?;
     for (arguments, expected) in [
         (&["nodes", "--cluster", "us"][..], "node/us-1\n"),
@@ -45,7 +45,7 @@ fn w05_a_list_has_what_its_filters_ask_for_and_no_more() -> Result<()> {
         let found = fleet.stemma(&[&["get", "-o", "name"], arguments].concat())?;
         assert_eq!(found, expected, "{arguments:?}");
     }
-    for (arguments, status, told) in [
+    for (arguments, status, message) in [
         (&["get", "nodes", "--cluster", "nosuch", "-o", "name"][..], 3, "nosuch"),
         (&["get", "clusters", "--cluster", "eu"], 1, "--cluster narrows nodes and node groups"),
         (&["get", "clusters", "--state", "failed"], 1, "--state narrows allocations and nodes, and not clusters"),
@@ -54,47 +54,48 @@ fn w05_a_list_has_what_its_filters_ask_for_and_no_more() -> Result<()> {
     ] {
         let output = fleet.cli(arguments)?;
         let text = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.code() == Some(status) && text.contains(told), "{arguments:?}: {text}");
+        assert!(output.status.code() == Some(status) && text.contains(message), "{arguments:?}: {text}");
         assert!(output.stdout.is_empty(), "{arguments:?}");
     }
     Ok(())
 }
 
-/// It was waited for until the time was over.
+/// Previously, the command waited for such a field until its timeout.
 #[test]
-fn a_field_that_a_kind_has_not_is_not_waited_for() -> Result<()> {
+fn wait_rejects_unknown_field() -> Result<()> {
     let fleet = two_clusters()?;
     let wait =
-        |object: &str, wanted: &str, most: &str| fleet.ran(&["wait", object, "--for", wanted, "--timeout", most]);
-    for (object, wanted, told) in [
+        |object: &str, condition: &str, timeout: &str| fleet.run_cli(&["wait", object, "--for", condition, "--timeout", timeout]);
+    for (object, condition, message) in [
         ("node/us-1", "stat=converged", "--for: a node has no field \"stat\" (did you mean \"state\"?)"),
         ("node/us-1", "note=held", "(did you mean \"notes\"?)"),
         ("cluster/eu", "node_state.converged=1", "(did you mean \"node_states\"?)"),
         ("nodegroup/eu/web", "bogus=1", "a node group has no field \"bogus\": it has "),
-        ("node/us-1", "state.name=converged", "state of a node is no map"),
+        ("node/us-1", "state.name=converged", "state of a node is not a map"),
     ] {
-        let (_, text, status) = wait(object, wanted, "1m")?;
-        assert!(status == 2 && text.contains(told), "{wanted}: {text}");
+        let (_, text, status) = wait(object, condition, "1m")?;
+        assert!(status == 2 && text.contains(message), "{condition}: {text}");
     }
-    // What is there at times alone is waited for.
-    for wanted in ["notes=held", "hold.reason=x", "labels.a.b/c=d"] {
-        let (_, text, status) = wait("node/us-1", wanted, "1s")?;
-        assert!(status == 1 && text.contains("not so after 1 s"), "{wanted}: {text}");
+    // The command waits for a field that is known but not always present.
+    for condition in ["notes=held", "hold.reason=x", "labels.a.b/c=d"] {
+        let (_, text, status) = wait("node/us-1", condition, "1s")?;
+        assert!(status == 1 && text.contains("condition not met after 1 s"), "{condition}: {text}");
     }
     assert_eq!(fleet.stemma(&["wait", "node/us-1", "--for", "labels.tier=gold"])?, "node/us-1 has labels.tier=gold\n");
     Ok(())
 }
 
-/// A role, tag, object or principal that nothing has is no error, and what is misspelled is told by a warning that names it.
+/// A role, tag, object or principal that does not exist is not an error. A warning names it, because it may be
+/// misspelled.
 #[test]
-fn what_an_empty_list_was_asked_for_and_nothing_has_is_named() -> Result<()> {
+fn get_names_unknown_filter_when_list_is_empty() -> Result<()> {
     let fleet = two_clusters()?;
     for (arguments, warned) in [
         (&["get", "nodes", "--role", "nosuch"][..], "warning: no node has role \"nosuch\"\n"),
         (&["get", "nodes", "--tag", "nosuch", "--role", "web"], "warning: no node has tag \"nosuch\"\n"),
         (&["get", "nodes", "--role", "web", "-l", "tier=iron"], ""),
-        (&["audit", "node/nosuch"], "warning: the audit has nothing of object \"node/nosuch\"\n"),
-        (&["audit", "--principal", "nosuch"], "warning: the audit has nothing of principal \"nosuch\"\n"),
+        (&["audit", "node/nosuch"], "warning: no audit entry is about object \"node/nosuch\"\n"),
+        (&["audit", "--principal", "nosuch"], "warning: no audit entry is about principal \"nosuch\"\n"),
         (&["audit", "node/us-1", "--until", "2020-01-01T00:00:00Z"], ""),
     ] {
         let output = fleet.cli(arguments)?;
@@ -105,7 +106,7 @@ fn what_an_empty_list_was_asked_for_and_nothing_has_is_named() -> Result<()> {
 }
 
 #[test]
-fn w06_a_new_object_adds_its_labels_to_what_it_inherits() -> Result<()> {
+fn w06_new_object_merges_labels_with_inherited() -> Result<()> {
     let fleet = two_clusters()?;
     let labels = |name: &str| -> Result<Value> {
         let group: Value = serde_json::from_str(&fleet.stemma(&["get", "nodegroup", name, "-o", "json"])?)?;
@@ -114,8 +115,8 @@ fn w06_a_new_object_adds_its_labels_to_what_it_inherits() -> Result<()> {
     fleet.stemma(&["create", "nodegroup", "eu", "canary", "--roles", "web", "--labels", "x=y"])?;
     assert_eq!(labels("eu/canary")?, serde_json::json!({"ntp": "a", "tier": "gold", "x": "y"}));
     assert!(fleet.stemma(&["describe", "nodegroup", "eu/canary"])?.contains("merge_labels      true"));
-    for (name, how) in [("kept", "--merge-labels"), ("alias", "--override-labels")] {
-        fleet.stemma(&["create", "nodegroup", "eu", name, "--labels", "x=y", how])?;
+    for (name, option) in [("kept", "--merge-labels"), ("alias", "--override-labels")] {
+        fleet.stemma(&["create", "nodegroup", "eu", name, "--labels", "x=y", option])?;
         assert_eq!(labels(&format!("eu/{name}"))?["ntp"], "a");
     }
     fleet.stemma(&["create", "nodegroup", "eu", "alone", "--labels", "x=y", "--merge-labels=false"])?;
@@ -130,11 +131,11 @@ fn w06_a_new_object_adds_its_labels_to_what_it_inherits() -> Result<()> {
 }
 
 #[test]
-fn w06_a_write_says_which_fields_change_and_which_labels_hosts_lose() -> Result<()> {
+fn w06_write_shows_changed_fields_and_lost_labels() -> Result<()> {
     let fleet = two_clusters()?;
-    let paused = "kind: Cluster\nname: eu\npaused: true\n";
-    for more in [&["--dry-run"][..], &[]] {
-        let (out, err) = apply(&fleet, paused, more)?;
+    let manifest = "kind: Cluster\nname: eu\npaused: true\n";
+    for options in [&["--dry-run"][..], &[]] {
+        let (out, err) = apply(&fleet, manifest, options)?;
         for line in ["cluster eu: cluster_template  base -> (unset)", "cluster eu: paused  (unset) -> true"] {
             assert!(out.contains(line), "{line:?} in {out}");
         }

@@ -1,8 +1,9 @@
-//! Where hosts stand, as the operator's command tells it: failed tasks with their output, states, counts and when a host was last seen.
+//! Tests of what `stemma` shows about hosts: failed tasks with their output, states, counts, and the time at which a
+//! host was last seen.
 
 use anyhow::Result;
 use serde_json::{Value, json};
-use stemma_tests::fleet::{Agent, Fleet};
+use stemma_tests::fleet::{TempFleet, TestAgent};
 use stemma_tests::program::eventually;
 
 const SITE: &str = "kind: Release\nname: r\nversion: '1'\nroles: {web: {tags: [a]}, idle: {}}\ntags: {a: {}}\ntasks:\n\
@@ -13,35 +14,35 @@ kind: Cluster\nname: c\nrelease: r@1\n---\nkind: Cluster\nname: empty\n---\n\
 kind: NodeGroup\ncluster: c\nname: g\nroles: [web]\n---\nkind: NodeGroup\ncluster: c\nname: aside\nroles: [idle]\n---\n\
 kind: Node\nname: spare\nnodegroup: c/aside\nparked: true\n---\nkind: Node\nname: new\nnodegroup: c/aside\n";
 
-/// A host whose tasks fail, one that is parked, and one whose agent never came.
-fn failing() -> Result<(Fleet, Agent)> {
-    let fleet = Fleet::start()?;
+/// Creates a host whose tasks fail, one that is parked, and one whose agent never connected.
+fn failing_fleet() -> Result<(TempFleet, TestAgent)> {
+    let fleet = TempFleet::start()?;
     let file = fleet.dir().join("site.yaml");
     std::fs::write(&file, SITE)?;
     fleet.stemma(&["apply", "-f", &file.to_string_lossy()])?;
     let agent = fleet.join("web-1", "c/g")?;
     eventually("a failed host, with what became of both tasks", || {
         anyhow::ensure!(fleet.stemma(&["get", "nodes", "--state", "failed", "-o", "name"])? == "node/web-1\n");
-        let told = fleet.stemma(&["describe", "node", "web-1"])?;
-        anyhow::ensure!(["no such user", "disk full"].iter().all(|printed| told.contains(printed)), "{told}");
+        let described = fleet.stemma(&["describe", "node", "web-1"])?;
+        anyhow::ensure!(["no such user", "disk full"].iter().all(|printed| described.contains(printed)), "{described}");
         Ok(())
     })?;
     Ok((fleet, agent))
 }
 
-fn get(fleet: &Fleet, kind: &str, name: &str) -> Result<Value> {
+fn get(fleet: &TempFleet, kind: &str, name: &str) -> Result<Value> {
     Ok(serde_json::from_str(&fleet.stemma(&["get", kind, name, "-o", "json"])?)?)
 }
 
-/// Without what only sets columns apart.
-fn in_one_line(text: &str) -> String {
+/// Replaces the spaces between columns by single spaces.
+fn without_column_spaces(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 #[test]
-fn w12_every_failed_task_is_shown_with_what_it_printed() -> Result<()> {
-    let (fleet, _agent) = failing()?;
-    let told = fleet.stemma(&["describe", "node", "web-1"])?;
+fn w12_failed_tasks_are_shown_with_output() -> Result<()> {
+    let (fleet, _agent) = failing_fleet()?;
+    let described = fleet.stemma(&["describe", "node", "web-1"])?;
     for part in [
         "the end of what boom printed: no such user ",
         "the end of what full printed: disk full ",
@@ -51,36 +52,33 @@ fn w12_every_failed_task_is_shown_with_what_it_printed() -> Result<()> {
         " release r@1 ",
         " last_seen 2",
     ] {
-        assert!(in_one_line(&told).contains(part), "{part:?} in {told}");
+        assert!(without_column_spaces(&described).contains(part), "{part:?} in {described}");
     }
-    let failed = told.split_once("\n\n").map_or("", |(_, rest)| rest.split("next:").next().unwrap_or_default());
+    let failed = described.split_once("\n\n").map_or("", |(_, rest)| rest.split("next:").next().unwrap_or_default());
     assert!(!failed.contains("good"), "what succeeded is not among them: {failed}");
-    let why = fleet.stemma(&["explain", "node", "web-1", "task", "full"])?;
-    assert!(why.contains("\n  printed   disk full\n"), "{why}");
+    let explained = fleet.stemma(&["explain", "node", "web-1", "task", "full"])?;
+    assert!(explained.contains("\n  printed   disk full\n"), "{explained}");
 
-    // What failed in a task set of before is no failure of this one.
+    // A failure in an earlier task set is not a failure of the current one.
     let file = fleet.dir().join("mended.yaml");
-    let mended = SITE
-        .replace("version: '1'", "version: '2'")
-        .replace("r@1", "r@2")
-        .replace("; exit 3", "")
-        .replace("; exit 4", "");
-    std::fs::write(&file, mended)?;
+    let corrected =
+        SITE.replace("version: '1'", "version: '2'").replace("r@1", "r@2").replace("; exit 3", "").replace("; exit 4", "");
+    std::fs::write(&file, corrected)?;
     fleet.stemma(&["apply", "-f", &file.to_string_lossy(), "--yes"])?;
     eventually("a mended host", || {
         anyhow::ensure!(get(&fleet, "node", "web-1")?["state"] == "converged");
         Ok(())
     })?;
-    let told = fleet.stemma(&["describe", "node", "web-1"])?;
-    assert!(!told.contains("FAILED") && told.contains("r@2"), "{told}");
+    let described = fleet.stemma(&["describe", "node", "web-1"])?;
+    assert!(!described.contains("FAILED") && described.contains("r@2"), "{described}");
     let absent = fleet.stemma(&["describe", "node", "new"])?;
-    assert!(in_one_line(&absent).contains(" connection absent ") && !absent.contains("last_seen"), "{absent}");
+    assert!(without_column_spaces(&absent).contains(" connection absent ") && !absent.contains("last_seen"), "{absent}");
     Ok(())
 }
 
-/// A fleet with a host that only looks, and would change a file.
-fn looking() -> Result<(Fleet, Agent)> {
-    let fleet = Fleet::start()?;
+/// Creates a fleet with a host in mode `noop` that would change a file.
+fn noop_fleet() -> Result<(TempFleet, TestAgent)> {
+    let fleet = TempFleet::start()?;
     let file = fleet.dir().join("site.yaml");
     let site = "kind: Release\nname: r\nroles: {web: {tags: [a]}}\ntags: {a: {}}\ntasks:\n\
       - {id: motd, type: file, tags: [a], parameters: {path: /etc/motd, content: \"welcome\\n\"}}\n---\n\
@@ -89,46 +87,46 @@ fn looking() -> Result<(Fleet, Agent)> {
     fleet.stemma(&["apply", "-f", &file.to_string_lossy()])?;
     let agent = fleet.join("web-1", "c/g")?;
     eventually("what it would change", || {
-        let told = fleet.stemma(&["describe", "node", "web-1"])?;
-        let told = in_one_line(&told);
-        anyhow::ensure!(told.contains("DIFFERS TASK OUTCOME SINCE motd would change 2"), "{told}");
-        anyhow::ensure!(told.contains("+welcome"), "{told}");
+        let described = fleet.stemma(&["describe", "node", "web-1"])?;
+        let text = without_column_spaces(&described);
+        anyhow::ensure!(text.contains("DIFFERS TASK OUTCOME SINCE motd would change 2"), "{text}");
+        anyhow::ensure!(text.contains("+welcome"), "{text}");
         Ok(())
     })?;
     Ok((fleet, agent))
 }
 
 #[test]
-fn w12_what_a_host_that_only_looks_would_change_is_shown_with_its_difference() -> Result<()> {
-    let (_fleet, agent) = looking()?;
+fn w12_noop_host_shows_pending_change_with_difference() -> Result<()> {
+    let (_fleet, agent) = noop_fleet()?;
     assert!(!agent.path("etc/motd").exists(), "it only looks");
     Ok(())
 }
 
 #[test]
-fn y09_tasks_are_listed_over_hosts_with_what_they_would_change_there() -> Result<()> {
-    let (fleet, _agent) = looking()?;
-    for asked in [&["get", "tasks", "-o", "wide"][..], &["describe", "task", "motd"], &["describe", "task/motd"]] {
-        let told = in_one_line(&fleet.stemma(asked)?);
-        anyhow::ensure!(told.contains("1 host: web-1 (") && told.contains("+welcome"), "{asked:?}: {told}");
+fn y09_get_tasks_lists_pending_changes_of_hosts() -> Result<()> {
+    let (fleet, _agent) = noop_fleet()?;
+    for arguments in [&["get", "tasks", "-o", "wide"][..], &["describe", "task", "motd"], &["describe", "task/motd"]] {
+        let text = without_column_spaces(&fleet.stemma(arguments)?);
+        anyhow::ensure!(text.contains("1 host: web-1 (") && text.contains("+welcome"), "{arguments:?}: {text}");
     }
     eventually("its state", || {
-        let named = fleet.stemma(&["get", "tasks", "--state", "noop", "-o", "name"])?;
-        anyhow::ensure!(named == "task/motd\n", "{named}");
+        let names = fleet.stemma(&["get", "tasks", "--state", "noop", "-o", "name"])?;
+        anyhow::ensure!(names == "task/motd\n", "{names}");
         Ok(())
     })?;
     assert_eq!(fleet.stemma(&["get", "tasks", "--state", "failed", "-o", "name"])?, "");
-    for asked in [&["get", "tasks", "mots"], &["describe", "task", "mots"]] {
-        let told = fleet.cli(asked)?;
-        let said = String::from_utf8_lossy(&told.stderr);
-        anyhow::ensure!(told.status.code() == Some(3) && said.contains("(did you mean \"motd\"?)"), "{said}");
+    for arguments in [&["get", "tasks", "mots"], &["describe", "task", "mots"]] {
+        let output = fleet.cli(arguments)?;
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        anyhow::ensure!(output.status.code() == Some(3) && stderr.contains("(did you mean \"motd\"?)"), "{stderr}");
     }
     Ok(())
 }
 
 #[test]
 fn w12_nodes_are_counted_and_listed_by_state() -> Result<()> {
-    let (fleet, _agent) = failing()?;
+    let (fleet, _agent) = failing_fleet()?;
     let list = |states: &str| fleet.stemma(&["get", "nodes", "--state", states, "-o", "name"]);
     assert_eq!(list("parked")?, "node/spare\n");
     assert_eq!(list("failed,waiting")?, "node/new\nnode/web-1\n");
@@ -138,8 +136,8 @@ fn w12_nodes_are_counted_and_listed_by_state() -> Result<()> {
     let output = fleet.cli(&["get", "nodes", "--state", "faield"])?;
     assert_eq!(output.status.code(), Some(2), "{}", String::from_utf8_lossy(&output.stderr));
     let output = fleet.cli(&["get", "--raw", "/v1/nodes?state=faield"])?;
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.code() == Some(1) && told.contains("converged"), "{told}");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(1) && stderr.contains("converged"), "{stderr}");
 
     eventually("the sums", || {
         let cluster = get(&fleet, "cluster", "c")?;
@@ -156,11 +154,8 @@ fn w12_nodes_are_counted_and_listed_by_state() -> Result<()> {
     let wide = fleet.stemma(&["get", "nodes", "-o", "wide", "--state", "failed"])?;
     assert!(wide.contains("RELEASE") && wide.contains("r@1") && wide.contains("LAST_SEEN"), "{wide}");
     let metrics = fleet.stemma(&["get", "--raw", "/metrics"])?;
-    for line in [
-        "stemma_nodes{state=\"failed\"} 1\n",
-        "stemma_nodes{state=\"parked\"} 1\n",
-        "stemma_nodes{state=\"silent\"} 0\n",
-    ] {
+    for line in ["stemma_nodes{state=\"failed\"} 1\n", "stemma_nodes{state=\"parked\"} 1\n", "stemma_nodes{state=\"silent\"} 0\n"]
+    {
         assert!(metrics.contains(line), "{line:?} in {metrics}");
     }
     Ok(())

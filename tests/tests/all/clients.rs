@@ -1,8 +1,9 @@
-//! The real clients of Magnum and Glance against a real controller: one table of scripts, each against a fresh one.
+//! The real clients of Magnum and Glance against a real controller: a table of scripts, each run against a new
+//! controller.
 //!
-//! A script prints a line for each of its steps that failed. What the controller decides otherwise than the upstream is listed
-//! with the reason in `tests/data`, a file for each script, and the failures must be exactly those: a step that passes though
-//! it is listed fails the test too.
+//! A script prints a line for each step that failed. Intended differences from the upstream are listed with the reason
+//! in `tests/data`, one file per script. Exactly the listed steps must fail: the test also fails if a listed step
+//! passes.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -10,14 +11,14 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
-use stemma_tests::plain::Plain;
+use stemma_tests::plain_controller::PlainController;
 use stemma_tests::python::environment;
 use stemma_tests::shared;
 
 use crate::description::post;
 
-/// What is installed: the versions that the scripts were validated with.
-const CLIENTS: [&str; 5] = [
+/// The packages to install, in the versions with which the scripts were validated.
+const CLIENT_PACKAGES: [&str; 5] = [
     "python-openstackclient==10.5.0",
     "python-magnumclient==5.0.0",
     "keystoneauth1==5.18.1",
@@ -25,192 +26,193 @@ const CLIENTS: [&str; 5] = [
     "openstacksdk==4.22.0",
 ];
 
-/// By what a script is given the token of a principal.
-enum Given {
-    /// By `--token NAME=TOKEN`, in the place of the token that was sent when it was recorded.
+/// How a script gets the token of a principal.
+enum TokenSource {
+    /// As `--token NAME=TOKEN`. It replaces the recorded token.
     Argument,
-    /// By a variable. Another one, whose name ends in `_PROJECT`, has the principal's name.
+    /// As an environment variable. A second variable, with the suffix `_PROJECT`, contains the principal's name.
     Variable(&'static str),
 }
 
-/// What the last line of a script has that came to its end.
-const LAST_LINES: [&str; 4] = ["ALL PASSED", "FAILED ", "vectors passed", "steps passed"];
+/// Texts in the last line of a script that ran to its end.
+const FINAL_LINE_PARTS: [&str; 4] = ["ALL PASSED", "FAILED ", "vectors passed", "steps passed"];
 
-/// One script and how it is run.
-struct Script {
-    /// Below `clients` of the given material.
+/// A script and its arguments.
+struct ClientScript {
+    /// Path below `clients` in the material that `shared` finds next to the checkout.
     file: &'static str,
-    /// What its address has behind the controller's.
-    below: &'static str,
-    /// Principals as which it asks, each with its role, and by what the script is given its token.
-    principals: &'static [(&'static str, &'static str, Given)],
-    /// What stands behind the address: a path of the given material where it has a slash, else a word.
+    /// The path that is appended to the controller's address.
+    base_path: &'static str,
+    /// The principals of its requests: name, role, and how the script gets the token.
+    principals: &'static [(&'static str, &'static str, TokenSource)],
+    /// Arguments after the address. One with a slash is a path in the shared material.
     arguments: &'static [&'static str],
-    /// Variables that hold the path of a program of the environment: variable, program.
+    /// Environment variables with the path of an installed program: variable, program.
     programs: &'static [(&'static str, &'static str)],
-    /// What ends the name of a step in its line.
-    name_ends: &'static str,
-    /// Steps that the design decides otherwise: a name, a tab, the reason.
-    listed: &'static str,
+    /// The text that follows the name of a step in its line.
+    name_delimiter: &'static str,
+    /// Steps that fail because of an intended difference, one per line: name, a tab, the reason.
+    expected_failures: &'static str,
 }
 
-/// Magnum's label vectors by python-magnumclient, in both of its transports.
-const MAGNUM_SESSION: Script = Script {
+/// Magnum's label vectors through python-magnumclient, with its session.
+const MAGNUM_SESSION: ClientScript = ClientScript {
     file: "magnum_vectors_accept.py",
-    below: "",
+    base_path: "",
     principals: &[],
     arguments: &["vectors/labels/label_merge.json", "--transport", "session", "-q"],
     programs: &[],
-    name_ends: " ",
-    listed: include_str!("../../data/magnum_listed.txt"),
+    name_delimiter: " ",
+    expected_failures: include_str!("../../data/magnum_listed.txt"),
 };
-const MAGNUM_LEGACY: Script =
-    Script { arguments: &["vectors/labels/label_merge.json", "--transport", "legacy", "-q"], ..MAGNUM_SESSION };
-/// Magnum's clusters, node groups and templates by the command `openstack coe`.
-const MAGNUM_COMMAND: Script = Script {
+const MAGNUM_LEGACY: ClientScript =
+    ClientScript { arguments: &["vectors/labels/label_merge.json", "--transport", "legacy", "-q"], ..MAGNUM_SESSION };
+/// Magnum's clusters, node groups and templates through the command `openstack coe`.
+const MAGNUM_COMMAND: ClientScript = ClientScript {
     file: "magnum_osc_accept.py",
     arguments: &[],
     programs: &[("OPENSTACK_BIN", "openstack")],
-    name_ends: ":",
-    listed: include_str!("../../data/magnum_osc_listed.txt"),
+    name_delimiter: ":",
+    expected_failures: include_str!("../../data/magnum_osc_listed.txt"),
     ..MAGNUM_SESSION
 };
-/// Requests that the real Magnum was sent, with what it answered.
-const MAGNUM_REPLAY: Script = Script {
+/// Recorded requests to the real Magnum, with its responses.
+const MAGNUM_REPLAY: ClientScript = ClientScript {
     file: "replay_api.py",
     arguments: &["vectors/labels/magnum_api.json"],
     programs: &[],
-    name_ends: "]",
-    listed: include_str!("../../data/magnum_replay_listed.txt"),
+    name_delimiter: "]",
+    expected_failures: include_str!("../../data/magnum_replay_listed.txt"),
     ..MAGNUM_SESSION
 };
-/// The catalogue by the command `glance md-*`.
-const GLANCE: Script = Script {
+/// The catalogue through the command `glance md-*`.
+const GLANCE: ClientScript = ClientScript {
     file: "glance_cli_accept.py",
     arguments: &[],
     programs: &[("GLANCE_BIN", "glance")],
-    name_ends: ":",
-    listed: "",
+    name_delimiter: ":",
+    expected_failures: "",
     ..MAGNUM_SESSION
 };
-/// The catalogue by python-glanceclient, which brings all stock files and takes them away, and by openstacksdk.
-const METADEFS: Script = Script {
+/// The catalogue through python-glanceclient, which imports and deletes all stock files, and through openstacksdk.
+const METADEFS: ClientScript = ClientScript {
     file: "metadef_lib_accept.py",
     principals: &[
-        ("boss", "admin", Given::Variable("TOKEN")),
-        ("member.p1", "viewer", Given::Variable("TOKEN_A")),
-        ("member.p2", "viewer", Given::Variable("TOKEN_B")),
+        ("boss", "admin", TokenSource::Variable("TOKEN")),
+        ("member.p1", "viewer", TokenSource::Variable("TOKEN_A")),
+        ("member.p2", "viewer", TokenSource::Variable("TOKEN_B")),
     ],
     arguments: &["data/metadefs"],
     programs: &[],
-    listed: include_str!("../../data/metadef_sdk_listed.txt"),
+    expected_failures: include_str!("../../data/metadef_sdk_listed.txt"),
     ..GLANCE
 };
-/// The same at the address that openstacksdk is given for its image part, without tokens, as whoever is on the machine.
-const METADEFS_OF_SDK: Script = Script { below: "/v2", principals: &[], listed: "", ..METADEFS };
-/// Requests that the real Glance was sent, with what it answered. Its members are who reads here.
-const METADEF_REPLAY: Script = Script {
+/// The same script at the address that openstacksdk gets for its image service. The script sends no token, as a local
+/// user does.
+const METADEFS_SDK: ClientScript = ClientScript { base_path: "/v2", principals: &[], expected_failures: "", ..METADEFS };
+/// Recorded requests to the real Glance, with its responses. Its members are viewers here.
+const METADEF_REPLAY: ClientScript = ClientScript {
     file: "replay_api.py",
     principals: &[
-        ("admin1", "admin", Given::Argument),
-        ("member.p1", "viewer", Given::Argument),
-        ("member.p2", "viewer", Given::Argument),
+        ("admin1", "admin", TokenSource::Argument),
+        ("member.p1", "viewer", TokenSource::Argument),
+        ("member.p2", "viewer", TokenSource::Argument),
     ],
     arguments: &["vectors/labels/metadef_api.json"],
-    listed: include_str!("../../data/metadef_listed.txt"),
+    expected_failures: include_str!("../../data/metadef_listed.txt"),
     ..MAGNUM_REPLAY
 };
 
-/// The names of the steps that failed.
-fn failures(output: &str, name_ends: &str) -> BTreeSet<String> {
+/// Returns the names of the steps that failed.
+fn failed_steps(output: &str, name_delimiter: &str) -> BTreeSet<String> {
     let lines = output.lines().filter_map(|line| line.strip_prefix("FAIL "));
-    lines.map(|line| line.split(name_ends).next().unwrap_or(line).to_owned()).collect()
+    lines.map(|line| line.split(name_delimiter).next().unwrap_or(line).to_owned()).collect()
 }
 
-/// The steps that are listed, but for cases of vectors that the given file has not.
-fn listed(script: &Script, arguments: &[PathBuf]) -> Result<BTreeSet<String>> {
-    let lines = script.listed.lines().filter(|line| !line.starts_with('#'));
+/// Returns the steps that must fail. Leaves out vectors that the shared file does not contain.
+fn expected_failures(script: &ClientScript, arguments: &[PathBuf]) -> Result<BTreeSet<String>> {
+    let lines = script.expected_failures.lines().filter(|line| !line.starts_with('#'));
     let names = lines.filter_map(|line| line.split('\t').next()).map(str::to_owned);
-    let Some(vectors) = arguments.iter().find(|path| path.extension().is_some_and(|ends| ends == "json")) else {
+    let Some(vectors) = arguments.iter().find(|path| path.extension().is_some_and(|extension| extension == "json")) else {
         return Ok(names.collect());
     };
     let vectors: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(vectors)?)?;
     let Some(vectors) = vectors["vectors"].as_array() else { return Ok(names.collect()) };
-    let given: BTreeSet<&str> = vectors.iter().filter_map(|vector| vector["id"].as_str()).collect();
-    Ok(names.filter(|name| given.contains(name.as_str())).collect())
+    let ids: BTreeSet<&str> = vectors.iter().filter_map(|vector| vector["id"].as_str()).collect();
+    Ok(names.filter(|name| ids.contains(name.as_str())).collect())
 }
 
-/// Runs a script against a fresh controller; its failures must be those that are listed.
-fn fails_only_where_listed(script: &Script) -> Result<()> {
+/// Runs a script against a new controller. Exactly the listed steps must fail.
+fn check_script(script: &ClientScript) -> Result<()> {
     let Some(file) = shared::path(&format!("clients/{}", script.file)) else { return Ok(()) };
     let mut arguments = Vec::new();
     for argument in script.arguments {
-        let given = if argument.contains('/') { shared::path(argument) } else { Some(PathBuf::from(argument)) };
-        let Some(given) = given else { return Ok(()) };
-        arguments.push(given);
+        let path = if argument.contains('/') { shared::path(argument) } else { Some(PathBuf::from(argument)) };
+        let Some(path) = path else { return Ok(()) };
+        arguments.push(path);
     }
-    let programs = environment(env!("CARGO_TARGET_TMPDIR"), "clients", &CLIENTS)?.join("bin");
-    let controller = Plain::start()?;
+    let programs = environment(env!("CARGO_TARGET_TMPDIR"), "clients", &CLIENT_PACKAGES)?.join("bin");
+    let controller = PlainController::start()?;
     let mut command = Command::new(programs.join("python"));
     for (variable, program) in script.programs {
         command.env(variable, programs.join(program));
     }
-    let admin = &controller.bound.admin;
-    command.arg(&file).arg(format!("{admin}{}", script.below)).args(&arguments);
-    for (name, role, given) in script.principals {
+    let admin = &controller.addresses.admin;
+    command.arg(&file).arg(format!("{admin}{}", script.base_path)).args(&arguments);
+    for (name, role, source) in script.principals {
         post(admin, "/v1/principals", &json!({"name": name, "role": role}))?;
-        let made = post(admin, &format!("/v1/principals/{name}/tokens"), &json!({}))?;
-        let token = made["token"].as_str().context("a token")?;
-        match given {
-            Given::Argument => command.arg("--token").arg(format!("{name}={token}")),
-            Given::Variable(variable) => command.env(variable, token).env(format!("{variable}_PROJECT"), name),
+        let created = post(admin, &format!("/v1/principals/{name}/tokens"), &json!({}))?;
+        let token = created["token"].as_str().context("a token")?;
+        match source {
+            TokenSource::Argument => command.arg("--token").arg(format!("{name}={token}")),
+            TokenSource::Variable(variable) => command.env(variable, token).env(format!("{variable}_PROJECT"), name),
         };
     }
     let output = command.output()?;
     let text = String::from_utf8_lossy(&output.stdout);
-    let (failed, listed) = (failures(&text, script.name_ends), listed(script, &arguments)?);
+    let (failed, expected) = (failed_steps(&text, script.name_delimiter), expected_failures(script, &arguments)?);
     let last = text.lines().next_back().unwrap_or_default();
-    ensure!(LAST_LINES.iter().any(|ends| last.contains(ends)), "{text}{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(failed, listed, "{} {:?}:\n{text}", script.file, script.arguments);
+    ensure!(FINAL_LINE_PARTS.iter().any(|part| last.contains(part)), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(failed, expected, "{} {:?}:\n{text}", script.file, script.arguments);
     controller.stop()
 }
 
 #[test]
-fn magnums_vectors_by_its_client_with_a_session() -> Result<()> {
-    fails_only_where_listed(&MAGNUM_SESSION)
+fn magnum_client_session_passes_vectors() -> Result<()> {
+    check_script(&MAGNUM_SESSION)
 }
 
 #[test]
-fn magnums_clusters_by_its_command() -> Result<()> {
-    fails_only_where_listed(&MAGNUM_COMMAND)
+fn magnum_command_manages_clusters() -> Result<()> {
+    check_script(&MAGNUM_COMMAND)
 }
 
 #[test]
-fn what_the_real_magnum_answered() -> Result<()> {
-    fails_only_where_listed(&MAGNUM_REPLAY)
+fn magnum_replay_matches_recorded_answers() -> Result<()> {
+    check_script(&MAGNUM_REPLAY)
 }
 
 #[test]
-fn magnums_vectors_by_its_client_of_old() -> Result<()> {
-    fails_only_where_listed(&MAGNUM_LEGACY)
+fn magnum_legacy_client_passes_vectors() -> Result<()> {
+    check_script(&MAGNUM_LEGACY)
 }
 
 #[test]
-fn the_catalogue_by_the_command_glance() -> Result<()> {
-    fails_only_where_listed(&GLANCE)
+fn glance_command_manages_catalogue() -> Result<()> {
+    check_script(&GLANCE)
 }
 
 #[test]
-fn the_catalogue_by_the_libraries_of_glance_and_the_sdk() -> Result<()> {
-    fails_only_where_listed(&METADEFS)
+fn glance_client_and_sdk_manage_catalogue() -> Result<()> {
+    check_script(&METADEFS)
 }
 
 #[test]
-fn the_catalogue_by_the_sdk_at_its_own_address() -> Result<()> {
-    fails_only_where_listed(&METADEFS_OF_SDK)
+fn sdk_manages_catalogue_at_image_address() -> Result<()> {
+    check_script(&METADEFS_SDK)
 }
 
 #[test]
-fn what_the_real_glance_answered() -> Result<()> {
-    fails_only_where_listed(&METADEF_REPLAY)
+fn glance_replay_matches_recorded_answers() -> Result<()> {
+    check_script(&METADEF_REPLAY)
 }

@@ -1,14 +1,14 @@
-//! Whether an answer is as the API's description says, and has nothing beside it. Validators of JSON Schema pass over what a schema does
-//! not name; a client that is made of the description can't.
+//! Checks that a response matches the API's description and contains nothing else. Validators of JSON Schema ignore
+//! members that a schema does not name, but a client generated from the description cannot.
 
 use serde_json::{Map, Value};
 use stemma_wire::endpoint::Endpoint;
 
-/// What an answer has otherwise than as it is described; empty where all is well.
-pub(crate) fn faults(description: &Value, endpoint: Endpoint, status: u16, media: &str, body: &Value) -> Vec<String> {
+/// Returns the differences between a response and its description. The list is empty if there are none.
+pub(crate) fn body_errors(description: &Value, endpoint: Endpoint, status: u16, media: &str, body: &Value) -> Vec<String> {
     let route = endpoint.route();
     let operation = &description["paths"][route.path][route.method.as_str().to_ascii_lowercase()];
-    let responses = Schemas(description).followed(&operation["responses"][status.to_string()]);
+    let responses = SchemaResolver(description).resolve(&operation["responses"][status.to_string()]);
     if media.is_empty() && responses["content"].as_object().is_none_or(Map::is_empty) {
         return Vec::new();
     }
@@ -17,38 +17,38 @@ pub(crate) fn faults(description: &Value, endpoint: Endpoint, status: u16, media
     };
     let mut faults = Vec::new();
     if media == "application/json" {
-        Schemas(description).check(&content["schema"], body, "", &mut faults);
+        SchemaResolver(description).check_value(&content["schema"], body, "", &mut faults);
     }
     faults
 }
 
-/// The description that references are looked up in.
-struct Schemas<'a>(&'a Value);
+/// The description in which references are looked up.
+struct SchemaResolver<'a>(&'a Value);
 
-impl<'a> Schemas<'a> {
-    /// What a reference leads to.
-    fn followed(&self, schema: &'a Value) -> &'a Value {
+impl<'a> SchemaResolver<'a> {
+    /// Resolves references.
+    fn resolve(&self, schema: &'a Value) -> &'a Value {
         let path = schema["$ref"].as_str().and_then(|reference| reference.strip_prefix('#'));
-        path.and_then(|path| self.0.pointer(path)).map_or(schema, |found| self.followed(found))
+        path.and_then(|path| self.0.pointer(path)).map_or(schema, |found| self.resolve(found))
     }
 
-    /// The schemas that all have to hold.
-    fn parts(&self, schema: &'a Value) -> Vec<&'a Value> {
-        let schema = self.followed(schema);
-        let all = schema["allOf"].as_array().into_iter().flatten().flat_map(|one| self.parts(one));
+    /// Returns the schemas that must all match.
+    fn all_of(&self, schema: &'a Value) -> Vec<&'a Value> {
+        let schema = self.resolve(schema);
+        let all = schema["allOf"].as_array().into_iter().flatten().flat_map(|one| self.all_of(one));
         std::iter::once(schema).chain(all).collect()
     }
 
-    fn check(&self, schema: &'a Value, value: &Value, at: &str, faults: &mut Vec<String>) {
-        let parts = self.parts(schema);
-        if parts.iter().all(|part| says_nothing(part)) {
+    fn check_value(&self, schema: &'a Value, value: &Value, at: &str, faults: &mut Vec<String>) {
+        let parts = self.all_of(schema);
+        if parts.iter().all(|part| is_unrestricted(part)) {
             faults.push(format!("{at}: nothing is said of {value}"));
         }
         for part in &parts {
             if let Some(one_of) = part["anyOf"].as_array() {
                 let holds = |one: &&Value| {
                     let mut wrong = Vec::new();
-                    self.check(one, value, at, &mut wrong);
+                    self.check_value(one, value, at, &mut wrong);
                     wrong.is_empty()
                 };
                 if !one_of.iter().any(|one| holds(&one)) {
@@ -61,7 +61,7 @@ impl<'a> Schemas<'a> {
             }
         }
         match value {
-            Value::Object(members) => self.members(&parts, members, at, faults),
+            Value::Object(members) => self.check_members(&parts, members, at, faults),
             Value::Array(items) => {
                 let of_items: Vec<_> = parts.iter().filter_map(|part| part.get("items")).collect();
                 let typed = parts.iter().any(|part| !part["type"].is_null());
@@ -69,14 +69,14 @@ impl<'a> Schemas<'a> {
                     faults.push(format!("{at}: nothing is said of its items"));
                 }
                 for (schema, item) in of_items.iter().flat_map(|schema| items.iter().map(move |item| (schema, item))) {
-                    self.check(schema, item, &format!("{at}[]"), faults);
+                    self.check_value(schema, item, &format!("{at}[]"), faults);
                 }
             }
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
         }
     }
 
-    fn members(&self, parts: &[&'a Value], members: &Map<String, Value>, at: &str, faults: &mut Vec<String>) {
+    fn check_members(&self, parts: &[&'a Value], members: &Map<String, Value>, at: &str, faults: &mut Vec<String>) {
         let required = parts.iter().flat_map(|part| part["required"].as_array().into_iter().flatten());
         for name in required.filter_map(Value::as_str).filter(|name| !members.contains_key(*name)) {
             faults.push(format!("{at}/{name}: is required and not there"));
@@ -93,7 +93,7 @@ impl<'a> Schemas<'a> {
                 ([], others) if others.contains(&&Value::Bool(true)) => {}
                 ([], schemas) | (schemas, _) => {
                     for schema in schemas {
-                        self.check(schema, value, &at, faults);
+                        self.check_value(schema, value, &at, faults);
                     }
                 }
             }
@@ -101,8 +101,8 @@ impl<'a> Schemas<'a> {
     }
 }
 
-/// Whether a schema takes anything, and does not say why.
-fn says_nothing(schema: &Value) -> bool {
+/// Returns whether a schema accepts any value and has no description that explains it.
+fn is_unrestricted(schema: &Value) -> bool {
     let words = ["type", "enum", "anyOf", "allOf", "description"];
     words.iter().all(|word| schema.get(word).is_none())
 }
@@ -130,7 +130,7 @@ fn has_type(types: &Value, value: &Value) -> bool {
 }
 
 #[test]
-fn an_answer_with_more_or_less_than_what_is_described_is_found() {
+fn body_errors_finds_missing_and_undescribed_members() {
     let description = serde_json::json!({"components": {
         "A": {"type": "object", "required": ["a"], "properties": {"a": {"type": "integer"}}},
         "B": {"allOf": [{"$ref": "#/components/A"}, {"type": "object", "properties": {"b": {"type": ["string", "null"]}, "c": {}}}]},
@@ -138,7 +138,7 @@ fn an_answer_with_more_or_less_than_what_is_described_is_found() {
     let found = |body: &str| {
         let mut faults = Vec::new();
         let body = serde_json::from_str(body).expect("JSON");
-        Schemas(&description).check(&description["components"]["B"], &body, "", &mut faults);
+        SchemaResolver(&description).check_value(&description["components"]["B"], &body, "", &mut faults);
         faults
     };
     assert_eq!(found(r#"{"a": 1, "b": null}"#), [""; 0]);

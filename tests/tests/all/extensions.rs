@@ -1,4 +1,5 @@
-//! Extensions that decide tags: a real controller, and an extension at a real socket that the test answers for.
+//! Tests of extensions that decide tags, with a real controller. The test itself answers as the extension, at a real
+//! socket.
 
 use std::io::{BufRead as _, BufReader, Read, Write};
 use std::net::TcpListener;
@@ -11,74 +12,72 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
-use stemma_tests::fleet::Fleet;
-use stemma_tests::operator::{Operator, Write as Sent};
-use stemma_tests::program::PATIENCE;
+use stemma_tests::fleet::TempFleet;
+use stemma_tests::operator::{OperatorClient, OperatorWrite as Sent};
+use stemma_tests::program::MAX_WAIT;
 use uuid::Uuid;
 
-use crate::stored::Stored;
-use crate::writes::{one, whole};
+use crate::store_copy::StoreCopy;
+use crate::writes::{check_commit, write_twice};
 
-/// The longest that a controller may be told to wait for an extension: no machine is too busy to answer in that time.
-const LONGEST: Duration = Duration::from_secs(10);
+/// Maximum timeout that the configuration accepts for an extension. Even on a busy machine, the test answers within
+/// this time.
+const MAX_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// So long it waits where nobody answers.
-const SHORTEST: Duration = Duration::from_secs(1);
+/// The timeout in the test of an extension that does not answer.
+const SHORT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What the extension does with a question.
-type Reply = Arc<dyn Fn(&Value) -> (u16, String) + Send + Sync>;
+/// A function that answers a question.
+type ReplyFn = Arc<dyn Fn(&Value) -> (u16, String) + Send + Sync>;
 
-/// An extension at a socket.
-struct Extension {
+/// An extension at a socket or a port.
+struct FakeExtension {
     path: PathBuf,
     questions: Arc<Mutex<Vec<Value>>>,
-    reply: Arc<Mutex<Reply>>,
+    reply: Arc<Mutex<ReplyFn>>,
 }
 
-impl Extension {
-    /// At a socket.
-    fn listen(path: PathBuf) -> Result<Self> {
+impl FakeExtension {
+    /// Starts an extension at a Unix socket.
+    fn listen_on_socket(path: PathBuf) -> Result<Self> {
         let listener = UnixListener::bind(&path)?;
-        Ok(Self::serving(path, move || Ok(listener.accept()?.0)))
+        Ok(Self::spawn(path, move || Ok(listener.accept()?.0)))
     }
 
-    /// At a port; its path is the URL.
-    fn hook() -> Result<Self> {
+    /// Starts an extension at a port. Its `path` is the URL.
+    fn listen_on_port() -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let url = format!("http://{}", listener.local_addr()?).into();
-        Ok(Self::serving(url, move || Ok(listener.accept()?.0)))
+        Ok(Self::spawn(url, move || Ok(listener.accept()?.0)))
     }
 
-    fn serving<S: Read + Write + Send + 'static>(
-        path: PathBuf,
-        accept: impl Fn() -> std::io::Result<S> + Send + 'static,
-    ) -> Self {
-        let (questions, reply) = (Arc::default(), Arc::new(Mutex::new(giving(&["nginx"]))));
+    fn spawn<S: Read + Write + Send + 'static>(path: PathBuf, accept: impl Fn() -> std::io::Result<S> + Send + 'static) -> Self {
+        let (questions, reply) = (Arc::default(), Arc::new(Mutex::new(tags_reply(&["nginx"]))));
         let this = Self { path, questions: Arc::clone(&questions), reply: Arc::clone(&reply) };
         std::thread::spawn(move || {
             while let Ok(stream) = accept() {
                 let (questions, reply) = (Arc::clone(&questions), Arc::clone(&reply));
-                std::thread::spawn(move || serve(stream, &questions, &reply));
+                std::thread::spawn(move || answer_request(stream, &questions, &reply));
             }
         });
         this
     }
 
-    fn replies(&self, reply: impl Fn(&Value) -> (u16, String) + Send + Sync + 'static) {
+    fn set_reply(&self, reply: impl Fn(&Value) -> (u16, String) + Send + Sync + 'static) {
         *self.reply.lock().expect("nobody panics with it") = Arc::new(reply);
     }
 
-    fn gives(&self, tags: &[&str]) {
-        *self.reply.lock().expect("nobody panics with it") = giving(tags);
+    fn set_tags(&self, tags: &[&str]) {
+        *self.reply.lock().expect("nobody panics with it") = tags_reply(tags);
     }
 
-    /// The questions since the last look.
-    fn asked(&self) -> Vec<Value> {
+    /// Returns the questions since the last call.
+    fn take_questions(&self) -> Vec<Value> {
         std::mem::take(&mut self.questions.lock().expect("nobody panics with it"))
     }
 }
 
-fn serve(stream: impl Read + Write, questions: &Mutex<Vec<Value>>, reply: &Mutex<Reply>) -> Option<()> {
+fn answer_request(stream: impl Read + Write, questions: &Mutex<Vec<Value>>, reply: &Mutex<ReplyFn>) -> Option<()> {
     let mut reader = BufReader::new(stream);
     let mut length = 0;
     loop {
@@ -94,7 +93,7 @@ fn serve(stream: impl Read + Write, questions: &Mutex<Vec<Value>>, reply: &Mutex
     let mut body = vec![0; length];
     reader.read_exact(&mut body).ok()?;
     let question: Value = serde_json::from_slice(&body).ok()?;
-    // Questions that come at once are answered beside each other.
+    // The function is cloned so that the lock is free, and concurrent questions are answered in parallel.
     let reply = Arc::clone(&*reply.lock().ok()?);
     let (status, text) = reply(&question);
     questions.lock().ok()?.push(question);
@@ -102,23 +101,23 @@ fn serve(stream: impl Read + Write, questions: &Mutex<Vec<Value>>, reply: &Mutex
     write!(stream, "HTTP/1.1 {status} X\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{text}", text.len()).ok()
 }
 
-/// Gives each role of each node the same tags.
-fn giving(tags: &[&str]) -> Reply {
+/// Returns a reply that gives these tags to each role of each node.
+fn tags_reply(tags: &[&str]) -> ReplyFn {
     let tags: Vec<String> = tags.iter().map(|&tag| tag.to_owned()).collect();
-    Arc::new(move |question| (200, answer(question, |_| tags.clone())))
+    Arc::new(move |question| (200, answer_body(question, |_| tags.clone())))
 }
 
-fn answer(question: &Value, tags: impl Fn(&Value) -> Vec<String>) -> String {
+fn answer_body(question: &Value, tags: impl Fn(&Value) -> Vec<String>) -> String {
     let asked = question["asked"].as_array().into_iter().flatten();
     let answers = asked.map(|one| json!({"node": one["node"], "role": one["role"], "tags": tags(one)}));
     json!({"answers": answers.collect::<Vec<_>>()}).to_string()
 }
 
-struct Site {
-    fleet: Fleet,
-    placement: Extension,
-    hook: Extension,
-    operator: Operator,
+struct ExtensionSite {
+    fleet: TempFleet,
+    placement: FakeExtension,
+    hook: FakeExtension,
+    operator: OperatorClient,
 }
 
 const SITE: &str = r#"
@@ -141,27 +140,27 @@ extensions: [{roles: [web], use: placement}, {roles: [other], use: hook}]
 {kind: Node, name: n2, nodegroup: prod/all}
 "#;
 
-impl Site {
+impl ExtensionSite {
     fn start() -> Result<Self> {
-        Self::waiting(LONGEST)
+        Self::start_with_timeout(MAX_TIMEOUT)
     }
 
-    /// Whose controller waits so long for the extension `placement`.
-    fn waiting(waits: Duration) -> Result<Self> {
+    /// Starts a controller with this timeout of the extension `placement`.
+    fn start_with_timeout(timeout: Duration) -> Result<Self> {
         let sockets = tempfile::tempdir()?.keep();
-        let placement = Extension::listen(sockets.join("placement.sock"))?;
-        let hook = Extension::hook()?;
+        let placement = FakeExtension::listen_on_socket(sockets.join("placement.sock"))?;
+        let hook = FakeExtension::listen_on_port()?;
         let config = format!(
             "[[extension]]\nname = 'placement'\nunix = '{}'\ntimeout_seconds = {}\n[[extension]]\nname = 'hook'\nurl = '{}/tags?site=1'\n",
             placement.path.display(),
-            waits.as_secs(),
+            timeout.as_secs(),
             hook.path.display()
         );
-        let fleet = Fleet::start_with(&config)?;
+        let fleet = TempFleet::start_with_config(&config)?;
         let file = fleet.dir().join("site.yaml");
         std::fs::write(&file, SITE)?;
         fleet.stemma(&["apply", "-f", &file.to_string_lossy()])?;
-        let operator = Operator::of(&fleet.data(), fleet.bound())?.without_versions();
+        let operator = OperatorClient::from_data(&fleet.data(), fleet.addresses())?.without_versions();
         Ok(Self { fleet, placement, hook, operator })
     }
 
@@ -169,7 +168,7 @@ impl Site {
         self.operator.write(&Sent { method, path: path.to_owned(), body, key: Uuid::now_v7() })
     }
 
-    fn done(&mut self, method: &'static str, path: &str, body: Value) -> Result<Value> {
+    fn send_ok(&mut self, method: &'static str, path: &str, body: Value) -> Result<Value> {
         let (status, answer) = self.send(method, path, body)?;
         ensure!(status < 300, "{method} {path}: {status} {answer}");
         Ok(answer)
@@ -183,8 +182,8 @@ impl Site {
         Ok(self.node(name)?["tags"].clone())
     }
 
-    /// Gives a node the role, which must be refused as the extension's failure, and changes nothing.
-    fn refused(&mut self, sentence: &str) -> Result<()> {
+    /// Assigns a role to a node. The write must fail as an error of the extension and change nothing.
+    fn check_refused(&mut self, sentence: &str) -> Result<()> {
         let before = self.node("n1")?;
         let (status, answer) = self.send("PUT", "/v1/nodes/n1/roles", json!({"roles": ["web"]}))?;
         ensure!((status, &answer["error"]["type"]) == (502, &json!("extension.failed")), "{status} {answer}");
@@ -193,31 +192,27 @@ impl Site {
         ensure!(message.contains("role web of node n1") && message.ends_with("nothing was changed"), "{message}");
         let after = self.node("n1")?;
         let is_same = |field: &str| after[field] == before[field];
-        ensure!(
-            ["resource_version", "generation", "roles", "tags"].into_iter().all(is_same),
-            "{after} is not {before}"
-        );
+        ensure!(["resource_version", "generation", "roles", "tags"].into_iter().all(is_same), "{after} is not {before}");
         Ok(())
     }
 }
 
 #[test]
-fn what_an_extension_answers_stands_in_the_place_of_the_roles_tags() -> Result<()> {
-    let mut site = Site::start()?;
-    assert!(site.placement.asked().is_empty(), "nobody has the role yet");
-    let given = site.done("PUT", "/v1/nodes/n1/roles", json!({"roles": ["web", "db"]}))?;
+fn extension_answer_replaces_role_tags() -> Result<()> {
+    let mut site = ExtensionSite::start()?;
+    assert!(site.placement.take_questions().is_empty(), "nobody has the role yet");
+    let answer = site.send_ok("PUT", "/v1/nodes/n1/roles", json!({"roles": ["web", "db"]}))?;
     assert_eq!(site.tags("n1")?, json!(["mysql", "nginx"]));
-    let changed = given["changes"].as_array().context("changes")?.iter();
-    let decided =
-        changed.filter(|change| change["field"].as_str().is_some_and(|field| field.starts_with("tags.decided")));
-    assert_eq!(decided.count(), 1, "{given}");
-    let asked = site.placement.asked();
+    let changes = answer["changes"].as_array().context("changes")?.iter();
+    let decided = changes.filter(|change| change["field"].as_str().is_some_and(|field| field.starts_with("tags.decided")));
+    assert_eq!(decided.count(), 1, "{answer}");
+    let asked = site.placement.take_questions();
     let nodes = json!([
         {"name": "n1", "nodegroup": "all", "roles": ["db", "web"], "tags": ["mysql"], "decided": {}},
         {"name": "n2", "nodegroup": "all", "roles": [], "tags": [], "decided": {}},
     ]);
-    let about = json!([{"node": "n1", "role": "web", "release": "site@1", "tags": ["nginx", "leader"]}]);
-    assert_eq!(asked, [json!({"extension": "placement", "cluster": "prod", "asked": about, "nodes": nodes})]);
+    let pairs = json!([{"node": "n1", "role": "web", "release": "site@1", "tags": ["nginx", "leader"]}]);
+    assert_eq!(asked, [json!({"extension": "placement", "cluster": "prod", "asked": pairs, "nodes": nodes})]);
 
     let why = site.fleet.stemma(&["explain", "node", "n1", "tag", "nginx"])?;
     assert!(why.contains("extension placement"), "{why}");
@@ -225,50 +220,50 @@ fn what_an_extension_answers_stands_in_the_place_of_the_roles_tags() -> Result<(
     assert_eq!(shown["decided"]["web"]["extension"], "placement");
     assert_eq!(shown["decided"]["web"]["tags"], json!(["nginx"]));
 
-    // A restart asks nothing and rewrites nothing.
+    // A restart sends no question and writes nothing.
     let before = site.node("n1")?;
     site.fleet.stop_controller()?;
     site.fleet.start_controller()?;
-    site.operator = Operator::of(&site.fleet.data(), site.fleet.bound())?.without_versions();
+    site.operator = OperatorClient::from_data(&site.fleet.data(), site.fleet.addresses())?.without_versions();
     assert_eq!(site.node("n1")?["resource_version"], before["resource_version"]);
-    assert_eq!(site.placement.asked(), Vec::<Value>::new());
+    assert_eq!(site.placement.take_questions(), Vec::<Value>::new());
 
-    // Nor does another write of the node, and what is decided is told with the next question.
-    site.done("PATCH", "/v1/nodes/n1", json!({"description": "first"}))?;
-    assert_eq!(site.placement.asked(), Vec::<Value>::new());
-    site.done("PUT", "/v1/nodes/n2/roles", json!({"roles": ["web"]}))?;
-    let asked = site.placement.asked();
+    // Another write of the node sends no question either. The next question contains the decided tags.
+    site.send_ok("PATCH", "/v1/nodes/n1", json!({"description": "first"}))?;
+    assert_eq!(site.placement.take_questions(), Vec::<Value>::new());
+    site.send_ok("PUT", "/v1/nodes/n2/roles", json!({"roles": ["web"]}))?;
+    let asked = site.placement.take_questions();
     assert_eq!(asked[0]["nodes"][0]["decided"], json!({"web": ["nginx"]}));
     assert_eq!(asked[0]["nodes"][0]["tags"], json!(["mysql", "nginx"]));
     Ok(())
 }
 
 #[test]
-fn what_is_no_answer_refuses_the_write() -> Result<()> {
-    let mut site = Site::start()?;
-    site.placement.replies(|_| (503, "not today".to_owned()));
-    site.refused("status 503: not today")?;
-    site.placement.replies(|_| (200, "{\"tags\": [\"nginx\"]}".to_owned()));
-    site.refused("it is not {\"answers\"")?;
-    site.placement.replies(|_| (200, "<html>".to_owned()));
-    site.refused("it is not {\"answers\"")?;
-    site.placement.replies(|_| (200, "x".repeat(200_000)));
-    site.refused("the answer is larger than 66560 bytes")?;
-    site.placement.replies(|_| (200, json!({"answers": []}).to_string()));
-    site.refused("it says nothing of role web of node n1")?;
-    site.placement.replies(|_| (200, json!({"answers": [{"node": "n2", "role": "web", "tags": []}]}).to_string()));
-    site.refused("was not asked about")?;
+fn write_is_refused_when_extension_answer_is_invalid() -> Result<()> {
+    let mut site = ExtensionSite::start()?;
+    site.placement.set_reply(|_| (503, "not today".to_owned()));
+    site.check_refused("status 503: not today")?;
+    site.placement.set_reply(|_| (200, "{\"tags\": [\"nginx\"]}".to_owned()));
+    site.check_refused("it is not {\"answers\"")?;
+    site.placement.set_reply(|_| (200, "<html>".to_owned()));
+    site.check_refused("it is not {\"answers\"")?;
+    site.placement.set_reply(|_| (200, "x".repeat(200_000)));
+    site.check_refused("the answer is larger than 66560 bytes")?;
+    site.placement.set_reply(|_| (200, json!({"answers": []}).to_string()));
+    site.check_refused("it says nothing of role web of node n1")?;
+    site.placement.set_reply(|_| (200, json!({"answers": [{"node": "n2", "role": "web", "tags": []}]}).to_string()));
+    site.check_refused("was not asked about")?;
     for (tag, sentence) in [
         ("nobody-has-it", "declared neither in the release nor in the cluster"),
         ("mysql", "the tag mysql, which is of role db"),
         ("primary-nginx", "is none"),
     ] {
-        site.placement.gives(&[tag]);
-        site.refused(sentence)?;
+        site.placement.set_tags(&[tag]);
+        site.check_refused(sentence)?;
     }
-    // A tag that no role declares may be given.
-    site.placement.gives(&["spare"]);
-    site.done("PUT", "/v1/nodes/n1/roles", json!({"roles": ["web"]}))?;
+    // A tag that no role declares is accepted.
+    site.placement.set_tags(&["spare"]);
+    site.send_ok("PUT", "/v1/nodes/n1/roles", json!({"roles": ["web"]}))?;
     assert_eq!(site.tags("n1")?, json!(["spare"]));
     std::fs::remove_file(&site.placement.path)?;
     let (status, answer) = site.send("PUT", "/v1/nodes/n2/roles", json!({"roles": ["web"]}))?;
@@ -277,49 +272,48 @@ fn what_is_no_answer_refuses_the_write() -> Result<()> {
 }
 
 #[test]
-fn an_extension_that_does_not_answer_refuses_the_write_when_its_time_is_over() -> Result<()> {
-    let mut site = Site::waiting(SHORTEST)?;
-    // It answers when the write is over.
-    let (over, until_over) = channel::<()>();
-    let until_over = Mutex::new(until_over);
-    site.placement.replies(move |_| {
-        let _over = until_over.lock().expect("nobody panics with it").recv();
+fn write_is_refused_when_extension_times_out() -> Result<()> {
+    let mut site = ExtensionSite::start_with_timeout(SHORT_TIMEOUT)?;
+    // The extension answers only after the write has ended.
+    let (done_tx, done_rx) = channel::<()>();
+    let done_rx = Mutex::new(done_rx);
+    site.placement.set_reply(move |_| {
+        let _closed = done_rx.lock().expect("nobody panics with it").recv();
         (200, String::new())
     });
-    let begun = Instant::now();
-    site.refused("it did not answer within 1s")?;
-    let waited = begun.elapsed();
-    drop(over);
-    assert!(waited >= SHORTEST, "{waited:?}");
+    let start = Instant::now();
+    site.check_refused("it did not answer within 1s")?;
+    let waited = start.elapsed();
+    drop(done_tx);
+    assert!(waited >= SHORT_TIMEOUT, "{waited:?}");
     Ok(())
 }
 
 #[test]
-fn an_extension_that_is_not_declared_is_found_where_it_is_named() -> Result<()> {
-    let mut site = Site::start()?;
-    let release =
-        json!({"name": "bad", "roles": {"web": {}}, "tasks": [], "extensions": [{"roles": ["web"], "use": "nobody"}]});
+fn release_is_refused_when_extension_is_undeclared() -> Result<()> {
+    let mut site = ExtensionSite::start()?;
+    let release = json!({"name": "bad", "roles": {"web": {}}, "tasks": [], "extensions": [{"roles": ["web"], "use": "nobody"}]});
     let (status, answer) = site.send("POST", "/v1/releases", release)?;
     assert_eq!((status, &answer["error"]["type"]), (400, &json!("reference.dangling")));
-    assert!(answer["error"]["message"].as_str().is_some_and(|said| said.contains("extension nobody")), "{answer}");
+    assert!(answer["error"]["message"].as_str().is_some_and(|message| message.contains("extension nobody")), "{answer}");
     Ok(())
 }
 
 #[test]
-fn two_writers_at_once_get_no_answers_that_contradict() -> Result<()> {
-    let mut site = Site::start()?;
-    let (asked, both) = (AtomicUsize::new(0), Barrier::new(2));
-    // The first to have the role leads. Both writers have asked before either is answered.
-    site.placement.replies(move |question| {
-        if asked.fetch_add(1, Ordering::Relaxed) < 2 {
-            both.wait();
+fn concurrent_writers_get_consistent_answers() -> Result<()> {
+    let mut site = ExtensionSite::start()?;
+    let (question_count, barrier) = (AtomicUsize::new(0), Barrier::new(2));
+    // The first node with the role gets the tag `leader`. Both writers ask before either gets an answer.
+    site.placement.set_reply(move |question| {
+        if question_count.fetch_add(1, Ordering::Relaxed) < 2 {
+            barrier.wait();
         }
-        let leads = |node: &Value| node["tags"].as_array().is_some_and(|tags| tags.contains(&json!("leader")));
-        let led = question["nodes"].as_array().is_some_and(|nodes| nodes.iter().any(leads));
-        (200, answer(question, |_| vec![if led { "nginx" } else { "leader" }.to_owned()]))
+        let is_leader = |node: &Value| node["tags"].as_array().is_some_and(|tags| tags.contains(&json!("leader")));
+        let has_leader = question["nodes"].as_array().is_some_and(|nodes| nodes.iter().any(is_leader));
+        (200, answer_body(question, |_| vec![if has_leader { "nginx" } else { "leader" }.to_owned()]))
     });
     let writers = ["n1", "n2"].map(|node| {
-        let mut operator = Operator::of(&site.fleet.data(), site.fleet.bound()).expect("a connection");
+        let mut operator = OperatorClient::from_data(&site.fleet.data(), site.fleet.addresses()).expect("a connection");
         std::thread::spawn(move || {
             let path = format!("/v1/nodes/{node}/roles");
             operator.write(&Sent { method: "PUT", path, body: json!({"roles": ["web"]}), key: Uuid::now_v7() })
@@ -336,116 +330,117 @@ fn two_writers_at_once_get_no_answers_that_contradict() -> Result<()> {
 }
 
 #[test]
-fn decisions_go_with_their_roles_and_what_was_said_by_hand_stays() -> Result<()> {
-    let mut site = Site::start()?;
-    site.placement.gives(&["nginx", "leader"]);
-    site.done("PUT", "/v1/nodes/n1/roles", json!({"roles": ["web"]}))?;
-    site.done("DELETE", "/v1/nodes/n1/tags", json!({"tags": ["nginx"]}))?;
+fn decisions_follow_roles_and_keep_manual_tags() -> Result<()> {
+    let mut site = ExtensionSite::start()?;
+    site.placement.set_tags(&["nginx", "leader"]);
+    site.send_ok("PUT", "/v1/nodes/n1/roles", json!({"roles": ["web"]}))?;
+    site.send_ok("DELETE", "/v1/nodes/n1/tags", json!({"tags": ["nginx"]}))?;
     assert_eq!(site.tags("n1")?, json!(["leader"]));
-    // Asked again, also without the tag in between, the word of an operator stands.
+    // The operator's removal of the tag stays in effect when the extension is asked again, also after an answer without
+    // the tag.
     for tags in [&["spare"][..], &["nginx", "spare"]] {
-        site.placement.gives(tags);
+        site.placement.set_tags(tags);
         site.fleet.stemma(&["role", "refresh", "n1", "web"])?;
         assert_eq!(site.tags("n1")?, json!(["spare"]));
     }
     let refused = site.fleet.cli(&["role", "refresh", "n1", "db"])?;
     assert!(!refused.status.success());
 
-    // A whole group gets the role: one question, and what n1 has is not asked again.
-    site.placement.asked();
-    site.done("PATCH", "/v1/clusters/prod/nodegroups/all", json!({"roles": ["web"]}))?;
-    let asked = site.placement.asked();
+    // When a whole group gets the role, there is one question, and it does not ask about n1 again.
+    site.placement.take_questions();
+    site.send_ok("PATCH", "/v1/clusters/prod/nodegroups/all", json!({"roles": ["web"]}))?;
+    let asked = site.placement.take_questions();
     assert_eq!((asked.len(), asked[0]["asked"].as_array().map(Vec::len)), (1, Some(1)), "{asked:?}");
     assert_eq!(site.tags("n2")?, json!(["nginx", "spare"]));
-    // A release that asks nobody, and back.
-    site.done("PATCH", "/v1/clusters/prod", json!({"release": "site@0"}))?;
+    // The cluster changes to a release that does not use the extension, and then back.
+    site.send_ok("PATCH", "/v1/clusters/prod", json!({"release": "site@0"}))?;
     assert_eq!(site.tags("n2")?, json!(["leader", "nginx"]));
     assert_eq!(site.operator.get("/v1/nodes/n2/tags")?.1["decided"], json!({}));
-    site.placement.gives(&["leader"]);
-    site.done("PATCH", "/v1/clusters/prod", json!({"release": "site@1"}))?;
+    site.placement.set_tags(&["leader"]);
+    site.send_ok("PATCH", "/v1/clusters/prod", json!({"release": "site@1"}))?;
     assert_eq!((site.tags("n1")?, site.tags("n2")?), (json!(["leader"]), json!(["leader"])));
-    // Out of the cluster nothing decided is left.
-    site.done("PATCH", "/v1/nodes/n2", json!({"nodegroup": null}))?;
+    // A node that leaves the cluster has no decided tags.
+    site.send_ok("PATCH", "/v1/nodes/n2", json!({"nodegroup": null}))?;
     assert_eq!(site.operator.get("/v1/nodes/n2/tags")?.1["decided"], json!({}));
     Ok(())
 }
 
-/// `writes.rs` makes every other write so; this one needs an extension that answers.
+/// `writes.rs` tests all other writes. This one needs an extension that answers.
 #[test]
-fn w15_02_asking_again_leaves_object_image_audit_event_and_request_record() -> Result<()> {
-    let mut site = Site::start()?;
-    site.done("PUT", "/v1/nodes/n1/roles", json!({"roles": ["web"]}))?;
-    site.placement.gives(&["spare"]);
+fn w15_02_refresh_leaves_object_image_event_and_request_record() -> Result<()> {
+    let mut site = ExtensionSite::start()?;
+    site.send_ok("PUT", "/v1/nodes/n1/roles", json!({"roles": ["web"]}))?;
+    site.placement.set_tags(&["spare"]);
     let (method, path) = ("POST", "/v1/nodes/n1/roles/refresh".to_owned());
     let refresh = Sent { method, path, body: json!({"roles": ["web"]}), key: Uuid::now_v7() };
-    let (write, status, revision) = one(&mut site.operator, refresh)?;
+    let (write, status, revision) = write_twice(&mut site.operator, refresh)?;
     assert_eq!(site.tags("n1")?, json!(["spare"]));
     site.fleet.stop_controller()?;
-    let stored = Stored::copied(&site.fleet.data())?;
-    whole(&stored, &write, status, revision)?;
-    let changed = stored.event(revision).context("its audit event")?.objects.iter().map(|object| object.kind.word());
+    let stored = StoreCopy::copy_from(&site.fleet.data())?;
+    check_commit(&stored, &write, status, revision)?;
+    let changed = stored.audit_event(revision).context("its audit event")?.objects.iter().map(|object| object.kind.word());
     assert_eq!(changed.collect::<Vec<_>>(), ["node"]);
     stored.check()
 }
 
-/// One that is slow keeps nobody waiting who asks another, or none, and those who write meanwhile go on.
+/// A slow extension delays only writes that need it. Other writes continue in the meantime.
 #[test]
-fn a_slow_extension_is_waited_for_by_those_alone_who_ask_it() -> Result<()> {
-    let mut site = Site::start()?;
-    let ((asks, is_asked), (over, until_over)) = (channel(), channel::<()>());
-    let until_over = Mutex::new(until_over);
-    site.placement.replies(move |question| {
-        let _over = (asks.send(()), until_over.lock().expect("nobody panics with it").recv());
-        (200, answer(question, |_| vec!["nginx".to_owned()]))
+fn slow_extension_delays_only_writes_of_own_roles() -> Result<()> {
+    let mut site = ExtensionSite::start()?;
+    let ((asked_tx, asked_rx), (done_tx, done_rx)) = (channel(), channel::<()>());
+    let done_rx = Mutex::new(done_rx);
+    site.placement.set_reply(move |question| {
+        let _closed = (asked_tx.send(()), done_rx.lock().expect("nobody panics with it").recv());
+        (200, answer_body(question, |_| vec!["nginx".to_owned()]))
     });
-    site.hook.gives(&["spare"]);
-    let mut other = Operator::of(&site.fleet.data(), site.fleet.bound())?;
+    site.hook.set_tags(&["spare"]);
+    let mut other = OperatorClient::from_data(&site.fleet.data(), site.fleet.addresses())?;
     let slow = std::thread::spawn(move || {
         let body = json!({"roles": ["web"]});
         let sent = Sent { method: "PUT", path: "/v1/nodes/n1/roles".to_owned(), body, key: Uuid::now_v7() };
         other.write(&sent)
     });
-    is_asked.recv_timeout(PATIENCE)?;
-    site.done("PATCH", "/v1/nodes/n1", json!({"description": "meanwhile"}))?;
-    let asked = site.done("PUT", "/v1/nodes/n2/roles", json!({"roles": ["other"]}))?;
+    asked_rx.recv_timeout(MAX_WAIT)?;
+    site.send_ok("PATCH", "/v1/nodes/n1", json!({"description": "meanwhile"}))?;
+    let answer = site.send_ok("PUT", "/v1/nodes/n2/roles", json!({"roles": ["other"]}))?;
     assert!(!slow.is_finished(), "both were written while the extension was waited for");
-    drop(over);
+    drop(done_tx);
     let written = slow.join().expect("it ends")?;
     assert_eq!(written.0, 200, "the write of the same node is made all the same: {}", written.1);
-    assert_eq!(asked["roles"], json!(["other"]));
+    assert_eq!(answer["roles"], json!(["other"]));
     assert_eq!((site.tags("n1")?, site.tags("n2")?), (json!(["nginx"]), json!(["spare"])));
     assert_eq!(site.node("n1")?["description"], "meanwhile");
     Ok(())
 }
 
-/// However many nodes get a role by a write, there is one question, and each node of the cluster stands in it once.
+/// A write that assigns a role to many nodes sends one question, which contains each node of the cluster once.
 #[test]
-fn a_group_that_gets_a_role_is_one_question() -> Result<()> {
-    let mut site = Site::start()?;
+fn group_role_asks_extension_once() -> Result<()> {
+    let mut site = ExtensionSite::start()?;
     let nodes: Vec<Value> =
         (0..1500).map(|n| json!({"kind": "Node", "name": format!("w{n}"), "nodegroup": "prod/all"})).collect();
-    site.done("POST", "/v1/apply", json!({"objects": nodes}))?;
-    site.done("PATCH", "/v1/clusters/prod/nodegroups/all?dry_run=true", json!({"roles": ["web"]}))?;
-    assert_eq!((site.placement.asked().len(), site.tags("w7")?), (1, json!([])), "tried out, and nothing stored");
-    site.done("PATCH", "/v1/clusters/prod/nodegroups/all", json!({"roles": ["web"]}))?;
-    let asked = site.placement.asked();
+    site.send_ok("POST", "/v1/apply", json!({"objects": nodes}))?;
+    site.send_ok("PATCH", "/v1/clusters/prod/nodegroups/all?dry_run=true", json!({"roles": ["web"]}))?;
+    assert_eq!((site.placement.take_questions().len(), site.tags("w7")?), (1, json!([])), "tried out, and nothing stored");
+    site.send_ok("PATCH", "/v1/clusters/prod/nodegroups/all", json!({"roles": ["web"]}))?;
+    let asked = site.placement.take_questions();
     let count = |field: &str| asked[0][field].as_array().map(Vec::len);
     assert_eq!((asked.len(), count("asked"), count("nodes")), (1, Some(1502), Some(1502)));
     assert_eq!((site.tags("w7")?, site.tags("n1")?), (json!(["nginx"]), json!(["nginx"])));
     Ok(())
 }
 
-/// A decided tag that nothing declares any more is left out, said, and gone with the next write of the node.
+/// A decided tag that is no longer declared is omitted, and the next write of the node removes it.
 #[test]
-fn a_decision_outlives_no_tag() -> Result<()> {
-    let mut site = Site::start()?;
-    site.done("POST", "/v1/clusters/prod/tags", json!({"name": "own"}))?;
-    site.placement.gives(&["nginx", "own"]);
-    site.done("PUT", "/v1/nodes/n1/roles", json!({"roles": ["web"]}))?;
+fn decision_ends_when_tag_is_deleted() -> Result<()> {
+    let mut site = ExtensionSite::start()?;
+    site.send_ok("POST", "/v1/clusters/prod/tags", json!({"name": "own"}))?;
+    site.placement.set_tags(&["nginx", "own"]);
+    site.send_ok("PUT", "/v1/nodes/n1/roles", json!({"roles": ["web"]}))?;
     assert_eq!(site.tags("n1")?, json!(["nginx", "own"]));
-    site.done("DELETE", "/v1/clusters/prod/tags/own", Value::Null)?;
+    site.send_ok("DELETE", "/v1/clusters/prod/tags/own", Value::Null)?;
     assert_eq!(site.tags("n1")?, json!(["nginx"]));
-    site.done("PATCH", "/v1/nodes/n1", json!({"description": "x"}))?;
+    site.send_ok("PATCH", "/v1/nodes/n1", json!({"description": "x"}))?;
     assert_eq!(site.operator.get("/v1/nodes/n1/tags")?.1["decided"]["web"]["tags"], json!(["nginx"]));
     Ok(())
 }

@@ -1,6 +1,6 @@
-//! The machine fails under both real programs: a disk that gives errors or takes nothing (F05, F08, F09), one that is out of
-//! descriptors or memory (F39), one that stops for a while (F26), one whose disk was copied (S19). Each says what is the matter,
-//! nothing acknowledged is lost, nothing is torn, and all goes on when the cause is gone.
+//! The machine fails under both real programs: a disk that returns errors or is full (F05, F08, F09), no free
+//! descriptors or memory (F39), a process that is stopped for a while (F26), a copied disk (S19). Each program reports
+//! the cause. Nothing acknowledged is lost, no file is torn, and everything continues when the cause is gone.
 
 use std::net::TcpStream;
 use std::path::Path;
@@ -9,57 +9,58 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
-use stemma_tests::chance::is_long;
-use stemma_tests::fleet::{Agent, Fleet};
-use stemma_tests::operator::{Operator, Write};
-use stemma_tests::program::{PATIENCE, Running, eventually, memory, succeed};
-use stemma_tests::site::{converged, edit_tier, tier_arrives, whole};
+use stemma_tests::fleet::{TempFleet, TestAgent};
+use stemma_tests::operator::{OperatorClient, OperatorWrite};
+use stemma_tests::program::{MAX_WAIT, RunningProgram, eventually, memory_bytes, succeed};
+use stemma_tests::seed::is_long;
+use stemma_tests::site::{check_files, converged_fleet, set_tier, wait_for_tier};
 use stemma_tests::tool;
 use uuid::Uuid;
 
-use crate::stored::Stored;
+use crate::store_copy::StoreCopy;
 
-/// The edit is on the host: in its label files and in the file of the template that reads it.
-fn arrives(web: &Agent, tier: &str) -> Result<()> {
-    tier_arrives(PATIENCE, web, tier)
+/// Waits until the edit is on the host: in its label files, and in the file whose template reads it.
+fn wait_for_edit(web: &TestAgent, tier: &str) -> Result<()> {
+    wait_for_tier(MAX_WAIT, web, tier)
 }
 
 /// Sends a signal by its name.
-fn signal(name: &str, id: Option<u32>) -> Result<()> {
+fn send_signal(name: &str, id: Option<u32>) -> Result<()> {
     let id = id.context("the program runs")?.to_string();
     ensure!(Command::new("kill").args([&format!("-{name}"), &id]).status()?.success(), "SIG{name} to {id}");
     Ok(())
 }
 
 /// Sets a soft limit of a running program.
-fn limit(what: &str, id: Option<u32>, value: &str) -> Result<()> {
+fn set_soft_limit(what: &str, id: Option<u32>, value: &str) -> Result<()> {
     let id = id.context("the program runs")?.to_string();
     ensure!(Command::new("prlimit").args(["--pid", &id, &format!("--{what}={value}:")]).status()?.success(), "prlimit");
     Ok(())
 }
 
-/// No number is below this but those of the three standard streams: what is open stays so, and nothing more is opened.
-const NO_DESCRIPTORS: &str = "3";
+/// Only the descriptors of the three standard streams are below this limit. Open files stay open, and no other can be
+/// opened.
+const DESCRIPTOR_LIMIT: &str = "3";
 
-/// Gives a program no more memory than it has asked for so far: what it has free of that is all that is left.
-fn no_more_memory(id: Option<u32>) -> Result<()> {
-    let bytes = memory(id.context("the program runs")?, "VmData:")?;
-    limit("data", id, &bytes.to_string())
+/// Limits the memory of a program to its current size. Only the free part of that remains.
+fn limit_memory(id: Option<u32>) -> Result<()> {
+    let bytes = memory_bytes(id.context("the program runs")?, "VmData:")?;
+    set_soft_limit("data", id, &bytes.to_string())
 }
 
-/// Whether a program was out of memory: it ended by that, or says so.
-fn was_without_memory(id: Option<u32>, log: &str) -> Result<bool> {
+/// Returns whether a program ran out of memory: it ended for that reason, or logged it.
+fn ran_out_of_memory(id: Option<u32>, log: &str) -> Result<bool> {
     let status = std::fs::read_to_string(format!("/proc/{}/status", id.context("the program ran")?));
     let is_over = status.map_or(true, |status| status.lines().any(|line| line.starts_with("State:\tZ")));
     Ok(log.contains("os error 12") || (is_over && log.contains("memory allocation of")))
 }
 
 #[test]
-fn f05_f07_f09_an_agent_whose_disk_fails_says_so_and_tears_nothing() -> Result<()> {
-    if !tool::is_there("strace", &["-o", "/dev/null", "true"]) {
+fn f05_f07_f09_agent_reports_failing_disk_and_tears_nothing() -> Result<()> {
+    if !tool::is_available("strace", &["-o", "/dev/null", "true"]) {
         return Ok(());
     }
-    let (fleet, mut web) = converged()?;
+    let (fleet, mut web) = converged_fleet()?;
     let trace = fleet.dir().join("trace");
     for (number, (call, error, said)) in [
         ("fsync", "EIO", "os error 5"),
@@ -73,29 +74,30 @@ fn f05_f07_f09_an_agent_whose_disk_fails_says_so_and_tears_nothing() -> Result<(
     {
         let context = || format!("{call} gives {error}");
         web.kill()?;
-        web.start_under(&tool::traced(&trace, &[&format!("inject={call}:error={error}")]))?;
-        edit_tier(&fleet, &format!("failing-{number}"))?;
+        web.start_under(&tool::strace_command(&trace, &[&format!("inject={call}:error={error}")]))?;
+        set_tier(&fleet, &format!("failing-{number}"))?;
         let told = eventually("the agent tells of it", || {
             let log = web.log();
             ensure!(log.contains(said), "{log}");
             Ok(())
         });
         told.with_context(context)?;
-        whole(&web).with_context(context)?;
+        check_files(&web).with_context(context)?;
         web.kill()?;
         web.start()?;
-        arrives(&web, &format!("failing-{number}")).with_context(context)?;
+        wait_for_edit(&web, &format!("failing-{number}")).with_context(context)?;
     }
     Ok(())
 }
 
-/// Writes until one is not taken; how many were, and what the first that was not is answered.
-fn write_until_refused(operator: &mut Operator, first: u64) -> Result<(u64, u16, Value)> {
+/// Writes until a write fails. Returns the number of the last successful write, and the status and body of the one that
+/// failed.
+fn write_until_refused(operator: &mut OperatorClient, first: u64) -> Result<(u64, u16, Value)> {
     for number in first..first + 2000 {
         let body = json!({"number": number.to_string()});
         let path = "/v1/clusters/prod/nodegroups/frontends/labels".to_owned();
         let (status, body) =
-            operator.write(&Write { method: "PATCH", path, body, key: Uuid::from_u128(number.into()) })?;
+            operator.write(&OperatorWrite { method: "PATCH", path, body, key: Uuid::from_u128(number.into()) })?;
         if status != 200 {
             return Ok((number - 1, status, body));
         }
@@ -103,12 +105,12 @@ fn write_until_refused(operator: &mut Operator, first: u64) -> Result<(u64, u16,
     anyhow::bail!("all of 2,000 writes were taken")
 }
 
-/// What was answered; `None` when there was no answer because the controller has ended, as one does whose store takes no writes.
-fn unless_ended<T>(fleet: &Fleet, answered: Result<T>) -> Result<Option<T>> {
+/// Returns the response, or `None` if the controller has ended. It ends soon after its store refuses writes.
+fn unless_controller_ended<T>(fleet: &TempFleet, answered: Result<T>) -> Result<Option<T>> {
     match answered {
         Err(_) if fleet.log().contains("the store takes no writes; the controller ends soon") => {
             eventually("the controller ends", || {
-                ensure!(TcpStream::connect(fleet.bound().admin.trim_start_matches("https://")).is_err());
+                ensure!(TcpStream::connect(fleet.addresses().admin.trim_start_matches("https://")).is_err());
                 Ok(())
             })?;
             Ok(None)
@@ -118,25 +120,25 @@ fn unless_ended<T>(fleet: &Fleet, answered: Result<T>) -> Result<Option<T>> {
 }
 
 #[test]
-fn f05_f06_f08_a_controller_whose_disk_fails_takes_no_write_and_loses_none() -> Result<()> {
-    if !tool::is_there("strace", &["-o", "/dev/null", "true"]) {
+fn f05_f06_f08_controller_refuses_writes_and_loses_none_when_disk_fails() -> Result<()> {
+    if !tool::is_available("strace", &["-o", "/dev/null", "true"]) {
         return Ok(());
     }
-    let (mut fleet, web) = converged()?;
+    let (mut fleet, web) = converged_fleet()?;
     let trace = fleet.dir().join("trace");
     let mut first = 1;
     for fault in ["fdatasync:error=EIO:when=30+", "pwrite64:error=EROFS:when=150+", "pwrite64:error=ENOSPC:when=150+"] {
         fleet.stop_controller()?;
-        fleet.start_controller_under(&tool::traced(&trace, &[&format!("inject={fault}")]))?;
-        let mut operator = Operator::of(&fleet.data(), fleet.bound())?;
+        fleet.start_controller_under(&tool::strace_command(&trace, &[&format!("inject={fault}")]))?;
+        let mut operator = OperatorClient::from_data(&fleet.data(), fleet.addresses())?;
         let (taken, status, body) = write_until_refused(&mut operator, first).context(fault)?;
         ensure!(taken > first && status >= 500, "{fault}: {taken}, {status} {body}");
-        // It ends after a while, and on a busy machine perhaps before all of this was asked.
-        if let Some((_, again, why)) = unless_ended(&fleet, write_until_refused(&mut operator, taken + 2))? {
+        // The controller ends after a while. On a busy machine it may end before all these requests.
+        if let Some((_, again, why)) = unless_controller_ended(&fleet, write_until_refused(&mut operator, taken + 2))? {
             ensure!((again, why["error"]["type"].as_str()) == (503, Some("store.read_only")), "{fault}: {again} {why}");
         }
         for (path, status) in [("/readyz", 503), ("/healthz", 200), ("/v1/nodes/web-1", 200)] {
-            if let Some((found, _)) = unless_ended(&fleet, operator.get(path))? {
+            if let Some((found, _)) = unless_controller_ended(&fleet, operator.get(path))? {
                 ensure!(found == status, "{fault}: {path} is answered with {found}");
             }
         }
@@ -145,34 +147,34 @@ fn f05_f06_f08_a_controller_whose_disk_fails_takes_no_write_and_loses_none() -> 
             Ok(())
         })?;
         fleet.kill_controller()?;
-        let stored = Stored::copied(&fleet.data())?;
+        let stored = StoreCopy::copy_from(&fleet.data())?;
         stored.check().context(fault)?;
         for number in first..=taken {
             ensure!(
-                stored.request("admin", Uuid::from_u128(number.into())).is_some(),
+                stored.request_record("admin", Uuid::from_u128(number.into())).is_some(),
                 "{fault}: {number} was answered, and is lost"
             );
         }
         fleet.start_controller()?;
-        edit_tier(&fleet, &format!("after-{taken}"))?;
-        arrives(&web, &format!("after-{taken}")).context(fault)?;
+        set_tier(&fleet, &format!("after-{taken}"))?;
+        wait_for_edit(&web, &format!("after-{taken}")).context(fault)?;
         first = taken + 5000;
     }
     Ok(())
 }
 
 #[test]
-fn f39_a_controller_without_descriptors_serves_who_is_there_and_takes_others_later() -> Result<()> {
-    let (fleet, web) = converged()?;
-    let mut operator = Operator::of(&fleet.data(), fleet.bound())?;
+fn f39_controller_serves_open_connections_when_out_of_descriptors() -> Result<()> {
+    let (fleet, web) = converged_fleet()?;
+    let mut operator = OperatorClient::from_data(&fleet.data(), fleet.addresses())?;
     eventually("the host has told its results", || {
         let (_, node) = operator.get("/v1/nodes/web-1")?;
         ensure!(node["state"] == "converged", "{node}");
         Ok(())
     })?;
     let id = fleet.controller_id();
-    limit("nofile", id, NO_DESCRIPTORS)?;
-    let address: std::net::SocketAddr = fleet.bound().admin.trim_start_matches("https://").parse()?;
+    set_soft_limit("nofile", id, DESCRIPTOR_LIMIT)?;
+    let address: std::net::SocketAddr = fleet.addresses().admin.trim_start_matches("https://").parse()?;
     let waiting = (0..20).map(|_| TcpStream::connect(address)).collect::<Result<Vec<_>, _>>()?;
     eventually("it says so", || {
         ensure!(fleet.log().contains("connections cannot be accepted"), "{}", fleet.log());
@@ -180,60 +182,60 @@ fn f39_a_controller_without_descriptors_serves_who_is_there_and_takes_others_lat
     })?;
     let body = json!({"tier": "without-descriptors"});
     let path = "/v1/clusters/prod/nodegroups/frontends/labels".to_owned();
-    let (status, body) = operator.write(&Write { method: "PATCH", path, body, key: Uuid::from_u128(1) })?;
+    let (status, body) = operator.write(&OperatorWrite { method: "PATCH", path, body, key: Uuid::from_u128(1) })?;
     ensure!(status == 200, "who is there is served: {status} {body}");
-    arrives(&web, "without-descriptors")?;
+    wait_for_edit(&web, "without-descriptors")?;
     drop(waiting);
-    limit("nofile", id, "1024")?;
-    edit_tier(&fleet, "with-descriptors")?;
-    arrives(&web, "with-descriptors")
+    set_soft_limit("nofile", id, "1024")?;
+    set_tier(&fleet, "with-descriptors")?;
+    wait_for_edit(&web, "with-descriptors")
 }
 
 #[test]
-fn f39_an_agent_without_descriptors_tears_nothing_and_goes_on_when_there_are_some() -> Result<()> {
-    let (fleet, web) = converged()?;
-    limit("nofile", web.id(), NO_DESCRIPTORS)?;
-    edit_tier(&fleet, "without-descriptors")?;
+fn f39_agent_continues_when_descriptors_are_available_again() -> Result<()> {
+    let (fleet, web) = converged_fleet()?;
+    set_soft_limit("nofile", web.id(), DESCRIPTOR_LIMIT)?;
+    set_tier(&fleet, "without-descriptors")?;
     eventually("it says so", || {
         let log = web.log();
         ensure!(log.contains("os error 24"), "{log}");
         Ok(())
     })?;
-    whole(&web)?;
-    limit("nofile", web.id(), "1024")?;
-    edit_tier(&fleet, "with-descriptors")?;
-    // An agent that cannot keep its state tries again every half a minute.
-    tier_arrives(Duration::from_mins(4), &web, "with-descriptors")
+    check_files(&web)?;
+    set_soft_limit("nofile", web.id(), "1024")?;
+    set_tier(&fleet, "with-descriptors")?;
+    // An agent that cannot store its state retries every 30 seconds.
+    wait_for_tier(Duration::from_mins(4), &web, "with-descriptors")
 }
 
 #[test]
-fn f39_who_is_out_of_memory_ends_or_goes_on_and_loses_nothing() -> Result<()> {
-    let (mut fleet, mut web) = converged()?;
-    let mut operator = Operator::of(&fleet.data(), fleet.bound())?;
-    no_more_memory(web.id())?;
+fn f39_programs_lose_nothing_when_out_of_memory() -> Result<()> {
+    let (mut fleet, mut web) = converged_fleet()?;
+    let mut operator = OperatorClient::from_data(&fleet.data(), fleet.addresses())?;
+    limit_memory(web.id())?;
     let large: serde_json::Map<_, _> = (0..14).map(|at| (format!("large-{at}"), "x".repeat(4000).into())).collect();
     let path = "/v1/clusters/prod/nodegroups/frontends/labels".to_owned();
     let (status, told) =
-        operator.write(&Write { method: "PATCH", path, body: large.into(), key: Uuid::from_u128(1000) })?;
+        operator.write(&OperatorWrite { method: "PATCH", path, body: large.into(), key: Uuid::from_u128(1000) })?;
     ensure!(status == 200, "{status} {told}");
     eventually("the agent is out of memory", || {
-        ensure!(was_without_memory(web.id(), &web.log())?, "{}", web.log());
+        ensure!(ran_out_of_memory(web.id(), &web.log())?, "{}", web.log());
         Ok(())
     })?;
-    whole(&web)?;
-    // It is started anew, as its unit would.
+    check_files(&web)?;
+    // Restarts the agent, as its unit would.
     web.kill()?;
     web.start()?;
-    edit_tier(&fleet, "agent-with-memory")?;
-    arrives(&web, "agent-with-memory")?;
+    set_tier(&fleet, "agent-with-memory")?;
+    wait_for_edit(&web, "agent-with-memory")?;
 
     let id = fleet.controller_id();
-    no_more_memory(id)?;
+    limit_memory(id)?;
     let mut taken = Vec::new();
     for number in 1..200_u128 {
         let large = "x".repeat(60_000);
         let body = json!({"parameters": {"large": large, "number": u64::try_from(number)?}});
-        let write = Write { method: "PATCH", path: "/v1/clusters/prod".into(), body, key: Uuid::from_u128(number) };
+        let write = OperatorWrite { method: "PATCH", path: "/v1/clusters/prod".into(), body, key: Uuid::from_u128(number) };
         match operator.write(&write) {
             Ok((200, _)) => taken.push(write.key),
             Ok(_) => {}
@@ -241,39 +243,39 @@ fn f39_who_is_out_of_memory_ends_or_goes_on_and_loses_nothing() -> Result<()> {
         }
     }
     eventually("the controller is out of memory", || {
-        ensure!(was_without_memory(id, &fleet.log())?, "{} writes were taken; {}", taken.len(), fleet.log());
+        ensure!(ran_out_of_memory(id, &fleet.log())?, "{} writes were taken; {}", taken.len(), fleet.log());
         Ok(())
     })?;
-    // It may have ended by itself.
+    // The controller may have ended already.
     let _ended = fleet.kill_controller();
-    let stored = Stored::copied(&fleet.data())?;
+    let stored = StoreCopy::copy_from(&fleet.data())?;
     stored.check()?;
-    ensure!(taken.iter().all(|key| stored.request("admin", *key).is_some()), "an answered write is lost");
+    ensure!(taken.iter().all(|key| stored.request_record("admin", *key).is_some()), "an answered write is lost");
     fleet.start_controller()?;
-    edit_tier(&fleet, "controller-with-memory")?;
-    arrives(&web, "controller-with-memory")
+    set_tier(&fleet, "controller-with-memory")?;
+    wait_for_edit(&web, "controller-with-memory")
 }
 
 #[test]
-fn f26_who_stood_still_goes_on_where_it_was() -> Result<()> {
-    let (fleet, web) = converged()?;
+fn f26_programs_continue_when_resumed() -> Result<()> {
+    let (fleet, web) = converged_fleet()?;
     let still = Duration::from_secs(if is_long() { 60 } else { 3 });
-    signal("STOP", fleet.controller_id())?;
-    eventually("the controller stands still", || stands_still(fleet.controller_id()))?;
-    let write = fleet.begin(&["label", "nodegroup", "prod/frontends", "tier=while-it-stood"])?;
+    send_signal("STOP", fleet.controller_id())?;
+    eventually("the controller stands still", || check_stopped(fleet.controller_id()))?;
+    let write = fleet.spawn_cli(&["label", "nodegroup", "prod/frontends", "tier=while-it-stood"])?;
     std::thread::sleep(still);
-    signal("CONT", fleet.controller_id())?;
-    // One that gave up waiting says so, and is made again.
-    if !write.ended()? {
-        edit_tier(&fleet, "while-it-stood")?;
+    send_signal("CONT", fleet.controller_id())?;
+    // If the command gave up waiting, it fails, and the test repeats the write.
+    if !write.wait()? {
+        set_tier(&fleet, "while-it-stood")?;
     }
-    arrives(&web, "while-it-stood")?;
-    signal("STOP", web.id())?;
-    eventually("the agent stands still", || stands_still(web.id()))?;
-    edit_tier(&fleet, "while-the-host-stood")?;
+    wait_for_edit(&web, "while-it-stood")?;
+    send_signal("STOP", web.id())?;
+    eventually("the agent stands still", || check_stopped(web.id()))?;
+    set_tier(&fleet, "while-the-host-stood")?;
     std::thread::sleep(still);
-    signal("CONT", web.id())?;
-    arrives(&web, "while-the-host-stood")?;
+    send_signal("CONT", web.id())?;
+    wait_for_edit(&web, "while-the-host-stood")?;
     let notes = std::fs::read_to_string(web.path("var/log/site.log"))?;
     let mut ran: Vec<&str> = notes.lines().collect();
     let runs = ran.len();
@@ -282,18 +284,19 @@ fn f26_who_stood_still_goes_on_where_it_was() -> Result<()> {
     Ok(())
 }
 
-/// Copies a host's disk while its agent stands still, as a machine's disk is copied: a file that goes away meanwhile would be missed.
-fn copied(web: &Agent, to: &Path) -> Result<()> {
-    signal("STOP", web.id())?;
-    let still = eventually("it stands still", || stands_still(web.id()));
+/// Copies a host's disk while its agent is stopped, as a machine's disk is copied. Otherwise a file could disappear
+/// during the copy.
+fn copy_host(web: &TestAgent, to: &Path) -> Result<()> {
+    send_signal("STOP", web.id())?;
+    let still = eventually("it stands still", || check_stopped(web.id()));
     let copied = Command::new("cp").arg("-a").args([&*web.path(""), to]).status();
-    signal("CONT", web.id())?;
+    send_signal("CONT", web.id())?;
     ensure!(copied?.success(), "cp");
     still
 }
 
-/// Whether every thread of a program is stopped: one that is in a call of the system is so only when that has returned.
-fn stands_still(id: Option<u32>) -> Result<()> {
+/// Fails unless every thread of a program is stopped. A thread in a system call stops only when the call returns.
+fn check_stopped(id: Option<u32>) -> Result<()> {
     for thread in std::fs::read_dir(format!("/proc/{}/task", id.context("the program runs")?))? {
         let status = std::fs::read_to_string(thread?.path().join("status"))?;
         ensure!(status.lines().any(|line| line.starts_with("State:\tT")), "{status}");
@@ -301,13 +304,14 @@ fn stands_still(id: Option<u32>) -> Result<()> {
     Ok(())
 }
 
-/// Runs a copy of a host beside it, after `prepare` was done to the copy, until the controller tells of two.
-fn copied_is_told_of(prepare: impl FnOnce(&str) -> Result<()>) -> Result<()> {
-    let (fleet, web) = converged()?;
+/// Runs a copy of a host at the same time as the host, until the controller reports two. `prepare` changes the copy
+/// first.
+fn check_copy_is_reported(prepare: impl FnOnce(&str) -> Result<()>) -> Result<()> {
+    let (fleet, web) = converged_fleet()?;
     let copy = fleet.dir().join("copy");
-    copied(&web, &copy)?;
+    copy_host(&web, &copy)?;
     prepare(&copy.to_string_lossy())?;
-    let second = Running::start("stemma-agent", ["--root", &copy.to_string_lossy(), "run"])?;
+    let second = RunningProgram::start("stemma-agent", ["--root", &copy.to_string_lossy(), "run"])?;
     eventually("the controller tells of two", || {
         let node: Value = serde_json::from_str(&fleet.stemma(&["get", "node", "web-1", "-o", "json"])?)?;
         let findings = node["findings"].as_array().cloned().unwrap_or_default();
@@ -319,11 +323,11 @@ fn copied_is_told_of(prepare: impl FnOnce(&str) -> Result<()>) -> Result<()> {
 }
 
 #[test]
-fn w09_a_copy_of_a_host_on_the_same_machine_is_told_of() -> Result<()> {
-    copied_is_told_of(|_| Ok(()))
+fn w09_controller_reports_copied_host_on_same_machine() -> Result<()> {
+    check_copy_is_reported(|_| Ok(()))
 }
 
 #[test]
-fn w09_a_copy_that_was_paused_is_told_of_too() -> Result<()> {
-    copied_is_told_of(|root| succeed("stemma-agent", ["--root", root, "pause"]).map(drop))
+fn w09_controller_reports_copied_host_when_copy_was_paused() -> Result<()> {
+    check_copy_is_reported(|root| succeed("stemma-agent", ["--root", root, "pause"]).map(drop))
 }

@@ -1,5 +1,5 @@
-//! What a person with a pager meets on one host: an agent killed in the middle, label files that are wrong, a pause that was
-//! forgotten, an identity that a disk has eaten.
+//! What an on-call operator meets on one host: an agent killed during a task, wrong label files, a forgotten pause, a
+//! damaged identity.
 
 use std::fs::{Permissions, set_permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -7,8 +7,8 @@ use std::process::Output;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use stemma_tests::fleet::{Agent, Fleet};
-use stemma_tests::program::{eventually, file_contains, run};
+use stemma_tests::fleet::{TempFleet, TestAgent};
+use stemma_tests::program::{check_file_contains, eventually, run};
 
 const MANIFEST: &str = r#"
 kind: Release
@@ -30,8 +30,8 @@ tasks:
 {kind: NodeGroup, cluster: c, name: g, roles: [all]}
 "#;
 
-fn fleet() -> Result<(Fleet, Agent)> {
-    let fleet = Fleet::start()?;
+fn fleet_with_host() -> Result<(TempFleet, TestAgent)> {
+    let fleet = TempFleet::start()?;
     let file = fleet.dir().join("host.yaml");
     std::fs::write(&file, MANIFEST)?;
     fleet.stemma(&["apply", "-f", &file.to_string_lossy()])?;
@@ -43,32 +43,31 @@ fn fleet() -> Result<(Fleet, Agent)> {
     Ok((fleet, agent))
 }
 
-fn verb(agent: &Agent, words: &[&str]) -> Result<Output> {
+fn run_subcommand(agent: &TestAgent, arguments: &[&str]) -> Result<Output> {
     let root = agent.path("");
-    run("stemma-agent", [&["--root", &root.to_string_lossy()], words].concat())
+    run("stemma-agent", [&["--root", &root.to_string_lossy()], arguments].concat())
 }
 
-fn status(agent: &Agent) -> Result<Value> {
-    Ok(serde_json::from_slice(&verb(agent, &["status", "-o", "json"])?.stdout)?)
+fn host_status(agent: &TestAgent) -> Result<Value> {
+    Ok(serde_json::from_slice(&run_subcommand(agent, &["status", "-o", "json"])?.stdout)?)
 }
 
-fn says(list: &Value, said: &str) -> Result<()> {
-    let found =
-        list.as_array().into_iter().flatten().any(|finding| finding.as_str().unwrap_or_default().contains(said));
-    ensure!(found, "{said:?} is not among {list}");
+fn check_contains(list: &Value, text: &str) -> Result<()> {
+    let found = list.as_array().into_iter().flatten().any(|finding| finding.as_str().unwrap_or_default().contains(text));
+    ensure!(found, "{text:?} is not among {list}");
     Ok(())
 }
 
 #[test]
-fn an_agent_that_was_killed_while_a_command_runs_starts_again_at_once() -> Result<()> {
-    let (_fleet, mut agent) = fleet()?;
-    let second = verb(&agent, &["run"])?;
+fn agent_restarts_quickly_when_killed_during_command() -> Result<()> {
+    let (_fleet, mut agent) = fleet_with_host()?;
+    let second = run_subcommand(&agent, &["run"])?;
     ensure!(!second.status.success());
-    let said = String::from_utf8(second.stderr)?;
-    ensure!(said.contains("an agent runs on this state already; `stemma-agent status` says how it stands"), "{said}");
+    let stderr = String::from_utf8(second.stderr)?;
+    ensure!(stderr.contains("an agent already runs on this state; see `stemma-agent status`"), "{stderr}");
     for round in 0..10 {
-        let begun = || std::fs::read_to_string(agent.path("begun")).map(|text| text.lines().count());
-        let before = begun()?;
+        let begun_count = || std::fs::read_to_string(agent.path("begun")).map(|text| text.lines().count());
+        let before = begun_count()?;
         agent.kill()?;
         agent.start()?;
         eventually("the command has begun again", || {
@@ -81,32 +80,31 @@ fn an_agent_that_was_killed_while_a_command_runs_starts_again_at_once() -> Resul
 }
 
 #[test]
-fn what_is_wrong_with_label_files_is_in_the_log_in_status_and_with_the_controller() -> Result<()> {
-    let (fleet, agent) = fleet()?;
+fn label_file_errors_reach_log_status_and_controller() -> Result<()> {
+    let (fleet, agent) = fleet_with_host()?;
     let dir = agent.path("etc/stemma/labels.d");
-    // As a package does that is removed and comes back: the directory is another one.
+    // The directory is replaced by a new one, as when a package is removed and installed again.
     std::fs::remove_dir_all(&dir)?;
     std::fs::create_dir(&dir)?;
     std::fs::write(dir.join("10-good"), "rack=7\nno label\n")?;
     std::fs::write(dir.join("20-open"), "a=1\n")?;
     set_permissions(dir.join("20-open"), Permissions::from_mode(0o666))?;
     std::os::unix::fs::symlink("10-good", dir.join("30-link"))?;
-    let expected =
-        ["labels.d/10-good:2: a line is KEY=VALUE", "20-open: can be written by others", "30-link is a symbolic link"];
+    let expected = ["labels.d/10-good:2: a line is KEY=VALUE", "20-open: can be written by others", "30-link is a symbolic link"];
     eventually("the findings with the controller", || {
         let report: Value = serde_json::from_str(&fleet.stemma(&["get", "--raw", "/v1/nodes/n1/report"])?)?;
-        for said in expected {
-            says(&report["report"]["report"]["findings"], said).with_context(|| agent.log())?;
+        for part in expected {
+            check_contains(&report["report"]["report"]["findings"], part).with_context(|| agent.log())?;
         }
         let node: Value = serde_json::from_str(&fleet.stemma(&["get", "node", "n1", "-o", "json"])?)?;
-        let mut of_node = node["findings"].as_array().into_iter().flatten();
-        ensure!(of_node.any(|finding| finding["code"] == "report.findings"), "{node}");
+        let mut findings = node["findings"].as_array().into_iter().flatten();
+        ensure!(findings.any(|finding| finding["code"] == "report.findings"), "{node}");
         Ok(())
     })?;
-    for said in expected {
-        says(&status(&agent)?["findings"], said)?;
+    for part in expected {
+        check_contains(&host_status(&agent)?["findings"], part)?;
         eventually("it is in the log once", || {
-            ensure!(agent.log().matches(said).count() == 1, "{said}:\n{}", agent.log());
+            ensure!(agent.log().matches(part).count() == 1, "{part}:\n{}", agent.log());
             Ok(())
         })?;
     }
@@ -119,34 +117,35 @@ fn what_is_wrong_with_label_files_is_in_the_log_in_status_and_with_the_controlle
 }
 
 #[test]
-fn once_on_a_paused_host_says_that_nothing_was_applied_and_what_to_do() -> Result<()> {
-    let (_fleet, mut agent) = fleet()?;
-    verb(&agent, &["pause"])?;
+fn once_reports_pause_and_applies_nothing() -> Result<()> {
+    let (_fleet, mut agent) = fleet_with_host()?;
+    run_subcommand(&agent, &["pause"])?;
     std::fs::write(agent.path("etc/note"), "edited\n")?;
     for is_running in [true, false] {
         if !is_running {
             agent.kill()?;
         }
-        let once = verb(&agent, &["once"])?;
-        let said = String::from_utf8(once.stdout)?;
-        let expected = "this host is paused: no task was applied, labels were; run `stemma-agent resume`, then `stemma-agent once`\n";
-        ensure!((once.status.code(), said.as_str()) == (Some(1), expected), "{said}");
-        file_contains(&agent.path("etc/note"), "edited")?;
+        let once = run_subcommand(&agent, &["once"])?;
+        let stdout = String::from_utf8(once.stdout)?;
+        let expected =
+            "this host is paused: no task was applied, labels were; run `stemma-agent resume`, then `stemma-agent once`\n";
+        ensure!((once.status.code(), stdout.as_str()) == (Some(1), expected), "{stdout}");
+        check_file_contains(&agent.path("etc/note"), "edited")?;
     }
     Ok(())
 }
 
 #[test]
-fn f13_a_host_whose_identity_is_damaged_says_so_and_keeps_what_it_holds() -> Result<()> {
-    let (fleet, mut agent) = fleet()?;
+fn f13_agent_reports_damaged_identity_and_keeps_state() -> Result<()> {
+    let (fleet, mut agent) = fleet_with_host()?;
     let identity = agent.path("var/lib/stemma-agent/identity.json");
-    let whole = std::fs::read(&identity)?;
+    let intact = std::fs::read(&identity)?;
     let credentials = agent.path("var/lib/stemma-agent/sync/credentials.json");
     for (name, path, bytes) in [
         ("the key", &credentials, b"{}".to_vec()),
         ("empty", &identity, Vec::new()),
         ("gone", &identity, Vec::new()),
-        ("torn", &identity, whole[..whole.len() / 2].to_vec()),
+        ("torn", &identity, intact[..intact.len() / 2].to_vec()),
         ("from the future", &identity, br#"{"version": 9}"#.to_vec()),
     ] {
         agent.kill()?;
@@ -158,38 +157,38 @@ fn f13_a_host_whose_identity_is_damaged_says_so_and_keeps_what_it_holds() -> Res
         std::fs::remove_file(agent.path("begun"))?;
         agent.start()?;
         eventually("labels and tasks are kept all the same", || {
-            file_contains(&agent.path("run/stemma/labels.json"), "gold")?;
+            check_file_contains(&agent.path("run/stemma/labels.json"), "gold")?;
             ensure!(agent.path("begun").exists(), "the task has not begun again");
             Ok(())
         })
         .with_context(|| format!("{name}: {}", agent.log()))?;
-        let status = verb(&agent, &["status"])?;
-        let said = String::from_utf8(status.stdout)?;
-        ensure!(status.status.code() == Some(1), "{name}: {said}");
+        let status = run_subcommand(&agent, &["status"])?;
+        let stdout = String::from_utf8(status.stdout)?;
+        ensure!(status.status.code() == Some(1), "{name}: {stdout}");
         let file = match (name, path == &identity) {
             ("gone", _) => "identity.json is gone",
             (_, true) => "identity.json is damaged",
             (_, false) => "credentials.json is damaged",
         };
         for part in [file, "`stemma delete node NAME` and `stemma token create`", "stemma-agent join"] {
-            ensure!(said.contains(part), "{name}: {part}: {said}");
+            ensure!(stdout.contains(part), "{name}: {part}: {stdout}");
         }
-        ensure!(!said.contains("has not joined"), "{name}: {said}");
+        ensure!(!stdout.contains("has not joined"), "{name}: {stdout}");
     }
-    // What it says to do.
+    // Follows the advice in the status.
     agent.kill()?;
     fleet.stemma(&["delete", "node", "n1"])?;
     let again = fleet.join("n1", "c/g")?;
     fleet.stemma(&["label", "nodegroup", "c/g", "tier=silver"])?;
-    eventually("an edit arrives again", || file_contains(&again.path("run/stemma/labels.json"), "silver"))
+    eventually("an edit arrives again", || check_file_contains(&again.path("run/stemma/labels.json"), "silver"))
         .with_context(|| again.log())?;
     ensure!(again.path("var/lib/stemma-agent/identity.json.set-aside").exists());
     Ok(())
 }
 
 #[test]
-fn a_file_of_three_mebibytes_arrives_in_pieces_and_nothing_is_asked_for_in_vain() -> Result<()> {
-    let fleet = Fleet::start()?;
+fn large_file_arrives_in_pieces_without_rejected_requests() -> Result<()> {
+    let fleet = TempFleet::start()?;
     let body: Vec<u8> = (0..3 << 20).map(|at: u32| at.to_le_bytes()[1] ^ at.to_le_bytes()[0]).collect();
     std::fs::write(fleet.dir().join("big.bin"), &body)?;
     let task = "  - {id: big, type: file, tags: [x], parameters: {path: /opt/big.bin, source: big.bin}}\n";
@@ -199,8 +198,8 @@ fn a_file_of_three_mebibytes_arrives_in_pieces_and_nothing_is_asked_for_in_vain(
     fleet.stemma(&["apply", "-f", &file.to_string_lossy()])?;
     let agent = fleet.join("n1", "c/g")?;
     eventually("the file", || {
-        let there = std::fs::read(agent.path("opt/big.bin")).with_context(|| agent.log())?;
-        ensure!(there == body, "{} bytes of {}", there.len(), body.len());
+        let written = std::fs::read(agent.path("opt/big.bin")).with_context(|| agent.log())?;
+        ensure!(written == body, "{} bytes of {}", written.len(), body.len());
         Ok(())
     })?;
     let metrics = fleet.stemma(&["get", "--raw", "/metrics"])?;
@@ -209,8 +208,8 @@ fn a_file_of_three_mebibytes_arrives_in_pieces_and_nothing_is_asked_for_in_vain(
 }
 
 #[test]
-fn a_signal_that_comes_with_the_ready_line_ends_the_controller_in_order() -> Result<()> {
-    let mut fleet = Fleet::start()?;
+fn controller_stops_cleanly_when_signaled_at_ready_line() -> Result<()> {
+    let mut fleet = TempFleet::start()?;
     fleet.stop_controller()?;
     for _ in 0..20 {
         fleet.start_controller()?;
@@ -220,10 +219,10 @@ fn a_signal_that_comes_with_the_ready_line_ends_the_controller_in_order() -> Res
 }
 
 #[test]
-fn what_another_hand_changes_while_tasks_run_is_mended_when_they_have_run() -> Result<()> {
-    let fleet = Fleet::start()?;
+fn concurrent_edit_is_mended_after_run() -> Result<()> {
+    let fleet = TempFleet::start()?;
     let file = fleet.dir().join("host.yaml");
-    // It ends when it is let go.
+    // The command ends when the file `go` exists.
     let long = MANIFEST.replace("exec sleep 60", "while [ ! -e \"$STEMMA_ROOT/go\" ]; do sleep 0.1; done");
     std::fs::write(&file, long)?;
     fleet.stemma(&["apply", "-f", &file.to_string_lossy()])?;
@@ -232,12 +231,12 @@ fn what_another_hand_changes_while_tasks_run_is_mended_when_they_have_run() -> R
         ensure!(agent.path("begun").exists(), "{}", agent.log());
         Ok(())
     })?;
-    // Its task has looked at it already.
+    // The task of this file has already checked it.
     std::fs::write(agent.path("etc/note"), "drifted\n")?;
     std::fs::write(agent.path("go"), "")?;
     eventually("the command has ended", || {
         ensure!(agent.log().contains("task ended task=long outcome=Changed"), "{}", agent.log());
         Ok(())
     })?;
-    eventually("it is mended", || file_contains(&agent.path("etc/note"), "gold\n"))
+    eventually("it is mended", || check_file_contains(&agent.path("etc/note"), "gold\n"))
 }

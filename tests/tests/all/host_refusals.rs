@@ -1,4 +1,5 @@
-//! What the real agent refuses on its own host: files of its own that others may write (S71), and paths that lead elsewhere (S63).
+//! Tests of what the real agent refuses on its host. The agent does not use its own files if other users can access
+//! them (S71). It does not write to a path that leads out of its directory (S63).
 
 use std::collections::BTreeSet;
 use std::fs::Permissions;
@@ -6,12 +7,13 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
-use stemma_tests::fleet::{Agent, Fleet};
-use stemma_tests::program::{Running, eventually, file_contains};
-use stemma_tests::site::{SITE, whole};
+use stemma_tests::fleet::{TempFleet, TestAgent};
+use stemma_tests::program::{RunningProgram, check_file_contains, eventually};
+use stemma_tests::site::{SITE, check_files};
 
-/// A release whose one task takes its file's name from a label; the other says that the same run has come by.
-const NAMED: &str = r#"
+/// A release with two tasks. A label names the file of the first task. The second task writes a marker, which shows
+/// that the run has passed the first task.
+const MANIFEST: &str = r#"
 kind: Release
 name: named
 version: "1"
@@ -31,21 +33,21 @@ fn set_mode(path: &Path, mode: u32) -> Result<()> {
 }
 
 #[test]
-fn s71_an_agent_whose_own_files_others_may_write_or_read_does_not_start() -> Result<()> {
-    let fleet = Fleet::start()?;
+fn s71_agent_refuses_start_when_others_can_access_files() -> Result<()> {
+    let fleet = TempFleet::start()?;
     fleet.stemma(&["apply", "-f", SITE])?;
     let mut web = fleet.join("web-1", "prod/frontends")?;
     let state = "var/lib/stemma-agent";
     let steps = web.path(&format!("{state}/apply/steps"));
-    // A file that a task writes is there before the step that says so.
+    // A task writes its file before the record of its step exists.
     eventually("the first convergence", || {
-        ensure!(!names(&steps)?.is_empty(), "no step is kept: {}", web.log());
-        whole(&web)
+        ensure!(!file_names(&steps)?.is_empty(), "no step is kept: {}", web.log());
+        check_files(&web)
     })?;
     web.kill()?;
     std::fs::create_dir_all(web.path("etc/stemma"))?;
     std::fs::write(web.path("etc/stemma/agent.toml"), "")?;
-    let step = format!("{state}/apply/steps/{}", names(&steps)?.first().context("a step")?);
+    let step = format!("{state}/apply/steps/{}", file_names(&steps)?.first().context("a step")?);
     for (path, mode, command) in [
         ("etc/stemma/agent.toml".to_owned(), 0o666, "chmod go-w"),
         ("etc/stemma".to_owned(), 0o777, "chmod go-w"),
@@ -61,53 +63,53 @@ fn s71_an_agent_whose_own_files_others_may_write_or_read_does_not_start() -> Res
         (step, 0o666, "chmod go-w"),
     ] {
         let path = web.path(&path);
-        // How far an apply is stands there while it goes on.
-        let is_made = !path.exists();
-        if is_made {
+        // The progress of an apply is stored only while the apply runs.
+        let is_missing = !path.exists();
+        if is_missing {
             std::fs::write(&path, "")?;
         }
         let before = std::fs::metadata(&path).with_context(|| path.display().to_string())?.permissions().mode();
         set_mode(&path, mode)?;
-        let started = Running::start("stemma-agent", ["--root".as_ref(), web.path("").as_os_str(), "run".as_ref()])?;
-        let (is_success, log) = started.ended_with().with_context(|| format!("mode {mode:o} of {}", path.display()))?;
+        let started = RunningProgram::start("stemma-agent", ["--root".as_ref(), web.path("").as_os_str(), "run".as_ref()])?;
+        let (is_success, log) = started.wait_with_log().with_context(|| format!("mode {mode:o} of {}", path.display()))?;
         let advice = format!("{command} {}", path.display());
         ensure!(!is_success && log.contains(&advice) && log.contains(&format!("{mode:04o}")), "{log}");
         set_mode(&path, before)?;
-        if is_made {
+        if is_missing {
             std::fs::remove_file(&path)?;
         }
     }
     web.start()?;
     fleet.stemma(&["label", "nodegroup", "prod/frontends", "tier=mended"])?;
     eventually("the edit on the host", || {
-        file_contains(&web.path("etc/nginx/conf.d/site.conf"), "tier mended").with_context(|| web.log())
+        check_file_contains(&web.path("etc/nginx/conf.d/site.conf"), "tier mended").with_context(|| web.log())
     })
 }
 
-/// The names below a directory.
-fn names(directory: &Path) -> Result<BTreeSet<String>> {
+/// Returns the names in a directory.
+fn file_names(directory: &Path) -> Result<BTreeSet<String>> {
     let entries = std::fs::read_dir(directory)?.collect::<Result<Vec<_>, _>>()?;
     Ok(entries.iter().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect())
 }
 
-/// Has the file named so, and waits until the run that tried it is over.
-fn name_it(fleet: &Fleet, agent: &Agent, at: &str, round: usize) -> Result<()> {
-    let (at_label, round_label) = (format!("at={at}"), format!("round={round}"));
+/// Sets the label that names the file, and waits until the run that tried this name is over.
+fn set_file_name(fleet: &TempFleet, agent: &TestAgent, file_name: &str, round: usize) -> Result<()> {
+    let (at_label, round_label) = (format!("at={file_name}"), format!("round={round}"));
     fleet.stemma(&["label", "cluster", "c", &at_label, &round_label])?;
     eventually("the run with that name", || {
-        file_contains(&agent.path("etc/marker"), &format!("{at} {round}\n")).with_context(|| agent.log())
+        check_file_contains(&agent.path("etc/marker"), &format!("{file_name} {round}\n")).with_context(|| agent.log())
     })
 }
 
 #[test]
-fn s63_a_file_whose_name_leads_elsewhere_is_not_written() -> Result<()> {
-    let fleet = Fleet::start()?;
+fn s63_file_is_not_written_when_name_leaves_directory() -> Result<()> {
+    let fleet = TempFleet::start()?;
     let manifest = fleet.dir().join("named.yaml");
-    std::fs::write(&manifest, NAMED)?;
+    std::fs::write(&manifest, MANIFEST)?;
     fleet.stemma(&["apply", "-f", &manifest.to_string_lossy()])?;
     let agent = fleet.join("n1", "c/g")?;
     let named = agent.path("etc/named");
-    eventually("the first file", || file_contains(&named.join("plain"), "own"))?;
+    eventually("the first file", || check_file_contains(&named.join("plain"), "own"))?;
     let outside = fleet.dir().join("outside");
     std::fs::create_dir(&outside)?;
     std::fs::write(outside.join("theirs"), "theirs\n")?;
@@ -115,7 +117,7 @@ fn s63_a_file_whose_name_leads_elsewhere_is_not_written() -> Result<()> {
     symlink(outside.join("theirs"), named.join("to-a-file"))?;
     std::fs::hard_link(outside.join("theirs"), named.join("hard"))?;
     std::fs::create_dir(named.join("directory"))?;
-    let around = names(&agent.path("etc"))?;
+    let before = file_names(&agent.path("etc"))?;
     let tricks = [
         "../../../escaped",
         "../escaped",
@@ -130,15 +132,15 @@ fn s63_a_file_whose_name_leads_elsewhere_is_not_written() -> Result<()> {
         "a//b",
         "plain/below",
     ];
-    for (round, at) in (1..).zip(tricks) {
-        name_it(&fleet, &agent, at, round).with_context(|| at.to_owned())?;
-        ensure!(names(&outside)? == BTreeSet::from(["theirs".to_owned()]), "{at}: written outside");
-        ensure!(std::fs::read_to_string(outside.join("theirs"))? == "theirs\n", "{at}: written through");
-        let mut now = names(&agent.path("etc"))?;
-        now.insert("marker".to_owned());
-        ensure!(now.is_subset(&around.iter().cloned().chain(["marker".to_owned()]).collect()), "{at}: {now:?}");
-        ensure!(!fleet.dir().join("escaped").exists() && !agent.path("escaped").exists(), "{at}: escaped");
+    for (round, name) in (1..).zip(tricks) {
+        set_file_name(&fleet, &agent, name, round).with_context(|| name.to_owned())?;
+        ensure!(file_names(&outside)? == BTreeSet::from(["theirs".to_owned()]), "{name}: written outside");
+        ensure!(std::fs::read_to_string(outside.join("theirs"))? == "theirs\n", "{name}: written through");
+        let mut after = file_names(&agent.path("etc"))?;
+        after.insert("marker".to_owned());
+        ensure!(after.is_subset(&before.iter().cloned().chain(["marker".to_owned()]).collect()), "{name}: {after:?}");
+        ensure!(!fleet.dir().join("escaped").exists() && !agent.path("escaped").exists(), "{name}: escaped");
     }
-    name_it(&fleet, &agent, "another", 100)?;
-    eventually("the next good name", || file_contains(&named.join("another"), "own").with_context(|| agent.log()))
+    set_file_name(&fleet, &agent, "another", 100)?;
+    eventually("the next good name", || check_file_contains(&named.join("another"), "own").with_context(|| agent.log()))
 }

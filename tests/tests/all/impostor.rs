@@ -1,5 +1,5 @@
-//! A server that has a certificate under the fleet's own root, in the name of another fleet or of a kind that is no server's: an agent
-//! says nothing to it.
+//! An agent sends nothing to a server whose certificate is under the fleet's own root but names another fleet, or was
+//! not issued for a server.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,65 +10,65 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::{Request, Response};
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
-use stemma_agent::identity::Identity;
-use stemma_tests::chance::Chance;
-use stemma_tests::fleet::{Agent, Fleet};
-use stemma_tests::program::{eventually, file_contains, run};
+use stemma_agent::identity::HostIdentity;
+use stemma_tests::fleet::{TempFleet, TestAgent};
+use stemma_tests::program::{check_file_contains, eventually, run};
 use stemma_tests::proxy::Proxy;
+use stemma_tests::seed::SeededRng;
 use stemma_tests::stand_in;
 use stemma_wire::clock::SystemClock;
 use stemma_wire::message::encode;
-use stemma_wire::message::enroll::EnrollAnswer;
+use stemma_wire::message::enroll::EnrollResponse;
 use stemma_wire::serve::{Peer, RequestBody};
 use stemma_wire::tls::ServerKey;
 
-/// A server on the loopback, and how many requests have come to it.
-type Heard = (SocketAddr, Arc<AtomicU64>);
+/// The address of a server on the loopback interface, and the number of requests that it received.
+type CountedServer = (SocketAddr, Arc<AtomicU64>);
 
-/// Serves with a controller's certificate that names this fleet or another.
-fn serve(fleet: &Fleet, name: &str, named: &str) -> Result<Heard> {
-    serve_as(fleet, name, stand_in::server_key(&fleet.data(), named, "admin")?)
+/// Starts a server with a controller's certificate that names this fleet or another.
+fn serve_controller(fleet: &TempFleet, name: &str, named: &str) -> Result<CountedServer> {
+    serve_with_key(fleet, name, stand_in::server_key(&fleet.data(), named, "admin")?)
 }
 
-fn serve_as(fleet: &Fleet, name: &str, own: ServerKey) -> Result<Heard> {
+fn serve_with_key(fleet: &TempFleet, name: &str, own: ServerKey) -> Result<CountedServer> {
     let heard = Arc::new(AtomicU64::new(0));
     let hearing = Arc::clone(&heard);
     let handler = move |_: &Arc<Peer>, _: Request<RequestBody>| {
         hearing.fetch_add(1, Ordering::Relaxed);
         std::future::ready(Response::new(Full::new(Bytes::new())))
     };
-    let address = stand_in::serve_as(&fleet.data(), name, own, Arc::new(SystemClock), handler)?;
+    let address = stand_in::serve_with_key(&fleet.data(), name, own, Arc::new(SystemClock), handler)?;
     Ok((address, heard))
 }
 
-/// What a node was given.
+/// The credentials that a node was given.
 #[derive(serde::Deserialize)]
-struct Held {
+struct NodeCredentials {
     key: Vec<u8>,
     chain: Vec<Vec<u8>>,
 }
 
-/// A file of an agent's state.
-fn read<T: serde::de::DeserializeOwned>(agent: &Agent, name: &str) -> Result<T> {
+/// Reads a file of an agent's state.
+fn read_state_file<T: serde::de::DeserializeOwned>(agent: &TestAgent, name: &str) -> Result<T> {
     let path = agent.path(&format!("var/lib/stemma-agent/{name}"));
     Ok(serde_json::from_slice(&std::fs::read(path)?)?)
 }
 
-/// A fleet with an agent that reaches it through a proxy, and the fleet's name.
-fn behind_proxy() -> Result<(Fleet, Proxy, Agent, String)> {
-    let mut fleet = Fleet::start()?;
-    let proxy = Proxy::to(fleet.bound().agents.trim_start_matches("https://").parse()?, Chance::new(1))?;
-    fleet.reach_agents_by(proxy.address());
+/// Starts a fleet with an agent that reaches it through a proxy. Also returns the fleet's name.
+fn fleet_behind_proxy() -> Result<(TempFleet, Proxy, TestAgent, String)> {
+    let mut fleet = TempFleet::start()?;
+    let proxy = Proxy::start(fleet.addresses().agents.trim_start_matches("https://").parse()?, SeededRng::new(1))?;
+    fleet.set_agent_address(proxy.address());
     fleet.stemma(&["apply", "-f", stemma_tests::site::SITE])?;
     let agent = fleet.join("web-1", "prod/frontends")?;
-    let identity: Identity = read(&agent, "identity.json")?;
+    let identity: HostIdentity = read_state_file(&agent, "identity.json")?;
     Ok((fleet, proxy, agent, identity.fleet))
 }
 
-/// The agent is led to the server, says why it refuses it, and tells it nothing.
-fn refuses(agent: &mut Agent, proxy: &Proxy, (other, unheard): &Heard, why: &str) -> Result<()> {
+/// Checks that an agent that is led to the server reports why it refuses the server, and sends it nothing.
+fn check_refuses_server(agent: &mut TestAgent, proxy: &Proxy, (other, unheard): &CountedServer, why: &str) -> Result<()> {
     agent.kill()?;
-    proxy.turn_to(*other);
+    proxy.set_target(*other);
     agent.start()?;
     eventually("the agent tells of it", || {
         let log = agent.log();
@@ -81,38 +81,40 @@ fn refuses(agent: &mut Agent, proxy: &Proxy, (other, unheard): &Heard, why: &str
     Ok(())
 }
 
-/// What a node has, and what the nodes' issuer could be made to sign: neither lets anybody stand in for the controller.
+/// Neither the certificate of a node, nor one that the nodes' issuer could be made to sign, lets anybody impersonate
+/// the controller.
 #[test]
-fn s04_an_agent_says_nothing_to_a_server_with_an_agents_certificate() -> Result<()> {
-    let (fleet, proxy, mut agent, name) = behind_proxy()?;
+fn s04_agent_refuses_server_with_agent_certificate() -> Result<()> {
+    let (fleet, proxy, mut agent, name) = fleet_behind_proxy()?;
     let other = fleet.join("web-2", "prod/frontends")?;
-    let held: Held = read(&other, "sync/credentials.json")?;
+    let held: NodeCredentials = read_state_file(&other, "sync/credentials.json")?;
     let chain = held.chain.into_iter().map(CertificateDer::from).collect();
     let nodes_own = ServerKey { chain, key: PrivatePkcs8KeyDer::from(held.key).into() };
     for own in [nodes_own, stand_in::server_key(&fleet.data(), &name, "agents")?] {
-        let server = serve_as(&fleet, &name, own)?;
-        refuses(&mut agent, &proxy, &server, "is not trusted: the certificate was not issued for this use")?;
+        let server = serve_with_key(&fleet, &name, own)?;
+        check_refuses_server(&mut agent, &proxy, &server, "is not trusted: the certificate was not issued for this use")?;
     }
-    proxy.turn_to(fleet.bound().agents.trim_start_matches("https://").parse()?);
+    proxy.set_target(fleet.addresses().agents.trim_start_matches("https://").parse()?);
     fleet.stemma(&["label", "nodegroup", "prod/frontends", "tier=heard"])?;
     eventually("the controller's own is taken", || {
-        file_contains(&agent.path("etc/nginx/conf.d/site.conf"), "tier heard").with_context(|| agent.log())
+        check_file_contains(&agent.path("etc/nginx/conf.d/site.conf"), "tier heard").with_context(|| agent.log())
     })
 }
 
-/// Whoever holds what a controller does may give a host what is another's. The renewals' side of this is tried beside the agent's code.
+/// A party that holds the controller's keys could send a host the certificate of another host. For renewals, this is
+/// tested next to the agent's code.
 #[test]
-fn w10_04_a_certificate_that_is_another_hosts_is_not_joined_with() -> Result<()> {
-    let (fleet, _proxy, agent, _) = behind_proxy()?;
-    let (held, identity): (Held, Identity) = (read(&agent, "sync/credentials.json")?, read(&agent, "identity.json")?);
+fn w10_04_join_refuses_certificate_of_other_host() -> Result<()> {
+    let (fleet, _proxy, agent, _) = fleet_behind_proxy()?;
+    let (held, identity): (NodeCredentials, HostIdentity) =
+        (read_state_file(&agent, "sync/credentials.json")?, read_state_file(&agent, "identity.json")?);
     let token = fleet.dir().join("token");
     std::fs::write(&token, fleet.stemma(&["token", "create"])?)?;
     let hash = fleet.stemma(&["token", "ca-hash"])?;
     for (node, why) in [(identity.node, "for another key"), (uuid::Uuid::from_u128(7), "not this node's")] {
         let (chain, root) = (held.chain.clone(), identity.root.clone());
-        let answer = Bytes::from(encode(&EnrollAnswer { node, fleet: identity.fleet.clone(), chain, root }));
-        let handler =
-            move |_: &Arc<Peer>, _: Request<RequestBody>| std::future::ready(Response::new(Full::new(answer.clone())));
+        let answer = Bytes::from(encode(&EnrollResponse { node, fleet: identity.fleet.clone(), chain, root }));
+        let handler = move |_: &Arc<Peer>, _: Request<RequestBody>| std::future::ready(Response::new(Full::new(answer.clone())));
         let address = stand_in::serve(&fleet.data(), &identity.fleet, &identity.fleet, Arc::new(SystemClock), handler)?;
         let host = tempfile::tempdir()?;
         let (root, token, url) = (host.path().to_string_lossy(), token.to_string_lossy(), format!("https://{address}"));
@@ -128,13 +130,13 @@ fn w10_04_a_certificate_that_is_another_hosts_is_not_joined_with() -> Result<()>
 }
 
 #[test]
-fn w15_13_an_agent_says_nothing_to_a_server_of_another_fleet_under_its_own_root() -> Result<()> {
-    let (fleet, proxy, mut agent, name) = behind_proxy()?;
-    refuses(&mut agent, &proxy, &serve(&fleet, &name, "another-fleet")?, "of another fleet")?;
+fn w15_13_agent_refuses_server_of_other_fleet_under_same_root() -> Result<()> {
+    let (fleet, proxy, mut agent, name) = fleet_behind_proxy()?;
+    check_refuses_server(&mut agent, &proxy, &serve_controller(&fleet, &name, "another-fleet")?, "of another fleet")?;
 
-    // It is the name alone: under the right one the same server is told.
-    let (same, heard) = serve(&fleet, &name, &name)?;
-    proxy.turn_to(same);
+    // Only the name matters: under the right name, the agent sends requests to the same server.
+    let (same, heard) = serve_controller(&fleet, &name, &name)?;
+    proxy.set_target(same);
     eventually("a server of this fleet is asked", || {
         ensure!(heard.load(Ordering::Relaxed) > 0, "{}", agent.log());
         Ok(())

@@ -1,5 +1,5 @@
-//! What a person reads who joins a host and has one of the three things wrong: the token, the address, the hash. Each says
-//! what to do next.
+//! The errors that a person reads who joins a host with a wrong token, address or hash. Each error says what to do
+//! next.
 
 use std::ffi::OsString;
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -7,17 +7,17 @@ use std::net::TcpListener;
 use std::process::Command;
 
 use anyhow::{Result, ensure};
-use stemma_tests::fleet::Fleet;
-use stemma_tests::ports::Closed;
-use stemma_tests::program::{eventually, file_contains, path, run};
+use stemma_tests::fleet::TempFleet;
+use stemma_tests::ports::ClosedPort;
+use stemma_tests::program::{check_file_contains, eventually, path, run};
 
-const LISTENER: &str = "is this the agents' listener (the controller prints it as `agents`)?";
-const TOKEN: &str = "make another with `stemma token create`";
-const HASH: &str = "compare --ca-hash with what `stemma token ca-hash` prints";
+const LISTENER_ADVICE: &str = "is this the agents' listener (the controller prints it as `agents`)?";
+const TOKEN_ADVICE: &str = "make another with `stemma token create`";
+const HASH_ADVICE: &str = "compare --ca-hash with what `stemma token ca-hash` prints";
 
 #[test]
-fn the_command_that_a_new_token_prints_joins_a_host() -> Result<()> {
-    let fleet = Fleet::start()?;
+fn printed_join_command_joins_host() -> Result<()> {
+    let fleet = TempFleet::start()?;
     let made = fleet.cli(&["token", "create", "--ttl", "1h"])?;
     let told = String::from_utf8(made.stderr)?;
     ensure!(told.starts_with("good for one host, into no group, until "), "{told}");
@@ -41,24 +41,24 @@ fn the_command_that_a_new_token_prints_joins_a_host() -> Result<()> {
 }
 
 #[test]
-fn what_is_wrong_with_a_join_is_said_with_what_to_do() -> Result<()> {
-    let fleet = Fleet::start()?;
+fn join_error_names_remedy() -> Result<()> {
+    let fleet = TempFleet::start()?;
     let token = fleet.stemma(&["token", "create"])?.trim().to_owned();
     let hash = fleet.stemma(&["token", "ca-hash"])?.trim().to_owned();
-    let (agents, admin) = (fleet.bound().agents.clone(), fleet.bound().admin.clone());
-    let nobody = Closed::new()?;
+    let (agents, admin) = (fleet.addresses().agents.clone(), fleet.addresses().admin.clone());
+    let nobody = ClosedPort::new()?;
     let closed = format!("https://{}", nobody.address());
-    let plain = plain_http()?;
+    let plain = plain_http_server()?;
     let spent = format!("{}.{}", token.split('.').next().unwrap_or_default(), "0".repeat(43));
     let other_hash = "0".repeat(64);
     for (what, url, token, hash, said, to_do) in [
-        ("a closed port", &closed, &token, &hash, "cannot be reached", LISTENER),
-        ("a plain HTTP server", &plain, &token, &hash, "does not speak TLS", LISTENER),
-        ("the admin's address", &admin.replace("http://", "https://"), &token, &hash, "", LISTENER),
-        ("another hash", &agents, &token, &other_hash, "is not trusted", HASH),
-        ("a wrong token", &agents, &spent, &hash, "refused (403)", TOKEN),
+        ("a closed port", &closed, &token, &hash, "cannot be reached", LISTENER_ADVICE),
+        ("a plain HTTP server", &plain, &token, &hash, "does not speak TLS", LISTENER_ADVICE),
+        ("the admin's address", &admin.replace("http://", "https://"), &token, &hash, "", LISTENER_ADVICE),
+        ("another hash", &agents, &token, &other_hash, "is not trusted", HASH_ADVICE),
+        ("a wrong token", &agents, &spent, &hash, "refused (403)", TOKEN_ADVICE),
         ("nothing", &agents, &token, &hash, "joined", ""),
-        ("a token that was used", &agents, &token, &hash, "refused (403)", TOKEN),
+        ("a token that was used", &agents, &token, &hash, "refused (403)", TOKEN_ADVICE),
     ] {
         let root = fleet.dir().join(what.replace(' ', "-"));
         std::fs::create_dir_all(&root)?;
@@ -74,14 +74,14 @@ fn what_is_wrong_with_a_join_is_said_with_what_to_do() -> Result<()> {
     Ok(())
 }
 
-/// A server that answers each connection in plain HTTP.
-fn plain_http() -> Result<String> {
+/// Starts a server that answers each connection in plain HTTP. Returns its URL, with the scheme `https`.
+fn plain_http_server() -> Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let url = format!("https://{}", listener.local_addr()?);
     std::thread::spawn(move || {
         for mut connection in listener.incoming().map_while(Result::ok) {
             let mut first = [0; 64];
-            // Whoever hangs up early is none of this test's concern.
+            // This test does not care about clients that close the connection early.
             let _ = connection.read(&mut first);
             let _ = connection.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
         }
@@ -89,22 +89,22 @@ fn plain_http() -> Result<String> {
     Ok(url)
 }
 
-/// A host and a command that are told of a proxy call their controller all the same, and the proxy never.
+/// A host and a command with a proxy in their environment connect to their controller directly, and never to the proxy.
 #[test]
-fn y09_a_proxy_of_the_environment_is_not_asked() -> Result<()> {
+fn y09_join_ignores_proxy_of_environment() -> Result<()> {
     let proxy = TcpListener::bind("127.0.0.1:0")?;
     proxy.set_nonblocking(true)?;
     let url = format!("http://{}", proxy.local_addr()?);
     let names = ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"];
     let set = names.map(|name| OsString::from(format!("{name}={url}")));
-    let mut fleet = Fleet::start()?;
+    let mut fleet = TempFleet::start()?;
     let file = fleet.dir().join("site.yaml");
     let site = "{kind: Cluster, name: c, labels: {tier: gold}}\n---\n{kind: NodeGroup, cluster: c, name: g}\n";
     std::fs::write(&file, site)?;
     fleet.stemma(&["apply", "-f", &file.to_string_lossy()])?;
-    fleet.hosts_under(std::iter::once(OsString::from("env")).chain(set.clone()).collect());
+    fleet.set_host_wrapper(std::iter::once(OsString::from("env")).chain(set.clone()).collect());
     let agent = fleet.join("n1", "c/g")?;
-    eventually("the host is told", || file_contains(&agent.path("run/stemma/labels.json"), "\"tier\":\"gold\""))?;
+    eventually("the host is told", || check_file_contains(&agent.path("run/stemma/labels.json"), "\"tier\":\"gold\""))?;
     let mut command = Command::new("env");
     command.args(&set).arg(path("stemma")).arg("--context").arg(fleet.context()).args(["get", "nodes"]);
     let listed = command.output()?;

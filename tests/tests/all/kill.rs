@@ -1,5 +1,6 @@
-//! SIGKILL at random points, and where a write is committed and not answered: no acknowledged write is lost, none is made twice or in
-//! half, no file is torn, and nobody has to mend anything. The seed is printed, and `STEMMA_SEED` repeats it.
+//! Tests of SIGKILL at random points, and between the commit of a write and its answer. No acknowledged write is lost.
+//! No write is made twice or in part, and no file is torn. No manual repair is needed. The seed is printed. A run with
+//! `STEMMA_SEED` set to it repeats the choices.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -7,140 +8,148 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
-use stemma_tests::chance::{Chance, is_long};
-use stemma_tests::fleet::{Agent, Bound, Fleet};
-use stemma_tests::operator::{Operator, Write};
-use stemma_tests::program::{PATIENCE, eventually, file_contains};
-use stemma_tests::site::{SITE, whole};
+use stemma_tests::fleet::{ListenerAddresses, TempFleet, TestAgent};
+use stemma_tests::operator::{OperatorClient, OperatorWrite};
+use stemma_tests::program::{MAX_WAIT, check_file_contains, eventually};
+use stemma_tests::seed::{SeededRng, is_long};
+use stemma_tests::site::{SITE, check_files};
 use uuid::Uuid;
 
-use crate::stored::Stored;
-use crate::writes::{self, NAMED_BY_ANSWER, RULES, writes_on};
+use crate::store_copy::StoreCopy;
+use crate::writes::{self, RULES_PATH, UNLISTED_CREATIONS, writes_with_suffix};
 
-/// How often the agent is killed.
-const AGENT_KILLS: u64 = 50;
-/// How often between two looks at what it has come to.
-const UNTIL_CONVERGED: u64 = 10;
-/// Somewhere in this time after a write began.
-const WITHIN_MS: usize = 80;
+/// Number of times that the agent is killed.
+const AGENT_KILL_COUNT: u64 = 50;
+/// Number of kills between two checks that an edit reaches the host.
+const KILLS_PER_CHECK: u64 = 10;
+/// Maximum delay between the start of a write and the kill, in milliseconds.
+const MAX_DELAY_MS: usize = 80;
 
-/// How many write at once.
-const WRITERS: usize = 8;
-/// The controller is killed until so many kills fell between the commit of a write and its answer.
-const UNANSWERED_KILLS: u64 = 20;
-/// And so many objects were deleted.
-const DELETED: usize = 10;
-/// How often the controller is killed at most, for each kill that is to fall there.
-const KILLS_FOR_EACH: u64 = 3;
-/// How often a controller is held, at most, until it stands there.
-const HOLDS: usize = 8;
-/// It is held after so many answers at most, all writers' together.
-const WITHIN_ANSWERS: usize = 8;
-/// Of so many writes one is of what all writers write.
-const SHARED: usize = 4;
+/// Number of concurrent writers.
+const WRITER_COUNT: usize = 8;
+/// Minimum number of kills that fall between the commit of a write and its answer.
+const MIN_UNANSWERED_KILLS: u64 = 20;
+/// Minimum number of deleted objects.
+const MIN_DELETED: usize = 10;
+/// Maximum number of kills of the controller for each kill that has to fall between commit and answer.
+const MAX_KILLS_PER_UNANSWERED_KILL: u64 = 3;
+/// Maximum number of pauses of the controller until one falls between commit and answer.
+const MAX_PAUSES: usize = 8;
+/// Maximum number of answers before a pause, of all writers together.
+const MAX_ANSWERS_BEFORE_PAUSE: usize = 8;
+/// One in this many writes is to an object that all writers write.
+const SHARED_WRITE_INTERVAL: usize = 4;
 
-/// How much more often in a long run.
-fn times() -> u64 {
+/// Returns the factor by which a long run repeats more often.
+fn repeat_factor() -> u64 {
     if is_long() { 5 } else { 1 }
 }
 
-/// One who writes all that can be written, again and again, each time on new objects of its own; and now and then what all write. Rules are
-/// written by one alone.
+/// A writer that makes all possible writes again and again, each time on new objects of its own. Now and then it writes
+/// to an object that all writers share. Only one writer writes rules.
 struct Writer {
     number: usize,
-    rounds: usize,
-    ahead: VecDeque<(&'static str, String, Value)>,
-    /// The requests that made what their answers alone name.
-    unlocated: Vec<Uuid>,
+    round_count: usize,
+    queue: VecDeque<(&'static str, String, Value)>,
+    /// Idempotency keys of the creations whose path only the answer contains.
+    unlisted: Vec<Uuid>,
 }
 
 impl Writer {
-    fn next(&mut self, chance: &mut Chance) -> Write {
-        let key = Uuid::from_u64_pair(chance.bits(), chance.bits());
-        if chance.below(SHARED) == 0 {
+    fn next_write(&mut self, rng: &mut SeededRng) -> OperatorWrite {
+        let key = Uuid::from_u64_pair(rng.next_u64(), rng.next_u64());
+        if rng.next_below(SHARED_WRITE_INTERVAL) == 0 {
             let change = json!({format!("writer-{}", self.number): key.to_string()});
             let group = "/v1/clusters/prod/nodegroups/frontends";
-            let (path, body) = match chance.below(2) {
+            let (path, body) = match rng.next_below(2) {
                 0 => (format!("{group}/labels"), change),
                 _ => (group.to_owned(), json!({"parameters": change})),
             };
-            return Write { method: "PATCH", path, body, key };
+            return OperatorWrite { method: "PATCH", path, body, key };
         }
-        if self.ahead.is_empty() {
-            self.rounds += 1;
-            let writes_rules = self.number == writer_of_rules();
-            self.ahead = writes_on(&format!("w{}-{}", self.number, self.rounds), writes_rules).into();
+        if self.queue.is_empty() {
+            self.round_count += 1;
+            let may_write_rules = self.number == rule_writer_number();
+            self.queue = writes_with_suffix(&format!("w{}-{}", self.number, self.round_count), may_write_rules).into();
         }
-        let (method, path, body) = self.ahead.pop_front().expect("there are writes");
-        Write { method, path, body, key }
+        let (method, path, body) = self.queue.pop_front().expect("there are writes");
+        OperatorWrite { method, path, body, key }
     }
 
-    /// Keeps a write that makes what its answer alone names. One that was not answered is sent again before the next writes.
-    fn note_sent(&mut self, write: &Write) -> Result<()> {
-        if NAMED_BY_ANSWER.contains(&writes::endpoint(write.method, &write.path)?) {
-            self.unlocated.push(write.key);
+    /// Records the key of a creation whose path only the answer contains. The key is recorded even without an answer,
+    /// because an unanswered write is sent again before the next writes.
+    fn record_sent(&mut self, write: &OperatorWrite) -> Result<()> {
+        if UNLISTED_CREATIONS.contains(&writes::find_endpoint(write.method, &write.path)?) {
+            self.unlisted.push(write.key);
         }
         Ok(())
     }
 
-    /// Deletes next what such a write made. A controller that is gone is asked again when it is back.
-    fn take_back(&mut self, operator: &mut Operator) {
-        while let Some(key) = self.unlocated.last()
-            && let Ok(path) = writes::located(operator, *key)
+    /// Queues the deletion of what the writes with recorded keys created, before all other writes. If the controller is
+    /// down, the next call tries again.
+    fn queue_deletion(&mut self, operator: &mut OperatorClient) {
+        while let Some(key) = self.unlisted.last()
+            && let Ok(path) = writes::created_location(operator, *key)
         {
-            self.unlocated.pop();
-            self.ahead.push_front(("DELETE", path, Value::Null));
+            self.unlisted.pop();
+            self.queue.push_front(("DELETE", path, Value::Null));
         }
     }
 }
 
-/// The number of the writer who writes rules: the last to begin before them. All rules are deleted at once, so that they have to be its own.
-fn writer_of_rules() -> usize {
-    let all = writes_on("", true);
-    let first = all.iter().position(|(_, path, _)| path.starts_with(RULES)).expect("rules are written");
-    first * WRITERS / all.len()
+/// Returns the number of the writer that writes rules: the last one that starts before them in the list of writes. One
+/// request deletes all rules, so only this writer may create any.
+fn rule_writer_number() -> usize {
+    let all = writes_with_suffix("", true);
+    let first = all.iter().position(|(_, path, _)| path.starts_with(RULES_PATH)).expect("rules are written");
+    first * WRITER_COUNT / all.len()
 }
 
-/// What one writer came to: the writes that were answered, and the one that was under way when the controller ended.
-struct Written {
-    answered: Vec<(Write, u16)>,
-    unanswered: Option<Write>,
+/// The result of one writer: the answered writes, and the one that was pending when the controller ended.
+struct WriterLog {
+    answered: Vec<(OperatorWrite, u16)>,
+    unanswered: Option<OperatorWrite>,
 }
 
-/// What a writer tells of the write with this key.
-enum Told {
+/// An event of the write with this key.
+enum WriterEvent {
     Sent(Uuid),
     Answered(Uuid),
 }
 
-/// Writes until there is no answer.
-fn write_on(mut operator: Operator, mut chance: Chance, writer: &mut Writer, tell: &Sender<Told>) -> Result<Written> {
+/// Writes until the controller does not answer.
+fn write_until_killed(
+    mut operator: OperatorClient,
+    mut rng: SeededRng,
+    writer: &mut Writer,
+    sender: &Sender<WriterEvent>,
+) -> Result<WriterLog> {
     let mut answered = Vec::new();
     loop {
-        writer.take_back(&mut operator);
-        let write = writer.next(&mut chance);
-        // Nobody listens any more once the controller was killed.
-        let _unheard = tell.send(Told::Sent(write.key));
-        writer.note_sent(&write)?;
+        writer.queue_deletion(&mut operator);
+        let write = writer.next_write(&mut rng);
+        // The receiver is dropped before the controller is killed.
+        let _closed = sender.send(WriterEvent::Sent(write.key));
+        writer.record_sent(&write)?;
         match operator.write(&write) {
             Ok((status @ 200..300, _)) => {
-                let _unheard = tell.send(Told::Answered(write.key));
+                let _closed = sender.send(WriterEvent::Answered(write.key));
                 answered.push((write, status));
             }
             Ok((status, body)) => bail!("{write:?}: {status} {body}"),
-            Err(_) => return Ok(Written { answered, unanswered: Some(write) }),
+            Err(_) => return Ok(WriterLog { answered, unanswered: Some(write) }),
         }
     }
 }
 
-/// Writers who are spread over all that there is to write, so that each kill meets other writes.
-fn begun(fleet: &Fleet, chance: &mut Chance) -> Result<Vec<Writer>> {
-    let (data, bound) = (fleet.data(), fleet.bound());
-    let begin = |number: usize, mut chance: Chance| -> Result<Writer> {
-        let mut operator = Operator::of(&data, bound)?;
-        let mut writer = Writer { number, rounds: 0, ahead: VecDeque::new(), unlocated: Vec::new() };
-        for _ in 0..number * writes_on("", true).len() / WRITERS {
-            let write = writer.next(&mut chance);
+/// Creates writers that start at different places in the list of writes, so that each kill interrupts different writes.
+fn create_writers(fleet: &TempFleet, rng: &mut SeededRng) -> Result<Vec<Writer>> {
+    let (data, addresses) = (fleet.data(), fleet.addresses());
+    let begin = |number: usize, mut rng: SeededRng| -> Result<Writer> {
+        let mut operator = OperatorClient::from_data(&data, addresses)?;
+        let mut writer = Writer { number, round_count: 0, queue: VecDeque::new(), unlisted: Vec::new() };
+        for _ in 0..number * writes_with_suffix("", true).len() / WRITER_COUNT {
+            let write = writer.next_write(&mut rng);
             let (status, body) = operator.write(&write)?;
             ensure!((200..300).contains(&status), "{write:?}: {status} {body}");
         }
@@ -148,132 +157,129 @@ fn begun(fleet: &Fleet, chance: &mut Chance) -> Result<Vec<Writer>> {
     };
     std::thread::scope(|scope| {
         let begin = &begin;
-        let of = |number| {
-            let chance = Chance::new(chance.bits());
-            scope.spawn(move || begin(number, chance))
+        let spawn = |number| {
+            let rng = SeededRng::new(rng.next_u64());
+            scope.spawn(move || begin(number, rng))
         };
-        let begun: Vec<_> = (0..WRITERS).map(of).collect();
-        begun.into_iter().map(|writer| writer.join().expect("a writer does not panic")).collect()
+        let threads: Vec<_> = (0..WRITER_COUNT).map(spawn).collect();
+        threads.into_iter().map(|writer| writer.join().expect("a writer does not panic")).collect()
     })
 }
 
-/// The writes that writers have under way, by what they tell.
-struct UnderWay {
-    told: Receiver<Told>,
+/// The pending writes of all writers, according to their events.
+struct PendingWrites {
+    events: Receiver<WriterEvent>,
     keys: BTreeSet<Uuid>,
 }
 
-impl UnderWay {
-    /// Waits until so many more are answered.
-    fn answers(&mut self, mut count: usize) -> Result<()> {
+impl PendingWrites {
+    /// Waits until `count` more writes are answered.
+    fn wait_for_answers(&mut self, mut count: usize) -> Result<()> {
         while count > 0 {
-            let told = self.told.recv_timeout(PATIENCE).context("the writers are answered")?;
-            count -= usize::from(self.hear(&told));
+            let event = self.events.recv_timeout(MAX_WAIT).context("the writers are answered")?;
+            count -= usize::from(self.record(&event));
         }
         Ok(())
     }
 
-    /// Whether an answer was told.
-    fn hear(&mut self, told: &Told) -> bool {
-        match told {
-            Told::Sent(key) => {
+    /// Records an event. Returns whether it is the answer to a pending write.
+    fn record(&mut self, event: &WriterEvent) -> bool {
+        match event {
+            WriterEvent::Sent(key) => {
                 self.keys.insert(*key);
                 false
             }
-            Told::Answered(key) => self.keys.remove(key),
+            WriterEvent::Answered(key) => self.keys.remove(key),
         }
     }
 
-    /// Whether one of them is in the store.
-    fn is_in(&mut self, stored: &Stored) -> bool {
-        while let Ok(told) = self.told.try_recv() {
-            self.hear(&told);
+    /// Returns whether one of the pending writes is in the store.
+    fn is_any_stored(&mut self, stored: &StoreCopy) -> bool {
+        while let Ok(event) = self.events.try_recv() {
+            self.record(&event);
         }
-        self.keys.iter().any(|key| stored.request("admin", *key).is_some())
+        self.keys.iter().any(|key| stored.request_record("admin", *key).is_some())
     }
 }
 
-/// Holds the controller at random points until its store has a write that was not answered, so that to kill it is to kill it between
-/// commit and answer. Where no point of several is such, it stands at the last. Gives the store as it is there.
-fn held(fleet: &Fleet, chance: &mut Chance, told: Receiver<Told>) -> Result<Stored> {
-    let mut under_way = UnderWay { told, keys: BTreeSet::new() };
-    for _ in 1..HOLDS {
-        under_way.answers(1 + chance.below(WITHIN_ANSWERS))?;
-        fleet.hold_controller()?;
-        let stored = Stored::copied(&fleet.data())?;
-        if under_way.is_in(&stored) {
+/// Pauses the controller at random points until its store has a write that was not answered. A kill then falls between
+/// commit and answer. If no point of several qualifies, the controller stays paused at the last one. Returns a copy of
+/// the store at that point.
+fn pause_between_commit_and_answer(fleet: &TempFleet, rng: &mut SeededRng, receiver: Receiver<WriterEvent>) -> Result<StoreCopy> {
+    let mut pending = PendingWrites { events: receiver, keys: BTreeSet::new() };
+    for _ in 1..MAX_PAUSES {
+        pending.wait_for_answers(1 + rng.next_below(MAX_ANSWERS_BEFORE_PAUSE))?;
+        fleet.pause_controller()?;
+        let stored = StoreCopy::copy_from(&fleet.data())?;
+        if pending.is_any_stored(&stored) {
             return Ok(stored);
         }
-        fleet.let_controller_go_on()?;
+        fleet.resume_controller()?;
     }
-    under_way.answers(1)?;
-    fleet.hold_controller()?;
-    Stored::copied(&fleet.data())
+    pending.wait_for_answers(1)?;
+    fleet.pause_controller()?;
+    StoreCopy::copy_from(&fleet.data())
 }
 
-/// All write, the controller is killed, and what each came to is given, with the store that was left.
-fn kill_under_writers(
-    fleet: &mut Fleet,
-    chance: &mut Chance,
-    writers: &mut [Writer],
-) -> Result<(Vec<Written>, Stored)> {
-    let (data, bound): (_, Bound) = (fleet.data(), fleet.bound().clone());
-    let operators = writers.iter().map(|_| Operator::of(&data, &bound)).collect::<Result<Vec<_>>>()?;
-    let (tell, told) = channel();
+/// Runs all writers and kills the controller. Returns the result of each writer, and a copy of the store.
+fn kill_under_writers(fleet: &mut TempFleet, rng: &mut SeededRng, writers: &mut [Writer]) -> Result<(Vec<WriterLog>, StoreCopy)> {
+    let (data, addresses): (_, ListenerAddresses) = (fleet.data(), fleet.addresses().clone());
+    let operators = writers.iter().map(|_| OperatorClient::from_data(&data, &addresses)).collect::<Result<Vec<_>>>()?;
+    let (sender, receiver) = channel();
     std::thread::scope(|scope| {
         let writers: Vec<_> = writers
             .iter_mut()
             .zip(operators)
             .map(|(writer, operator)| {
-                let (chance, tell) = (Chance::new(chance.bits()), tell.clone());
-                scope.spawn(move || write_on(operator, chance, writer, &tell))
+                let (rng, sender) = (SeededRng::new(rng.next_u64()), sender.clone());
+                scope.spawn(move || write_until_killed(operator, rng, writer, &sender))
             })
             .collect();
-        drop(tell);
-        let stored = held(fleet, chance, told);
+        drop(sender);
+        let stored = pause_between_commit_and_answer(fleet, rng, receiver);
         fleet.kill_controller()?;
-        let written = writers.into_iter().map(|writer| writer.join().expect("a writer does not panic"));
-        let written = written.collect::<Result<Vec<_>>>();
-        Ok((written?, stored?))
+        let logs = writers.into_iter().map(|writer| writer.join().expect("a writer does not panic"));
+        let logs = logs.collect::<Result<Vec<_>>>();
+        Ok((logs?, stored?))
     })
 }
 
-/// What was answered is there, as it was answered; how many are there that were not answered. What is there is there as a whole:
-/// object, after-image, audit event and the request's record.
-fn committed(stored: &Stored, written: &[Written]) -> Result<usize> {
+/// Checks that each answered write is stored as it was answered. Checks that each stored write is complete: object,
+/// after-image, audit event and request record. Returns the number of stored writes that were not answered.
+fn check_committed(stored: &StoreCopy, logs: &[WriterLog]) -> Result<usize> {
     stored.check()?;
-    for (write, status) in written.iter().flat_map(|writer| &writer.answered) {
-        let (_, revision) =
-            stored.request("admin", write.key).with_context(|| format!("answered and lost: {write:?}"))?;
-        writes::whole(stored, write, *status, *revision).with_context(|| format!("{write:?}"))?;
+    for (write, status) in logs.iter().flat_map(|writer| &writer.answered) {
+        let (_, revision) = stored.request_record("admin", write.key).with_context(|| format!("answered and lost: {write:?}"))?;
+        writes::check_commit(stored, write, *status, *revision).with_context(|| format!("{write:?}"))?;
     }
     let mut unanswered = 0;
-    for write in written.iter().filter_map(|writer| writer.unanswered.as_ref()) {
-        let Some((record, revision)) = stored.request("admin", write.key) else { continue };
-        writes::whole(stored, write, record.answer.status, *revision).with_context(|| format!("{write:?}"))?;
+    for write in logs.iter().filter_map(|writer| writer.unanswered.as_ref()) {
+        let Some((record, revision)) = stored.request_record("admin", write.key) else { continue };
+        writes::check_commit(stored, write, record.answer.status, *revision).with_context(|| format!("{write:?}"))?;
         unanswered += 1;
     }
     Ok(unanswered)
 }
 
-/// What was not answered is sent again under its key: it is made once, by the first commit where that had come about. Gives how many
-/// objects were deleted, all of which are gone.
-fn send_again(fleet: &Fleet, stored: &Stored, written: &[Written]) -> Result<usize> {
-    let mut operator = Operator::of(&fleet.data(), fleet.bound())?;
-    for write in written.iter().filter_map(|writer| writer.unanswered.as_ref()) {
+/// Sends each unanswered write again under its key. Each write takes effect once: if the first request was committed,
+/// its revision stays the same. Checks that all deleted objects are gone, and returns their number.
+fn resend_unanswered(fleet: &TempFleet, stored: &StoreCopy, logs: &[WriterLog]) -> Result<usize> {
+    let mut operator = OperatorClient::from_data(&fleet.data(), fleet.addresses())?;
+    for write in logs.iter().filter_map(|writer| writer.unanswered.as_ref()) {
         let (status, body) = operator.write(write)?;
         ensure!((200..300).contains(&status), "{write:?} sent again: {status} {body}");
-        if let Some((_, revision)) = stored.request("admin", write.key) {
+        if let Some((_, revision)) = stored.request_record("admin", write.key) {
             let (_, record) = operator.get(&format!("/v1/requests/{}", write.key))?;
             ensure!(record["revision"] == *revision, "{write:?} was made at {revision}, and is now {record}");
         }
     }
-    // What stands deeper is a part of an object, which may be asked for and empty; certificates are in their list alone.
-    let is_object = |write: &&Write| {
+    // A longer path names a part of an object. After its deletion, the part can still be read and is empty. A
+    // certificate has no path that can be read, because only the list shows it.
+    let is_object = |write: &&OperatorWrite| {
         let parts: Vec<_> = write.path.split('/').collect();
         matches!(parts[..], ["", "v1", kind, _] if kind != "certificates")
     };
-    let deleted: Vec<_> = all(written).filter(|write| write.method == "DELETE").filter(is_object).collect();
+    let deleted: Vec<_> = all_writes(logs).filter(|write| write.method == "DELETE").filter(is_object).collect();
     for write in &deleted {
         let (status, body) = operator.get(&write.path)?;
         ensure!(status == 404, "{write:?}, and it is there: {status} {body}");
@@ -281,100 +287,99 @@ fn send_again(fleet: &Fleet, stored: &Stored, written: &[Written]) -> Result<usi
     Ok(deleted.len())
 }
 
-/// All writes that were tried.
-fn all(written: &[Written]) -> impl Iterator<Item = &Write> {
-    written.iter().flat_map(|one| one.answered.iter().map(|(write, _)| write).chain(&one.unanswered))
+/// Returns all writes that were tried.
+fn all_writes(logs: &[WriterLog]) -> impl Iterator<Item = &OperatorWrite> {
+    logs.iter().flat_map(|log| log.answered.iter().map(|(write, _)| write).chain(&log.unanswered))
 }
 
 #[test]
 #[allow(clippy::print_stdout, reason = "how often the moment in question was met")]
-fn killing_the_controller_under_writers_loses_nothing_halves_nothing_and_doubles_nothing() -> Result<()> {
-    let mut chance = Chance::seeded()?;
-    // Nothing may be missing in the end, so nothing of the history is dropped meanwhile.
-    let mut fleet = Fleet::start_with("history_keep = {revisions = 1000000}\n")?;
+fn controller_stores_each_write_once_when_killed() -> Result<()> {
+    let mut rng = SeededRng::from_env()?;
+    // The check at the end needs the whole history, so none of it is dropped during the test.
+    let mut fleet = TempFleet::start_with_config("history_keep = {revisions = 1000000}\n")?;
     fleet.stemma(&["apply", "-f", SITE])?;
     let web = fleet.join("web-1", "prod/frontends")?;
-    eventually("the first convergence", || whole(&web))?;
-    let mut writers = begun(&fleet, &mut chance)?;
-    let (mut kills, mut met, mut unanswered, mut answered, mut deleted) = (0, 0, 0, 0, 0);
-    let mut untried = writes::rows();
-    while met < UNANSWERED_KILLS * times() || deleted < DELETED || !untried.is_empty() {
+    eventually("the first convergence", || check_files(&web))?;
+    let mut writers = create_writers(&fleet, &mut rng)?;
+    let (mut kills, mut unanswered_kills, mut unanswered, mut answered, mut deleted) = (0, 0, 0, 0, 0);
+    let mut untried = writes::write_rows();
+    while unanswered_kills < MIN_UNANSWERED_KILLS * repeat_factor() || deleted < MIN_DELETED || !untried.is_empty() {
         kills += 1;
-        let (written, stored) = kill_under_writers(&mut fleet, &mut chance, &mut writers)?;
-        answered += written.iter().map(|writer| writer.answered.len()).sum::<usize>();
-        let found = committed(&stored, &written).with_context(|| format!("kill {kills}"))?;
+        let (logs, stored) = kill_under_writers(&mut fleet, &mut rng, &mut writers)?;
+        answered += logs.iter().map(|writer| writer.answered.len()).sum::<usize>();
+        let found = check_committed(&stored, &logs).with_context(|| format!("kill {kills}"))?;
         unanswered += found;
-        met += u64::from(found > 0);
-        for write in all(&written) {
-            untried.remove(writes::endpoint(write.method, &write.path)?.name());
+        unanswered_kills += u64::from(found > 0);
+        for write in all_writes(&logs) {
+            untried.remove(writes::find_endpoint(write.method, &write.path)?.name());
         }
         fleet.start_controller()?;
-        deleted += send_again(&fleet, &stored, &written).with_context(|| format!("kill {kills}"))?;
-        whole_if_there(&web)?;
-        if kills % UNTIL_CONVERGED == 0 {
-            converges(&fleet, &web, &format!("after-{kills}")).with_context(|| format!("kill {kills}"))?;
+        deleted += resend_unanswered(&fleet, &stored, &logs).with_context(|| format!("kill {kills}"))?;
+        check_existing_files(&web)?;
+        if kills % KILLS_PER_CHECK == 0 {
+            wait_for_edit(&fleet, &web, &format!("after-{kills}")).with_context(|| format!("kill {kills}"))?;
         }
         ensure!(
-            kills < KILLS_FOR_EACH * UNANSWERED_KILLS * times(),
-            "of {kills} kills {met} fell between commit and answer, {deleted} objects were deleted, not tried: {untried:?}"
+            kills < MAX_KILLS_PER_UNANSWERED_KILL * MIN_UNANSWERED_KILLS * repeat_factor(),
+            "of {kills} kills {unanswered_kills} fell between commit and answer, {deleted} objects were deleted, not tried: {untried:?}"
         );
     }
     println!(
-        "{kills} kills, {met} of them between a commit and its answer; {answered} writes answered, {unanswered} committed and not \
+        "{kills} kills, {unanswered_kills} of them between a commit and its answer; {answered} writes answered, {unanswered} committed and not \
          answered, {deleted} objects deleted"
     );
-    converges(&fleet, &web, "last")?;
+    wait_for_edit(&fleet, &web, "last")?;
     fleet.kill_controller()?;
-    Stored::copied(&fleet.data())?.check()
+    StoreCopy::copy_from(&fleet.data())?.check()
 }
 
 #[test]
-fn killing_the_agent_loses_and_tears_nothing() -> Result<()> {
-    let mut chance = Chance::seeded()?;
-    let fleet = Fleet::start()?;
+fn agent_loses_no_edit_and_tears_no_file_when_killed() -> Result<()> {
+    let mut rng = SeededRng::from_env()?;
+    let fleet = TempFleet::start()?;
     fleet.stemma(&["apply", "-f", SITE])?;
     let mut web = fleet.join("web-1", "prod/frontends")?;
-    eventually("the first convergence", || whole(&web))?;
-    for number in 1..=AGENT_KILLS * times() {
-        // One that only the label files know, and one that the template and the command read.
+    eventually("the first convergence", || check_files(&web))?;
+    for number in 1..=AGENT_KILL_COUNT * repeat_factor() {
+        // A label that is in the label files only, and one that the template and the command read.
         let (change, tier) = (format!("number={number}"), format!("tier=t{number}"));
-        let write = fleet.begin(&["label", "nodegroup", "prod/frontends", &change, &tier])?;
-        std::thread::sleep(Duration::from_millis(chance.below(WITHIN_MS) as u64));
+        let write = fleet.spawn_cli(&["label", "nodegroup", "prod/frontends", &change, &tier])?;
+        std::thread::sleep(Duration::from_millis(rng.next_below(MAX_DELAY_MS) as u64));
         web.kill()?;
         web.start()?;
-        ensure!(write.ended()?, "the controller runs, and takes the write");
-        ensure!(number_of(&fleet)? == number, "kill {number}: acknowledged and lost");
-        whole_if_there(&web)?;
-        if number % UNTIL_CONVERGED == 0 {
-            converges(&fleet, &web, &format!("after-{number}")).with_context(|| format!("kill {number}"))?;
+        ensure!(write.wait()?, "the controller runs, and takes the write");
+        ensure!(stored_number(&fleet)? == number, "kill {number}: acknowledged and lost");
+        check_existing_files(&web)?;
+        if number % KILLS_PER_CHECK == 0 {
+            wait_for_edit(&fleet, &web, &format!("after-{number}")).with_context(|| format!("kill {number}"))?;
         }
     }
     Ok(())
 }
 
-/// An edit arrives in the label files, in the file of a template that reads it, and in the command that is run for it.
-fn converges(fleet: &Fleet, web: &Agent, tier: &str) -> Result<()> {
+/// Edits a label, and waits until the edit is in the label files, in the file of a template that reads it, and in the
+/// output of the command that runs for it.
+fn wait_for_edit(fleet: &TempFleet, web: &TestAgent, tier: &str) -> Result<()> {
     fleet.stemma(&["label", "nodegroup", "prod/frontends", &format!("tier={tier}")])?;
     eventually("the last edit on the host", || {
-        file_contains(&web.path("run/stemma/labels.json"), &format!("\"tier\":\"{tier}\""))
-            .with_context(|| web.log())?;
-        file_contains(&web.path("etc/nginx/conf.d/site.conf"), &format!("tier {tier}")).with_context(|| web.log())
+        check_file_contains(&web.path("run/stemma/labels.json"), &format!("\"tier\":\"{tier}\"")).with_context(|| web.log())?;
+        check_file_contains(&web.path("etc/nginx/conf.d/site.conf"), &format!("tier {tier}")).with_context(|| web.log())
     })?;
     eventually("the command that reads the label, run for its last value", || {
-        let notes = std::fs::read_to_string(web.path("var/log/site.log"))?;
-        ensure!(notes.ends_with(&format!("serves {tier}\n")), "{notes}\n{}", web.log());
+        let text = std::fs::read_to_string(web.path("var/log/site.log"))?;
+        ensure!(text.ends_with(&format!("serves {tier}\n")), "{text}\n{}", web.log());
         Ok(())
     })
 }
 
-fn number_of(fleet: &Fleet) -> Result<u64> {
-    let group =
-        eventually("the controller answers", || fleet.stemma(&["get", "nodegroup", "prod/frontends", "-o", "json"]))?;
+fn stored_number(fleet: &TempFleet) -> Result<u64> {
+    let group = eventually("the controller answers", || fleet.stemma(&["get", "nodegroup", "prod/frontends", "-o", "json"]))?;
     let group: Value = serde_json::from_str(&group)?;
     Ok(group["labels"]["number"].as_str().map_or(Ok(0), str::parse)?)
 }
 
-/// The host's files as a reader finds them: whole, or not there yet.
-fn whole_if_there(web: &Agent) -> Result<()> {
-    if web.path("run/stemma/labels.json").exists() { whole(web) } else { Ok(()) }
+/// Checks that the host's files are complete, unless the label files do not exist yet.
+fn check_existing_files(web: &TestAgent) -> Result<()> {
+    if web.path("run/stemma/labels.json").exists() { check_files(web) } else { Ok(()) }
 }

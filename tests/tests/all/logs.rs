@@ -1,9 +1,10 @@
-//! What the daemons write on standard error: lines that a program can take apart, with names beside uuids and the output of what failed.
+//! What the daemons write to standard error: lines that a program can parse, with names next to UUIDs and with the
+//! output of what failed.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use stemma_tests::fleet::Fleet;
-use stemma_tests::program::{Running, eventually};
+use stemma_tests::fleet::TempFleet;
+use stemma_tests::program::{RunningProgram, eventually};
 
 const MANIFEST: &str = r#"
 kind: Release
@@ -22,7 +23,7 @@ tasks:
 {kind: NodeGroup, cluster: c, name: g, roles: [all]}
 "#;
 
-fn apply(fleet: &Fleet, manifest: &str) -> Result<()> {
+fn apply_text(fleet: &TempFleet, manifest: &str) -> Result<()> {
     let file = fleet.dir().join("logs.yaml");
     std::fs::write(&file, manifest)?;
     fleet.stemma(&["apply", "-f", &file.to_string_lossy()])?;
@@ -30,11 +31,12 @@ fn apply(fleet: &Fleet, manifest: &str) -> Result<()> {
 }
 
 #[test]
-fn y09_a_failed_task_is_logged_with_its_status_and_its_output_in_one_line() -> Result<()> {
-    let fleet = Fleet::start()?;
-    apply(&fleet, MANIFEST)?;
+fn y09_failed_task_is_logged_in_one_line() -> Result<()> {
+    let fleet = TempFleet::start()?;
+    apply_text(&fleet, MANIFEST)?;
     let agent = fleet.join("n1", "c/g")?;
-    let wanted = r#"task ended task=fails outcome=Failed error="the command ended with status 3" output="no such user\nuser=\"a\"""#;
+    let wanted =
+        r#"task ended task=fails outcome=Failed error="the command ended with status 3" output="no such user\nuser=\"a\"""#;
     eventually("the task has failed", || {
         ensure!(agent.log().lines().any(|line| line.ends_with(wanted)), "{}", agent.log());
         Ok(())
@@ -42,9 +44,9 @@ fn y09_a_failed_task_is_logged_with_its_status_and_its_output_in_one_line() -> R
 }
 
 #[test]
-fn y09_a_node_is_named_beside_its_uuid() -> Result<()> {
-    let fleet = Fleet::start()?;
-    apply(&fleet, MANIFEST)?;
+fn y09_log_names_node_with_uuid() -> Result<()> {
+    let fleet = TempFleet::start()?;
+    apply_text(&fleet, MANIFEST)?;
     let _agent = fleet.join("n1", "c/g")?;
     let node: Value = serde_json::from_str(&fleet.stemma(&["get", "node", "n1", "-o", "json"])?)?;
     let uuid = node["uuid"].as_str().context("a uuid")?;
@@ -60,11 +62,11 @@ fn y09_a_node_is_named_beside_its_uuid() -> Result<()> {
 }
 
 #[test]
-fn y09_lines_of_json_have_one_object_each() -> Result<()> {
-    let fleet = Fleet::start()?;
-    apply(&fleet, MANIFEST)?;
+fn y09_json_log_has_one_object_per_line() -> Result<()> {
+    let fleet = TempFleet::start()?;
+    apply_text(&fleet, MANIFEST)?;
     let mut agent = fleet.join("n1", "c/g")?;
-    // A command that is cut off would be unknown, and not run again.
+    // A command that is cut off would have an unknown result, and would not run again.
     eventually("the task has failed", || {
         ensure!(agent.log().contains("task ended task=fails"), "{}", agent.log());
         Ok(())
@@ -72,10 +74,9 @@ fn y09_lines_of_json_have_one_object_each() -> Result<()> {
     agent.kill()?;
     let root = agent.path("");
     let arguments = ["--root".as_ref(), root.as_os_str(), "--log-format".as_ref(), "json".as_ref(), "run".as_ref()];
-    let running = Running::start("stemma-agent", arguments)?;
-    let second =
-        MANIFEST.replace("version: \"1\"", "version: \"2\"").replace("logs@1", "logs@2").replace("exit 3", "exit 4");
-    apply(&fleet, &second)?;
+    let running = RunningProgram::start("stemma-agent", arguments)?;
+    let second = MANIFEST.replace("version: \"1\"", "version: \"2\"").replace("logs@1", "logs@2").replace("exit 3", "exit 4");
+    apply_text(&fleet, &second)?;
     eventually("the task of the second release has failed", || {
         let log = running.log();
         let objects = log.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>().context(log.clone())?;

@@ -1,13 +1,12 @@
-//! The tests that start programs, as one program, which is linked once.
+//! All tests that start programs, in one test program, so that it is linked only once.
 
-#[path = "../served/mod.rs"]
-mod served;
-#[path = "../stored/mod.rs"]
-mod stored;
+#[path = "../in_process/mod.rs"]
+mod in_process;
+#[path = "../store_copy/mod.rs"]
+mod store_copy;
 
 mod access;
 mod api_examples;
-mod at_once;
 mod attacks;
 mod backup;
 mod baremetal;
@@ -22,45 +21,46 @@ mod cli_several;
 mod cli_states;
 mod clients;
 mod clocks;
-mod contact;
-mod cut_short;
+mod concurrent_verbs;
+mod connection_states;
 mod described;
 mod description;
+mod end_to_end;
+mod environment;
 mod events;
 mod extensions;
 mod faults;
-mod forms;
-mod found;
+mod fsync;
 mod fuel;
 mod fuzz;
-mod held;
+mod held_task_set;
 mod host;
 mod host_refusals;
+mod host_status;
 mod impostor;
 mod inspection;
+mod interrupted_once;
 mod ironic;
 mod join;
 mod kill;
 mod labels_cli;
 mod logs;
 mod network;
-mod one_path;
-mod order;
+mod path_conflicts;
 mod ports;
-mod refused;
+mod refusals;
+mod reported_bugs;
+mod resolve_equality;
 mod round_trip;
-mod same_answer;
 mod secrets;
 mod ssa;
 mod states;
-mod surroundings;
-mod syncs;
 mod tag_lifecycle;
-mod thin_line;
-mod told_on_host;
+mod task_order;
 mod transcripts;
 mod units;
 mod upgrade;
 mod vectors;
+mod write_forms;
 mod writes;
 mod yaml_readers;

@@ -1,26 +1,27 @@
-//! What `get -o manifest` prints goes back in as it came out. Objects of every kind are drawn with fields of the tables by which they are read;
-//! what is printed of them changes nothing where it came from, no owner either, and makes the same objects in a controller without any.
+//! The output of `get -o manifest` can be applied again unchanged. Objects of every kind are drawn at random, with the
+//! fields of the tables that the parser uses. Applying their export changes no object and no owner in the same
+//! controller, and creates the same objects in an empty one.
 
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use serde_json::{Map, Value, json};
-use stemma_core::field::Form;
-use stemma_core::manifest::{Fields, Kept, KeptForm, KindFields, kinds};
+use stemma_core::field::FieldType;
+use stemma_core::manifest::{KindFields, PassthroughField, PassthroughType, SpecFields, kinds};
 use stemma_core::object::{ClusterSpec, ClusterTemplateSpec, NodeGroupSpec, NodeSpec};
-use stemma_tests::chance::{Chance, is_long};
-use stemma_tests::fleet::Fleet;
-use stemma_tests::operator::Operator;
+use stemma_tests::fleet::TempFleet;
+use stemma_tests::operator::OperatorClient;
+use stemma_tests::seed::{SeededRng, is_long};
 
 /// The manager of all writes.
 const MANAGER: &str = "git";
-/// Fields that are not drawn: what stands beside a manifest, an identity that is given once, what hosts report, what a controller's configuration
-/// declares, what no answer shows, and what keeps the next draw from its write.
-const NOT_DRAWN: [&str; 7] = ["include", "imports", "uuid", "reports", "extensions", "sensitive", "protected"];
-/// Fields of other systems that the controller alone says, and no manifest.
-const COMPUTED: [&str; 6] = ["api_address", "boot_mode", "secure_boot", "stack_id", "status", "status_reason"];
-/// Texts that some YAML has another type or meaning for.
-const TEXTS: [&str; 20] = [
+/// Fields that are not drawn: fields next to a manifest, an identity that is set only once, what hosts report, what a
+/// controller's configuration declares, what no answer shows, and what would block the write of the next draw.
+const EXCLUDED_FIELDS: [&str; 7] = ["include", "imports", "uuid", "reports", "extensions", "sensitive", "protected"];
+/// Fields of other systems that only the controller sets, and no manifest.
+const COMPUTED_FIELDS: [&str; 6] = ["api_address", "boot_mode", "secure_boot", "stack_id", "status", "status_reason"];
+/// Texts that some version of YAML reads as another type, or that have a special meaning there.
+const AMBIGUOUS_TEXTS: [&str; 20] = [
     "yes",
     "~",
     "null",
@@ -43,141 +44,146 @@ const TEXTS: [&str; 20] = [
     "😀",
 ];
 
-/// What a part of a kind is always drawn with: what names it, and what others of its fields refer to.
-fn is_needed(kind: &str, field: &str) -> bool {
+/// Returns whether a field is always drawn: it names the object, or other fields refer to it.
+fn is_always_drawn(kind: &str, field: &str) -> bool {
     ["name", "version", "cluster", "namespace"].contains(&field)
         || (kind == "Release" && ["roles", "tags", "tasks"].contains(&field))
         || (kind == "InspectionRule" && field == "actions")
 }
 
-/// An object of a kind with the examples of its fields, or texts and values that are drawn where it may hold any.
-fn object(chance: &mut Chance, kind: &KindFields, share: usize) -> Result<Value> {
+/// Draws an object of a kind. Its fields have their examples as values, or random texts and values where any are
+/// allowed.
+fn draw_object(chance: &mut SeededRng, kind: &KindFields, share: usize) -> Result<Value> {
     let mut object = json!({"kind": kind.kind});
     let is_level = ["ClusterTemplate", "Cluster", "NodeGroup", "Node"].contains(&kind.kind);
-    for part in kind.parts.iter().filter(|part| !NOT_DRAWN.contains(&part.name)) {
-        if !is_needed(kind.kind, part.name) && !chance.percent(share) {
+    for part in kind.fields.iter().filter(|part| !EXCLUDED_FIELDS.contains(&part.name)) {
+        if !is_always_drawn(kind.kind, part.name) && !chance.is_within_percent(share) {
             continue;
         }
         object[part.name] = match part.name {
-            "labels" | "annotations" if is_level => map(chance, |chance| match chance.below(4) {
+            "labels" | "annotations" if is_level => draw_map(chance, |chance| match chance.next_below(4) {
                 0 => Value::Null,
-                _ => (*chance.one(&TEXTS)).into(),
+                _ => (*chance.choose(&AMBIGUOUS_TEXTS)).into(),
             }),
-            "parameters" if is_level => map(chance, |chance| any(chance, 0)),
-            "description" => (*chance.one(&TEXTS)).into(),
-            // What a namespace says at a default is drawn apart.
-            name if kind.kind != "Namespace" && !is_needed(kind.kind, name) && chance.percent(20) => {
-                let empty = match part.form.plain() {
-                    Form::Object(_) => Some(json!({})),
-                    other => other.empty(),
+            "parameters" if is_level => draw_map(chance, |chance| draw_value(chance, 0)),
+            "description" => (*chance.choose(&AMBIGUOUS_TEXTS)).into(),
+            // Fields of a namespace at their default values have a test of their own.
+            name if kind.kind != "Namespace" && !is_always_drawn(kind.kind, name) && chance.is_within_percent(20) => {
+                let empty = match part.field_type.plain() {
+                    FieldType::Object(_) => Some(json!({})),
+                    other => other.empty_value(),
                 };
                 empty.map_or_else(|| serde_json::from_str(part.help.example).context(part.name), Ok)?
             }
             _ => serde_json::from_str(part.help.example).context(part.name)?,
         };
     }
-    for kept in kept(kind.kind) {
-        if chance.percent(30) {
-            object[kept.name] = kept_value(chance, kept.form);
+    for kept in passthrough_fields(kind.kind) {
+        if chance.is_within_percent(30) {
+            object[kept.name] = draw_passthrough(chance, kept.kind);
         }
     }
     Ok(object)
 }
 
-/// The fields of other systems that a manifest of a kind may set. An answer counts some of them, and has others of the levels above.
-fn kept(kind: &str) -> impl Iterator<Item = &'static Kept> {
+/// Returns the fields of other systems that a manifest of a kind may set. An answer counts some of them, and inherits
+/// others from the levels above.
+fn passthrough_fields(kind: &str) -> impl Iterator<Item = &'static PassthroughField> {
     let all = match kind {
-        "ClusterTemplate" => ClusterTemplateSpec::EXTRA,
-        "Cluster" => ClusterSpec::EXTRA,
-        "NodeGroup" => NodeGroupSpec::EXTRA,
-        "Node" => NodeSpec::EXTRA,
+        "ClusterTemplate" => ClusterTemplateSpec::PASSTHROUGH_FIELDS,
+        "Cluster" => ClusterSpec::PASSTHROUGH_FIELDS,
+        "NodeGroup" => NodeGroupSpec::PASSTHROUGH_FIELDS,
+        "Node" => NodeSpec::PASSTHROUGH_FIELDS,
         _ => &[],
     };
-    all.iter().filter(|kept| !COMPUTED.contains(&kept.name) && !NOT_DRAWN.contains(&kept.name))
+    all.iter().filter(|kept| !COMPUTED_FIELDS.contains(&kept.name) && !EXCLUDED_FIELDS.contains(&kept.name))
 }
 
-fn kept_value(chance: &mut Chance, form: KeptForm) -> Value {
-    let text = *chance.one(&TEXTS);
+fn draw_passthrough(chance: &mut SeededRng, form: PassthroughType) -> Value {
+    let text = *chance.choose(&AMBIGUOUS_TEXTS);
     match form {
-        KeptForm::Text(_) | KeptForm::Name(_) | KeptForm::NameOrNone(_) | KeptForm::Any => text.into(),
-        KeptForm::Uuid => "0193a2d1-7c00-7000-8000-0000000000a7".into(),
-        KeptForm::Number => chance.below(4).into(),
-        KeptForm::Flag => chance.percent(50).into(),
-        KeptForm::Object => json!({text: text}),
-        KeptForm::List => json!([text]),
+        PassthroughType::Text(_) | PassthroughType::Name(_) | PassthroughType::NameOrNone(_) | PassthroughType::Any => {
+            text.into()
+        }
+        PassthroughType::Uuid => "0193a2d1-7c00-7000-8000-0000000000a7".into(),
+        PassthroughType::Number => chance.next_below(4).into(),
+        PassthroughType::Flag => chance.is_within_percent(50).into(),
+        PassthroughType::Object => json!({text: text}),
+        PassthroughType::List => json!([text]),
     }
 }
 
-fn map(chance: &mut Chance, value: impl Fn(&mut Chance) -> Value) -> Value {
-    (0..chance.below(4)).map(|at| (format!("k{at}"), value(chance))).collect::<Map<_, _>>().into()
+fn draw_map(chance: &mut SeededRng, value: impl Fn(&mut SeededRng) -> Value) -> Value {
+    (0..chance.next_below(4)).map(|at| (format!("k{at}"), value(chance))).collect::<Map<_, _>>().into()
 }
 
-/// A parameter's value. Its keys may be any text, also one that YAML writes behind a question mark.
-fn any(chance: &mut Chance, depth: usize) -> Value {
-    let key =
-        |chance: &mut Chance| if chance.percent(5) { "x".repeat(1_100) } else { (*chance.one(&TEXTS)).to_owned() };
-    match chance.below(if depth < 3 { 6 } else { 3 }) {
-        0 => (*chance.one(&TEXTS)).into(),
-        1 => chance.one(&[json!(0), json!(-1), json!(1.5), json!(1e21), json!(2.5e-7), json!(true), json!("")]).clone(),
+/// Draws the value of a parameter. Its keys can be any text, also one so long that YAML writes it after a question
+/// mark.
+fn draw_value(chance: &mut SeededRng, depth: usize) -> Value {
+    let key = |chance: &mut SeededRng| {
+        if chance.is_within_percent(5) { "x".repeat(1_100) } else { (*chance.choose(&AMBIGUOUS_TEXTS)).to_owned() }
+    };
+    match chance.next_below(if depth < 3 { 6 } else { 3 }) {
+        0 => (*chance.choose(&AMBIGUOUS_TEXTS)).into(),
+        1 => chance.choose(&[json!(0), json!(-1), json!(1.5), json!(1e21), json!(2.5e-7), json!(true), json!("")]).clone(),
         2 => key(chance).into(),
-        3 => (0..chance.below(4)).map(|_| any(chance, depth + 1)).collect(),
-        _ => (0..chance.below(4)).map(|_| (key(chance), any(chance, depth + 1))).collect::<Map<_, _>>().into(),
+        3 => (0..chance.next_below(4)).map(|_| draw_value(chance, depth + 1)).collect(),
+        _ => (0..chance.next_below(4)).map(|_| (key(chance), draw_value(chance, depth + 1))).collect::<Map<_, _>>().into(),
     }
 }
 
-fn export(fleet: &Fleet) -> Result<String> {
+fn export_all(fleet: &TempFleet) -> Result<String> {
     let of_kind = |kind: KindFields| fleet.stemma(&["get", &kind.kind.to_ascii_lowercase(), "-o", "manifest"]);
     Ok(kinds().into_iter().map(of_kind).collect::<Result<Vec<_>>>()?.join("---\n"))
 }
 
-fn apply(fleet: &Fleet, file: &Path) -> Result<Value> {
+fn apply_file(fleet: &TempFleet, file: &Path) -> Result<Value> {
     let file = file.to_string_lossy();
     let answer = fleet.stemma(&["--manager", MANAGER, "--yes", "apply", "-o", "json", "-f", &file])?;
     serde_json::from_str(&answer).context("an answer in JSON")
 }
 
 #[test]
-fn y07_what_is_exported_is_imported_without_a_change_of_object_or_owner() -> Result<()> {
-    let mut chance = Chance::seeded()?;
-    let (fleet, other) = (Fleet::start()?, Fleet::start()?);
+fn y07_export_changes_no_object_or_owner_when_applied() -> Result<()> {
+    let mut chance = SeededRng::from_env()?;
+    let (fleet, other) = (TempFleet::start()?, TempFleet::start()?);
     let (drawn, exported) = (fleet.dir().join("drawn.json"), fleet.dir().join("exported.yaml"));
     let [release, ..] = kinds();
-    // The one that the examples of other kinds name.
-    let named = object(&mut chance, &release, 100)?;
+    // The release that the examples of other kinds name.
+    let named = draw_object(&mut chance, &release, 100)?;
     for round in 0..if is_long() { 60 } else { 6 } {
         let mut objects = vec![named.clone()];
         for kind in kinds() {
-            let mut object = object(&mut chance, &kind, 60)?;
+            let mut object = draw_object(&mut chance, &kind, 60)?;
             if kind.kind == release.kind {
-                // What is released stays as it is.
+                // A version of a release cannot be changed, so each round has its own.
                 object["version"] = format!("drawn-{round}").into();
             }
             objects.push(object);
         }
         std::fs::write(&drawn, json!(objects).to_string())?;
-        apply(&fleet, &drawn)?;
-        let text = export(&fleet)?;
+        apply_file(&fleet, &drawn)?;
+        let text = export_all(&fleet)?;
         std::fs::write(&exported, &text)?;
-        let again = apply(&fleet, &exported).with_context(|| text.clone())?;
+        let again = apply_file(&fleet, &exported).with_context(|| text.clone())?;
         for one in again["objects"].as_array().context("objects")? {
             assert_eq!(one["action"], "unchanged", "{one}\n{text}");
         }
-        assert_eq!(export(&fleet)?, text);
-        apply(&other, &exported)?;
-        assert_eq!(export(&other)?, text);
+        assert_eq!(export_all(&fleet)?, text);
+        apply_file(&other, &exported)?;
+        assert_eq!(export_all(&other)?, text);
     }
     Ok(())
 }
 
-/// Glance's clients are shown no owners: who asks for them is, and so is an export's reader.
+/// Glance's clients are not shown owners. A caller that requests them is, and so is the reader of an export.
 #[test]
-fn y07_a_namespace_is_exported_with_what_its_manager_says_at_defaults() -> Result<()> {
-    let fleet = Fleet::start()?;
+fn y07_export_keeps_namespace_fields_at_default() -> Result<()> {
+    let fleet = TempFleet::start()?;
     let (drawn, exported) = (fleet.dir().join("namespace.json"), fleet.dir().join("namespace.yaml"));
-    let namespace =
-        json!({"kind": "Namespace", "namespace": "Site", "visibility": "private", "labels": {}, "description": "x"});
+    let namespace = json!({"kind": "Namespace", "namespace": "Site", "visibility": "private", "labels": {}, "description": "x"});
     std::fs::write(&drawn, namespace.to_string())?;
-    apply(&fleet, &drawn)?;
+    apply_file(&fleet, &drawn)?;
     let owners = || -> Result<Value> {
         let shown: Value = serde_json::from_str(&fleet.stemma(&["get", "namespace", "Site", "-o", "json"])?)?;
         Ok(shown["field_owners"].clone())
@@ -186,16 +192,17 @@ fn y07_a_namespace_is_exported_with_what_its_manager_says_at_defaults() -> Resul
     assert_eq!(owners()?, json!({"description": said, "labels": said, "visibility": said}));
     let text = fleet.stemma(&["get", "namespaces", "-o", "manifest"])?;
     std::fs::write(&exported, &text)?;
-    let again = apply(&fleet, &exported)?;
+    let again = apply_file(&fleet, &exported)?;
     assert_eq!(again["objects"][0]["action"], "unchanged", "{again}\n{text}");
     assert_eq!(owners()?, json!({"description": said, "labels": said, "visibility": said}), "{text}");
     Ok(())
 }
 
-/// The values are those of the manifests: the count is not the one node that is there, and what the template has is the template's.
+/// The exported values are those of the manifests. The count is not the number of existing nodes, and the template's
+/// values stay in the template.
 #[test]
-fn y07_what_an_answer_counts_and_takes_over_is_exported_as_its_author_said_it() -> Result<()> {
-    let fleet = Fleet::start()?;
+fn y07_export_omits_computed_and_inherited_values() -> Result<()> {
+    let fleet = TempFleet::start()?;
     let (drawn, exported) = (fleet.dir().join("drawn.json"), fleet.dir().join("exported.yaml"));
     let objects = json!([
         {"kind": "ClusterTemplate", "name": "t", "image_id": "i1", "docker_volume_size": 5, "flavor_id": "f1"},
@@ -204,10 +211,10 @@ fn y07_what_an_answer_counts_and_takes_over_is_exported_as_its_author_said_it() 
         {"kind": "Node", "name": "n", "nodegroup": "c/g"},
     ]);
     std::fs::write(&drawn, objects.to_string())?;
-    apply(&fleet, &drawn)?;
-    // With the cluster's groups of Magnum's, whose fields belong to nobody.
+    apply_file(&fleet, &drawn)?;
+    // This cluster also has Magnum's default groups, whose fields have no owner.
     fleet.stemma(&["create", "cluster", "posted", "--cluster-template", "t"])?;
-    let text = export(&fleet)?;
+    let text = export_all(&fleet)?;
     for (kind, name, said) in [
         ("cluster", "c", &["node_count: 3", "master_count: 2"][..]),
         ("nodegroup", "c/g", &["node_count: 2", "is_default: true"]),
@@ -222,13 +229,13 @@ fn y07_what_an_answer_counts_and_takes_over_is_exported_as_its_author_said_it() 
         }
     }
     std::fs::write(&exported, &text)?;
-    let again = apply(&fleet, &exported)?;
+    let again = apply_file(&fleet, &exported)?;
     for one in again["objects"].as_array().context("objects")? {
         let name = one["name"].as_str().context("a name")?;
         assert!(one["action"] == "unchanged" || name.starts_with("posted"), "{one}\n{text}");
     }
-    // Who owns what was posted has changed, as the comments above it told.
-    assert_eq!(without_comments(&export(&fleet)?), without_comments(&text));
+    // The owners of the posted objects have changed, as the comments above them announced.
+    assert_eq!(without_comments(&export_all(&fleet)?), without_comments(&text));
     Ok(())
 }
 
@@ -236,10 +243,11 @@ fn without_comments(text: &str) -> String {
     text.lines().filter(|line| !line.starts_with("# ")).map(|line| format!("{line}\n")).collect()
 }
 
-/// Two managers and a person: each manager's part changes no owner where it applies that, and what is printed of all of them says whose it is.
+/// Two managers and a person. Applying the part of one manager changes no owner. The export of all parts names the
+/// owners.
 #[test]
-fn y07_a_managers_part_is_exported_alone_and_changes_no_owner_where_it_is_applied() -> Result<()> {
-    let fleet = Fleet::start()?;
+fn y07_export_of_manager_changes_no_owner_when_applied() -> Result<()> {
+    let fleet = TempFleet::start()?;
     let file = fleet.dir().join("part.yaml");
     let path = file.to_string_lossy().into_owned();
     let apply_as = |manager: &str| -> Result<Value> {
@@ -266,15 +274,8 @@ fn y07_a_managers_part_is_exported_alone_and_changes_no_owner_where_it_is_applie
     }
     fleet.stemma(&["--yes", "label", "node", "n", "by=hand"])?;
     fleet.stemma(&["--yes", "trait", "add", "n", "CUSTOM_C"])?;
-    let fields = [
-        "generation",
-        "field_owners",
-        "label_owners",
-        "annotation_owners",
-        "parameter_owners",
-        "provided_labels",
-        "stored",
-    ];
+    let fields =
+        ["generation", "field_owners", "label_owners", "annotation_owners", "parameter_owners", "provided_labels", "stored"];
     let shown = || -> Result<Vec<Value>> {
         let mut all = Vec::new();
         for path in [
@@ -323,7 +324,7 @@ fn y07_a_managers_part_is_exported_alone_and_changes_no_owner_where_it_is_applie
         (
             "clustertemplate",
             "t",
-            "# Owned: labels.a, merge_labels by m:apply; labels.b, node_drain_timeout, parameters.p by x:apply. Who",
+            "# Owned: labels.a, merge_labels by m:apply; labels.b, node_drain_timeout, parameters.p by x:apply. A manager that applies",
         ),
         ("node", "n", "; traits.CUSTOM_A by m:apply and x:apply; "),
     ] {
@@ -334,68 +335,72 @@ fn y07_a_managers_part_is_exported_alone_and_changes_no_owner_where_it_is_applie
         fleet.stemma(&["get", "cluster", "c", "-o", "manifest"])?.starts_with("cluster_template: t\n"),
         "one manager's alone"
     );
-    // Of what it applies nothing of, no manifest is printed, and that is said.
+    // For an object of which the manager applies nothing, no manifest is printed, and a message says so.
     let none = "cluster/c: x applies nothing there";
-    let (printed, said, _) = fleet.ran(&["--manager", "x", "get", "clusters", "-o", "manifest"])?;
+    let (printed, said, _) = fleet.run_cli(&["--manager", "x", "get", "clusters", "-o", "manifest"])?;
     assert!(printed.starts_with(&format!("# Left out: {none}")) && said.contains(none), "{printed}{said}");
-    let (printed, said, status) = fleet.ran(&["--manager", "x", "get", "cluster", "c", "-o", "manifest"])?;
+    let (printed, said, status) = fleet.run_cli(&["--manager", "x", "get", "cluster", "c", "-o", "manifest"])?;
     assert!(status != 0 && printed.is_empty() && said.contains(none), "{status} {printed}{said}");
-    let (_, said, status) = fleet.ran(&["--manager", "x:apply", "get", "cluster", "c", "-o", "manifest"])?;
-    assert!(status == 2 && said.contains("leave ':apply'"), "{status} {said}");
+    let (_, said, status) = fleet.run_cli(&["--manager", "x:apply", "get", "cluster", "c", "-o", "manifest"])?;
+    assert!(status == 2 && said.contains("must not end in ':apply'"), "{status} {said}");
     Ok(())
 }
 
-/// What is printed for `apply` is read by it, or nothing is printed and a sentence says why.
+/// What is printed for `apply` can be applied. Otherwise nothing is printed, and a message gives the reason.
 #[test]
-fn y07_what_no_apply_reads_is_printed_as_no_manifest() -> Result<()> {
-    let fleet = Fleet::start()?;
-    let (printed, said, status) = fleet.ran(&["get", "nodes", "-o", "manifest"])?;
+fn y07_export_refuses_kinds_without_apply() -> Result<()> {
+    let fleet = TempFleet::start()?;
+    let (printed, said, status) = fleet.run_cli(&["get", "nodes", "-o", "manifest"])?;
     assert_eq!((printed.as_str(), status), ("", 0));
     assert_eq!(said, "no node is listed, so no manifest is printed\n");
-    let (_, said, _) = fleet.ran(&["apply", "-f", "-"])?;
-    assert!(said.contains("no object here: standard input holds none"), "{said}");
+    let (_, said, _) = fleet.run_cli(&["apply", "-f", "-"])?;
+    assert!(said.contains("no object here: standard input contains none"), "{said}");
     let manifest = fleet.dir().join("manifest.yaml");
     std::fs::write(&manifest, "kind: Release\nname: r\nversion: \"1\"\n---\nkind: Node\nname: n\n")?;
-    apply(&fleet, &manifest)?;
+    apply_file(&fleet, &manifest)?;
     for (arguments, told) in [
-        (&["get", "tokens"][..], "apply makes no token"),
-        (&["get", "allocations"], "apply makes no allocation"),
+        (&["get", "tokens"][..], "apply can't create this kind (token)"),
+        (&["get", "allocations"], "apply can't create this kind (allocation)"),
         (&["tag", "list", "--release", "r@1"], "a tag has no manifest of its own"),
         (&["get", "tasks"], "a task has no manifest of its own"),
     ] {
-        let (printed, said, status) = fleet.ran(&[arguments, &["-o", "manifest"]].concat())?;
+        let (printed, said, status) = fleet.run_cli(&[arguments, &["-o", "manifest"]].concat())?;
         assert!(status != 0 && printed.is_empty() && said.contains(told), "{arguments:?}: {said}");
     }
     let driven = json!({"driver": "fake"});
-    let (status, made) =
-        Operator::of(&fleet.data(), fleet.bound())?.call("POST", "/v1/nodes", "application/json", &driven)?;
+    let (status, made) = OperatorClient::from_data(&fleet.data(), fleet.addresses())?.send_typed(
+        "POST",
+        "/v1/nodes",
+        "application/json",
+        &driven,
+    )?;
     assert_eq!((status, &made["name"]), (201, &Value::Null), "{made}");
     let text = fleet.stemma(&["get", "nodes", "-o", "manifest"])?;
     let nameless = format!("# Left out: node/{} has no name", made["uuid"].as_str().context("a uuid")?);
     assert!(text.starts_with(&nameless) && text.matches("kind: Node").count() == 1, "{text}");
     std::fs::write(&manifest, &text)?;
-    assert_eq!(apply(&fleet, &manifest)?["objects"][0]["action"], "unchanged", "{text}");
+    assert_eq!(apply_file(&fleet, &manifest)?["objects"][0]["action"], "unchanged", "{text}");
     std::fs::write(&manifest, fleet.stemma(&["get", "node", "n", "-o", "yaml"])?)?;
-    let (_, said, status) = fleet.ran(&["apply", "-f", &manifest.to_string_lossy()])?;
+    let (_, said, status) = fleet.run_cli(&["apply", "-f", &manifest.to_string_lossy()])?;
     assert!(status != 0 && said.contains("stemma get -o manifest"), "{said}");
     Ok(())
 }
 
-/// A tag beside a release is no part of the release, and no kind of manifest is a tag.
+/// A tag next to a release is not part of the release, and no kind of manifest describes a tag.
 #[test]
-fn y07_tags_beside_a_release_are_named_where_its_export_lacks_them() -> Result<()> {
-    let fleet = Fleet::start()?;
+fn y07_export_names_omitted_tags_of_release() -> Result<()> {
+    let fleet = TempFleet::start()?;
     let manifest = fleet.dir().join("manifest.yaml");
     let release = |version: &str| format!("kind: Release\nname: r\nversion: \"{version}\"\ntags: {{own: {{}}}}\n");
     std::fs::write(&manifest, [release("1"), release("2")].join("---\n"))?;
-    apply(&fleet, &manifest)?;
+    apply_file(&fleet, &manifest)?;
     fleet.stemma(&["tag", "create", "canary", "--release", "r@1"])?;
-    let (printed, said, _) = fleet.ran(&["get", "releases", "-o", "manifest"])?;
-    let beside = "left out: the tags beside release/r@";
-    assert!(said.matches(beside).count() == 1 && said.contains("whatever its version: canary; "), "{said}");
-    assert!(printed.starts_with("# Left out: the tags beside release/r@"), "{printed}");
+    let (printed, said, _) = fleet.run_cli(&["get", "releases", "-o", "manifest"])?;
+    let beside = "left out: the tags created for release/r@";
+    assert!(said.matches(beside).count() == 1 && said.contains("in any version: canary; "), "{said}");
+    assert!(printed.starts_with("# Left out: the tags created for release/r@"), "{printed}");
     std::fs::write(&manifest, &printed)?;
-    let again = apply(&fleet, &manifest)?;
+    let again = apply_file(&fleet, &manifest)?;
     for one in again["objects"].as_array().context("objects")? {
         assert_eq!(one["action"], "unchanged", "{one}\n{printed}");
     }

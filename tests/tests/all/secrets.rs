@@ -1,14 +1,14 @@
-//! Where a secret's value may stand: in the host's credentials and in the file that it is for. All else that the programs
-//! write, print or keep is searched for it (trust.md, rule 8).
+//! Where a secret's value may be: in the host's credentials, and in the file that it is written for. Everything else
+//! that the programs write, print or store is searched for it (trust.md, rule 8).
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use stemma_tests::fleet::{Agent, Fleet};
-use stemma_tests::program::{eventually, file_contains, run};
+use stemma_tests::fleet::{TempFleet, TestAgent};
+use stemma_tests::program::{check_file_contains, eventually, run};
 
-const VALUES: [&str; 2] = ["hunter2-the-first", "hunter2-the-second"];
+const SECRET_VALUES: [&str; 2] = ["hunter2-the-first", "hunter2-the-second"];
 
 const MANIFEST: &str = r#"
 kind: Release
@@ -31,25 +31,25 @@ tasks:
 "#;
 
 #[test]
-fn a_secrets_value_stands_in_its_file_and_nowhere_else() -> Result<()> {
-    let mut fleet = Fleet::start()?;
+fn secret_value_is_only_in_target_file() -> Result<()> {
+    let mut fleet = TempFleet::start()?;
     let manifest = fleet.dir().join("secrets.yaml");
     std::fs::write(&manifest, MANIFEST)?;
     fleet.stemma(&["apply", "-f", &manifest.to_string_lossy()])?;
     let credentials = fleet.dir().join("n1/run/credentials/stemma-agent.service");
     std::fs::create_dir_all(&credentials)?;
-    std::fs::write(credentials.join("db"), VALUES[0])?;
+    std::fs::write(credentials.join("db"), SECRET_VALUES[0])?;
     let mut agent = fleet.join("n1", "c/g")?;
-    eventually("the first file", || file_contains(&agent.path("etc/app.conf"), VALUES[0]))?;
+    eventually("the first file", || check_file_contains(&agent.path("etc/app.conf"), SECRET_VALUES[0]))?;
     let mut printed = String::new();
-    for value in VALUES {
-        // Another value, and a look: the file with the older one is replaced.
+    for value in SECRET_VALUES {
+        // A check after a new value: the file with the older value is replaced.
         std::fs::write(credentials.join("db"), value)?;
-        printed += &said(&agent, &["check"], &[1, 6])?;
+        printed += &run_verb(&agent, &["check"], &[1, 6])?;
         agent.kill()?;
-        printed += &said(&agent, &["once"], &[1])?;
+        printed += &run_verb(&agent, &["once"], &[1])?;
         agent.start()?;
-        eventually("the file", || file_contains(&agent.path("etc/app.conf"), value))?;
+        eventually("the file", || check_file_contains(&agent.path("etc/app.conf"), value))?;
         let mode = std::fs::metadata(agent.path("etc/app.conf"))?.permissions().mode() & 0o7777;
         ensure!(mode == 0o600, "a new file with a secret in it is its owner's: {mode:o}");
     }
@@ -63,24 +63,24 @@ fn a_secrets_value_stands_in_its_file_and_nowhere_else() -> Result<()> {
         let path = [&["/v1/nodes/n1"], words].concat().join("/");
         printed += &String::from_utf8(fleet.cli(&["get", "--raw", &path])?.stdout)?;
     }
-    printed += &said(&agent, &["status"], &[1])?;
-    printed += &said(&agent, &["explain", "task", "conf"], &[0])?;
+    printed += &run_verb(&agent, &["status"], &[1])?;
+    printed += &run_verb(&agent, &["explain", "task", "conf"], &[0])?;
     ensure!(printed.contains("secret"), "it is named:\n{printed}");
     for (name, text) in [("printed", printed), ("agent", agent.log()), ("controller", fleet.log())] {
-        ensure!(!VALUES.iter().any(|value| text.contains(value)), "{name}:\n{text}");
+        ensure!(!SECRET_VALUES.iter().any(|value| text.contains(value)), "{name}:\n{text}");
     }
     fleet.stop_controller()?;
     let expected = [credentials.join("db"), agent.path("etc/app.conf")];
-    // The agent goes on: a file that it replaces meanwhile is gone, or stands there twice, for a moment.
+    // The agent is still running. A file that it replaces may be missing or exist twice for a moment.
     eventually("the values in their two files alone", || {
-        let found = holding(fleet.dir())?;
+        let found = files_with_secret(fleet.dir())?;
         ensure!(found.iter().all(|path| expected.contains(path)) && found.len() == 2, "{found:?}");
         Ok(())
     })
 }
 
-/// Each place in which everyone on a host would see a secret, and what is said of it.
-const SHOWN: [(&str, &str); 8] = [
+/// Each place that would show a secret to everyone on a host, and the field that its error names.
+const EXPOSED_PLACES: [(&str, &str); 8] = [
     ("type: file, parameters: {path: \"/etc/{{ secret('db') }}\", content: x}", "path"),
     ("type: file, parameters: {path: /a, content: x, validate: [check, \"{{ secret('db') }}\"]}", "validate[1]"),
     ("type: shell, parameters: {command: [\"{{ secret('db') }}\"]}", "command[0]"),
@@ -92,11 +92,11 @@ const SHOWN: [(&str, &str); 8] = [
 ];
 
 #[test]
-fn w10_03_what_would_show_a_secret_is_refused_before_a_host_is_told() -> Result<()> {
-    let fleet = Fleet::start()?;
+fn w10_03_task_is_refused_before_release_when_exposing_secret() -> Result<()> {
+    let fleet = TempFleet::start()?;
     let file = fleet.dir().join("shown.yaml");
     let path = file.to_string_lossy().into_owned();
-    for (task, field) in SHOWN {
+    for (task, field) in EXPOSED_PLACES {
         std::fs::write(&file, format!("kind: Release\nname: r\nversion: \"1\"\ntasks:\n  - {{id: t, {task}}}\n"))?;
         for verb in ["validate", "apply"] {
             let output = fleet.cli(&[verb, "-f", &path])?;
@@ -119,8 +119,8 @@ fn w10_03_what_would_show_a_secret_is_refused_before_a_host_is_told() -> Result<
     Ok(())
 }
 
-/// What a verb of the agent printed, on both outputs, before it ended with one of these statuses.
-fn said(agent: &Agent, words: &[&str], statuses: &[i32]) -> Result<String> {
+/// Runs a verb of the agent, which must end with one of these statuses. Returns both outputs.
+fn run_verb(agent: &TestAgent, words: &[&str], statuses: &[i32]) -> Result<String> {
     let root = agent.path("");
     let output = run("stemma-agent", [&["--root", &root.to_string_lossy()], words].concat())?;
     let both = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -128,21 +128,20 @@ fn said(agent: &Agent, words: &[&str], statuses: &[i32]) -> Result<String> {
     Ok(both)
 }
 
-/// The files below a directory that hold one of the values, or its name does.
-fn holding(dir: &Path) -> Result<Vec<PathBuf>> {
+/// Returns the files below a directory that have one of the values in their content or path.
+fn files_with_secret(dir: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir).with_context(|| dir.display().to_string())? {
         let path = entry?.path();
         let kind = std::fs::symlink_metadata(&path)?.file_type();
         if kind.is_dir() {
-            found.extend(holding(&path)?);
+            found.extend(files_with_secret(&path)?);
         } else if kind.is_file() {
             let bytes = std::fs::read(&path)?;
             let holds = |value: &str| {
-                path.to_string_lossy().contains(value)
-                    || bytes.windows(value.len()).any(|window| window == value.as_bytes())
+                path.to_string_lossy().contains(value) || bytes.windows(value.len()).any(|window| window == value.as_bytes())
             };
-            found.extend(VALUES.iter().any(|value| holds(value)).then_some(path));
+            found.extend(SECRET_VALUES.iter().any(|value| holds(value)).then_some(path));
         }
     }
     Ok(found)

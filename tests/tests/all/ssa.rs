@@ -1,64 +1,64 @@
-//! Who owns which key, as the given scenarios of Kubernetes' server-side apply have it, through the real listener: each operation is a
-//! request over mutual TLS, and what came of it is read back the same way. Those of Kubernetes' own tests are also told by an operator's
-//! commands, `stemma apply` and `stemma label`.
+//! Owners of keys, as in the given scenarios of Kubernetes' server-side apply, through the real listener. Each
+//! operation is a request over mutual TLS, and its result is read back the same way. The scenarios of Kubernetes' own
+//! tests are also run with an operator's commands, `stemma apply` and `stemma label`.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
-use stemma_tests::chance::is_long;
-use stemma_tests::fleet::Fleet;
-use stemma_tests::operator::Operator;
+use stemma_tests::fleet::TempFleet;
+use stemma_tests::operator::OperatorClient;
+use stemma_tests::seed::is_long;
 use stemma_tests::shared;
 
-/// How many of the random scenarios are run, unless all are.
-const RANDOM: usize = 60;
+/// Number of random scenarios that a short run uses. A long run uses all.
+const RANDOM_SCENARIOS: usize = 60;
 
-fn text<'a>(value: &'a Value, field: &str) -> Result<&'a str> {
+fn text_field<'a>(value: &'a Value, field: &str) -> Result<&'a str> {
     value[field].as_str().with_context(|| format!("{field} of {value}"))
 }
 
-/// The keys in conflict, each with an owner, sorted.
-fn clashes(conflicts: &Value) -> Result<Vec<(String, String)>> {
+/// Returns the keys in conflict, each with an owner, sorted.
+fn conflict_list(conflicts: &Value) -> Result<Vec<(String, String)>> {
     let all = conflicts.as_array().into_iter().flatten();
     let mut all = all
-        .map(|one| Ok((text(one, "key")?.to_owned(), text(one, "manager")?.to_owned())))
+        .map(|one| Ok((text_field(one, "key")?.to_owned(), text_field(one, "manager")?.to_owned())))
         .collect::<Result<Vec<_>>>()?;
     all.sort();
     Ok(all)
 }
 
-fn owners(value: &Value) -> Result<BTreeMap<String, Vec<String>>> {
+fn owner_map(value: &Value) -> Result<BTreeMap<String, Vec<String>>> {
     Ok(serde_json::from_value(value.clone())?)
 }
 
-/// By what a scenario is told.
+/// The form in which the operations of a scenario are sent.
 #[derive(Clone, Copy)]
-enum By {
+enum ScenarioForm {
     Requests,
     Commands,
 }
 
-/// One operation as a request.
-fn ask(operator: &mut Operator, at: &str, step: &Value, expected: &Value) -> Result<()> {
-    let (manager, force) = (text(step, "manager")?, step["force"].as_bool().unwrap_or(false));
+/// Sends one operation as a request, and checks its status and conflicts.
+fn send_step(operator: &mut OperatorClient, at: &str, step: &Value, expected: &Value) -> Result<()> {
+    let (manager, force) = (text_field(step, "manager")?, step["force"].as_bool().unwrap_or(false));
     let body = json!({"labels": step["labels"]});
-    let (status, answer) = match text(step, "op")? {
+    let (status, answer) = match text_field(step, "op")? {
         "apply" => {
             let path = format!("{at}?manager={manager}&force={force}");
-            operator.call("PATCH", &path, "application/apply-patch+json", &body)?
+            operator.send_typed("PATCH", &path, "application/apply-patch+json", &body)?
         }
-        _ => operator.call("PUT", &format!("{at}/labels?manager={manager}"), "application/json", &body)?,
+        _ => operator.send_typed("PUT", &format!("{at}/labels?manager={manager}"), "application/json", &body)?,
     };
-    let wanted = clashes(&expected["conflict"])?;
+    let wanted = conflict_list(&expected["conflict"])?;
     ensure!(status == if wanted.is_empty() { 200 } else { 409 }, "{status} {answer}");
-    ensure!(clashes(&answer["conflicts"])? == wanted, "{answer}");
+    ensure!(conflict_list(&answer["conflicts"])? == wanted, "{answer}");
     Ok(())
 }
 
-/// One operation as a command. An update writes what is to be; the command is told what changes.
-fn command(fleet: &Fleet, name: &str, (before, step, expected): (&Value, &Value, &Value)) -> Result<()> {
-    let mut words: Vec<String> = match text(step, "op")? {
+/// Runs one operation as a command. An update contains the whole map, but the command gets only the changes.
+fn run_step_command(fleet: &TempFleet, name: &str, (before, step, expected): (&Value, &Value, &Value)) -> Result<()> {
+    let mut words: Vec<String> = match text_field(step, "op")? {
         "apply" => {
             let file = fleet.dir().join("template.yaml");
             let manifest = json!({"kind": "ClusterTemplate", "name": name, "labels": step["labels"]});
@@ -79,41 +79,40 @@ fn command(fleet: &Fleet, name: &str, (before, step, expected): (&Value, &Value,
             ["label", "clustertemplate", name, "--overwrite"].map(str::to_owned).into_iter().chain(changes).collect()
         }
     };
-    words.extend(["--manager".to_owned(), text(step, "manager")?.to_owned()]);
+    words.extend(["--manager".to_owned(), text_field(step, "manager")?.to_owned()]);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let output = fleet.cli(&words)?;
-    let (wanted, error) = (clashes(&expected["conflict"])?, String::from_utf8_lossy(&output.stderr));
+    let (wanted, error) = (conflict_list(&expected["conflict"])?, String::from_utf8_lossy(&output.stderr));
     ensure!(output.status.success() == wanted.is_empty(), "{words:?}: {} {error}", output.status);
     ensure!(wanted.iter().all(|(key, owner)| error.contains(key) && error.contains(owner)), "{words:?}: {error}");
     Ok(())
 }
 
-/// What is there after an operation.
-fn check(operator: &mut Operator, at: &str, expected: &Value) -> Result<()> {
+/// Checks the labels and their owners after an operation.
+fn check_object(operator: &mut OperatorClient, at: &str, expected: &Value) -> Result<()> {
     let (_, object) = operator.get(at)?;
     ensure!(object["labels"] == expected["labels"], "{object}");
-    ensure!(owners(&object["label_owners"])? == owners(&expected["owners"])?, "{object}");
+    ensure!(owner_map(&object["label_owners"])? == owner_map(&expected["owners"])?, "{object}");
     Ok(())
 }
 
-fn scenarios(file: &str, most: usize, by: By) -> Result<()> {
+fn run_scenarios(file: &str, most: usize, by: ScenarioForm) -> Result<()> {
     let Some(path) = shared::path(&format!("vectors/propagation/{file}")) else { return Ok(()) };
     let vectors: Value = serde_json::from_str(&std::fs::read_to_string(path)?)?;
-    let fleet = Fleet::start()?;
-    let mut operator = Operator::of(&fleet.data(), fleet.bound())?;
+    let fleet = TempFleet::start()?;
+    let mut operator = OperatorClient::from_data(&fleet.data(), fleet.addresses())?;
     for case in vectors["cases"].as_array().context("cases")?.iter().take(most) {
-        let name = text(case, "name")?.replace('_', "-");
-        let (status, made) =
-            operator.call("POST", "/v1/clustertemplates", "application/json", &json!({"name": name}))?;
+        let name = text_field(case, "name")?.replace('_', "-");
+        let (status, made) = operator.send_typed("POST", "/v1/clustertemplates", "application/json", &json!({"name": name}))?;
         ensure!(status == 201, "{name}: {status} {made}");
         let (ops, expected) = (case["ops"].as_array().context("ops")?, case["expect"].as_array().context("expect")?);
         let (at, mut before) = (format!("/v1/clustertemplates/{name}"), &json!({}));
         for (one, expected) in ops.iter().zip(expected) {
             let made = match by {
-                By::Requests => ask(&mut operator, &at, one, expected),
-                By::Commands => command(&fleet, &name, (before, one, expected)),
+                ScenarioForm::Requests => send_step(&mut operator, &at, one, expected),
+                ScenarioForm::Commands => run_step_command(&fleet, &name, (before, one, expected)),
             };
-            made.and_then(|()| check(&mut operator, &at, expected)).with_context(|| format!("{name}: {one}"))?;
+            made.and_then(|()| check_object(&mut operator, &at, expected)).with_context(|| format!("{name}: {one}"))?;
             before = &expected["labels"];
         }
     }
@@ -121,16 +120,16 @@ fn scenarios(file: &str, most: usize, by: By) -> Result<()> {
 }
 
 #[test]
-fn ownership_over_the_real_listener_is_that_of_the_given_scenarios() -> Result<()> {
-    scenarios("ssa_map.json", usize::MAX, By::Requests)
+fn api_ownership_matches_given_scenarios() -> Result<()> {
+    run_scenarios("ssa_map.json", usize::MAX, ScenarioForm::Requests)
 }
 
 #[test]
-fn ownership_by_the_operators_commands_is_that_of_the_given_scenarios() -> Result<()> {
-    scenarios("ssa_map.json", usize::MAX, By::Commands)
+fn cli_ownership_matches_given_scenarios() -> Result<()> {
+    run_scenarios("ssa_map.json", usize::MAX, ScenarioForm::Commands)
 }
 
 #[test]
-fn ownership_over_the_real_listener_is_that_of_random_scenarios() -> Result<()> {
-    scenarios("ssa_map_fuzz.json", if is_long() { usize::MAX } else { RANDOM }, By::Requests)
+fn api_ownership_matches_random_scenarios() -> Result<()> {
+    run_scenarios("ssa_map_fuzz.json", if is_long() { usize::MAX } else { RANDOM_SCENARIOS }, ScenarioForm::Requests)
 }

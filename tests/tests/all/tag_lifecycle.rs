@@ -1,33 +1,34 @@
-//! Fuel's recorded life of tags over HTTP: what its API answered and which tags nodes had, step by step, against a real listener. A case
-//! that Stemma decides otherwise is listed with the reason; a listed case that comes out as recorded fails the test.
+//! Fuel's recorded lifecycle of tags over HTTP: the answers of its API and the tags of nodes, step by step, against a
+//! real listener. A case that Stemma decides otherwise is listed with the reason. A listed case with the recorded
+//! result fails the test.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
-use stemma_tests::fleet::Fleet;
-use stemma_tests::operator::{Operator, Write};
+use stemma_tests::fleet::TempFleet;
+use stemma_tests::operator::{OperatorClient, OperatorWrite};
 use stemma_tests::shared;
 use uuid::Uuid;
 
-/// A case, what comes out here, and why.
-type Differs = (&'static str, &'static str, &'static str);
+/// A case, its result here, and the reason.
+type ListedDifference = (&'static str, &'static str, &'static str);
 
-const LIFE: &[Differs] = &[
+const LIFECYCLE: &[ListedDifference] = &[
     ("life-02-unassign-predefined/1", "200", "the answer holds the node's tags"),
-    ("life-03-custom-tag-kept/5", r#"["cinder","controller","database","keystone","my","neutron","rabbitmq"]"#, KEPT),
-    ("life-03-custom-tag-kept/6", r#"["cinder","my"]"#, KEPT),
-    ("life-03-custom-tag-kept/7", r#"["cinder","my"]"#, KEPT),
-    ("life-04-reset/2", "no counterpart", "no state of a node takes tags away"),
+    ("life-03-custom-tag-kept/5", r#"["cinder","controller","database","keystone","my","neutron","rabbitmq"]"#, KEPT_REASON),
+    ("life-03-custom-tag-kept/6", r#"["cinder","my"]"#, KEPT_REASON),
+    ("life-03-custom-tag-kept/7", r#"["cinder","my"]"#, KEPT_REASON),
+    ("life-04-reset/2", "no counterpart", "no state of a node removes tags"),
     (
         "life-05-primary/3",
         r#"{"1":["cinder","primary-controller","primary-database","primary-keystone","primary-neutron"],"2":["controller","database","keystone","neutron","primary-rabbitmq"]}"#,
-        PRIMARY,
+        PRIMARY_REASON,
     ),
     (
         "life-05-primary/5",
         r#"{"1":["cinder","primary-controller","primary-database","primary-keystone","primary-neutron"],"2":["controller","database","keystone","neutron","primary-rabbitmq"]}"#,
-        PRIMARY,
+        PRIMARY_REASON,
     ),
     (
         "life-05-primary/7",
@@ -36,63 +37,59 @@ const LIFE: &[Differs] = &[
     ),
 ];
 
-const KEPT: &str = "a tag that was assigned by hand survives any change of roles";
-const PRIMARY: &str = "a primary stays while its node has the tag and is there";
+const KEPT_REASON: &str = "a tag that was assigned by hand survives any change of roles";
+const PRIMARY_REASON: &str = "a primary stays as long as its node exists and has the tag";
 
-const NODE_TAGS: &[Differs] = &[
-    ("create_dup_same_owner", "409", DUPLICATE),
-    ("create_dup_release", "201", "a tag of a cluster and one beside a release are two"),
-    ("create_predefined_name_in_cluster", "409", DUPLICATE),
-    ("create_weird_name", "400", NAME),
-    ("create_empty_name", "400", NAME),
+const NODE_TAG_CALLS: &[ListedDifference] = &[
+    ("create_dup_same_owner", "409", DUPLICATE_REASON),
+    ("create_dup_release", "201", "a tag of a cluster and a tag next to a release are two tags"),
+    ("create_predefined_name_in_cluster", "409", DUPLICATE_REASON),
+    ("create_weird_name", "400", NAME_REASON),
+    ("create_empty_name", "400", NAME_REASON),
     ("create_readonly_by_user", "400", "there is no field read_only, and unknown ones are refused"),
     ("update", "400", "a tag keeps its name"),
-    ("update_predefined", "403", PREDEFINED),
-    ("delete_predefined", "403", PREDEFINED),
-    ("assign_mixed_already_and_new", "409", "409 is a conflict with what is there; 405 is a method"),
+    ("update_predefined", "403", PREDEFINED_REASON),
+    ("delete_predefined", "403", PREDEFINED_REASON),
+    ("assign_mixed_already_and_new", "409", "409 is a conflict with an existing object; 405 is about the method"),
     ("assign_by_name", "200", "tags are assigned by name"),
-    ("unassign_not_assigned", "404", "404 is what is not there; 405 is a method"),
-    ("delete_assigned", "409", "409 is a conflict with what is there"),
-    ("assign_node_without_cluster", "400", "who asks may: the tag is not visible there"),
+    ("unassign_not_assigned", "404", "404 is for an object that does not exist; 405 is about the method"),
+    ("delete_assigned", "409", "409 is a conflict with an existing object"),
+    ("assign_node_without_cluster", "400", "the caller has the right, but the tag is not visible there"),
     ("unassign_ok", "200", "the answer holds the node's tags"),
 ];
 
-const ROLE_TAGS: &[Differs] = &[
-    ("create_predefined_name_in_cluster", "409", DUPLICATE),
-    ("create_missing_meta", "201", "has_primary is false unless said"),
-    ("create_missing_has_primary", "201", "has_primary is false unless said"),
+const ROLE_TAG_CALLS: &[ListedDifference] = &[
+    ("create_predefined_name_in_cluster", "409", DUPLICATE_REASON),
+    ("create_missing_meta", "201", "has_primary is false by default"),
+    ("create_missing_has_primary", "201", "has_primary is false by default"),
     ("create_colon", "201", "a tag may have a value after a colon"),
-    ("create_65", "400", NAME),
+    ("create_65", "400", NAME_REASON),
     ("create_primary_prefix", "400", "primary- is reserved for the holders of primaries"),
     ("get_inherited_via_cluster", "200", "all tags that are visible in a cluster can be read there"),
     ("put_name_mismatch", "400", "a tag keeps its name"),
-    ("put_predefined_release", "403", PREDEFINED),
-    ("delete_inherited_via_cluster", "403", PREDEFINED),
-    ("delete_predefined_release", "403", PREDEFINED),
+    ("put_predefined_release", "403", PREDEFINED_REASON),
+    ("delete_inherited_via_cluster", "403", PREDEFINED_REASON),
+    ("delete_predefined_release", "403", PREDEFINED_REASON),
     ("role_unknown_tag", "200", "a role may produce a tag that nothing else declares; a finding says so"),
     ("role_ok", "200", "a cluster's changes of roles are one map, put as a whole"),
     ("role_empty_tags", "200", "a cluster's changes of roles are one map, put as a whole"),
-    ("role_without_tags", "200", "what a cluster does not say of a role, it does not change"),
-    (
-        "delete_assigned_role",
-        "200",
-        "a cluster's change of a role can be taken back at any time; roles are the release's",
-    ),
+    ("role_without_tags", "200", "a cluster changes only what it sets of a role"),
+    ("delete_assigned_role", "200", "a cluster's change of a role can be taken back at any time; roles are the release's"),
     ("cluster_role_overrides_release_role", "200", "a cluster's changes of roles are one map, put as a whole"),
 ];
 
-const DUPLICATE: &str = "409 is a conflict with what is there";
-const PREDEFINED: &str = "403: a predefined tag is the release's content";
-const NAME: &str = "a name has up to 63 letters, digits, and - _ .";
+const DUPLICATE_REASON: &str = "409 is a conflict with an existing object";
+const PREDEFINED_REASON: &str = "403: a predefined tag is the release's content";
+const NAME_REASON: &str = "a name has up to 63 letters, digits, and - _ .";
 
-/// A cluster of its own for a case, with a release, a node in it and a node in another.
-struct Case<'a> {
-    operator: &'a mut Operator,
+/// The objects of one case: a cluster with a release and three nodes, and another cluster with a tag.
+struct TagCase<'a> {
+    operator: &'a mut OperatorClient,
     number: usize,
 }
 
-impl<'a> Case<'a> {
-    fn new(operator: &'a mut Operator, number: usize, roles: &Value, primary: &[&str]) -> Result<Self> {
+impl<'a> TagCase<'a> {
+    fn new(operator: &'a mut OperatorClient, number: usize, roles: &Value, primary: &[&str]) -> Result<Self> {
         let tags = roles.as_object().into_iter().flatten().filter_map(|(_, role)| role["tags"].as_array().cloned());
         let names = tags.flatten().filter_map(|tag| tag.as_str().map(str::to_owned));
         let tag = |name: String| {
@@ -107,9 +104,9 @@ impl<'a> Case<'a> {
             json!({"kind": "Cluster", "name": format!("other{number}"), "tags": {"foreign": {}}}),
             json!({"kind": "NodeGroup", "cluster": format!("c{number}"), "name": "g"}),
         ];
-        objects.extend((1..=3).map(
-            |node| json!({"kind": "Node", "name": format!("n{number}-{node}"), "nodegroup": format!("c{number}/g")}),
-        ));
+        objects.extend(
+            (1..=3).map(|node| json!({"kind": "Node", "name": format!("n{number}-{node}"), "nodegroup": format!("c{number}/g")})),
+        );
         let mut case = Self { operator, number };
         case.expect("POST", "/v1/apply", json!({"objects": objects}))?;
         Ok(case)
@@ -119,7 +116,7 @@ impl<'a> Case<'a> {
         if method == "GET" {
             return self.operator.get(path);
         }
-        self.operator.write(&Write { method, path: path.to_owned(), body, key: Uuid::now_v7() })
+        self.operator.write(&OperatorWrite { method, path: path.to_owned(), body, key: Uuid::now_v7() })
     }
 
     fn expect(&mut self, method: &'static str, path: &str, body: Value) -> Result<Value> {
@@ -128,17 +125,17 @@ impl<'a> Case<'a> {
         Ok(answer)
     }
 
-    fn node(&self, node: &Value, below: &str) -> String {
+    fn node_path(&self, node: &Value, below: &str) -> String {
         format!("/v1/nodes/n{}-{node}{below}", self.number)
     }
 
-    fn cluster(&self, below: &str) -> String {
+    fn cluster_path(&self, below: &str) -> String {
         format!("/v1/clusters/c{}{below}", self.number)
     }
 
-    /// The names by which selectors match a node's tags.
-    fn tags(&mut self, node: &Value) -> Result<Vec<String>> {
-        let path = self.node(node, "/tags");
+    /// Returns the names by which selectors match a node's tags.
+    fn tag_names(&mut self, node: &Value) -> Result<Vec<String>> {
+        let path = self.node_path(node, "/tags");
         let shown = self.expect("GET", &path, Value::Null)?;
         let texts = |field: &str| {
             let texts = shown[field].as_array().into_iter().flatten().filter_map(Value::as_str);
@@ -152,8 +149,8 @@ impl<'a> Case<'a> {
     }
 }
 
-/// Holds what came out against what was recorded: `None` where it is as recorded or listed.
-fn judge(list: &[Differs], case: &str, recorded: &str, is_as_recorded: bool, out: &str) -> Option<String> {
+/// Compares a result with the recorded one. Returns `None` if it is as recorded or as listed.
+fn compare_with_record(list: &[ListedDifference], case: &str, recorded: &str, is_as_recorded: bool, out: &str) -> Option<String> {
     match (list.iter().find(|(listed, ..)| *listed == case), is_as_recorded) {
         (None, true) => None,
         (None, false) => Some(format!("{case}: recorded {recorded}, here {out}")),
@@ -163,85 +160,84 @@ fn judge(list: &[Differs], case: &str, recorded: &str, is_as_recorded: bool, out
     }
 }
 
-fn vectors() -> Result<Option<Value>> {
+fn read_vectors() -> Result<Option<Value>> {
     let Some(path) = shared::path("vectors/tasks/tag_lifecycle.json") else { return Ok(None) };
     Ok(Some(serde_json::from_str(&std::fs::read_to_string(path)?)?))
 }
 
-fn has_all_listed(list: &[Differs], seen: &BTreeSet<String>) {
+fn check_all_listed_seen(list: &[ListedDifference], seen: &BTreeSet<String>) {
     let unseen: Vec<&str> = list.iter().map(|row| row.0).filter(|case| !seen.contains(*case)).collect();
     assert!(unseen.is_empty(), "listed, and in no vector: {unseen:?}");
 }
 
 #[test]
-fn a_nodes_tags_live_as_they_were_recorded() -> Result<()> {
-    let Some(vectors) = vectors()? else { return Ok(()) };
-    let fleet = Fleet::start()?;
-    let mut operator = Operator::of(&fleet.data(), fleet.bound())?;
+fn node_tags_follow_recorded_lifecycle() -> Result<()> {
+    let Some(vectors) = read_vectors()? else { return Ok(()) };
+    let fleet = TempFleet::start()?;
+    let mut operator = OperatorClient::from_data(&fleet.data(), fleet.addresses())?;
     let (mut wrong, mut seen) = (Vec::new(), BTreeSet::new());
     for (number, sequence) in vectors["state_sequences"].as_array().context("sequences")?.iter().enumerate() {
         let id = sequence["id"].as_str().context("id")?;
         let elects = id == "life-05-primary";
-        let primary: &[&str] =
-            if elects { &["controller", "database", "keystone", "neutron", "rabbitmq"] } else { &[] };
-        let mut case = Case::new(&mut operator, number, &sequence["roles_metadata"], primary)?;
+        let primary: &[&str] = if elects { &["controller", "database", "keystone", "neutron", "rabbitmq"] } else { &[] };
+        let mut case = TagCase::new(&mut operator, number, &sequence["roles_metadata"], primary)?;
         if id == "life-04-reset" {
-            let path = case.cluster("/tags");
+            let path = case.cluster_path("/tags");
             case.expect("POST", &path, json!({"name": "my"}))?;
         }
-        // Of this one the title alone says with which roles it begins.
+        // Only the title of this sequence says with which roles it begins.
         let controllers = if elects { 2 } else { 0 };
         for node in 1..=controllers {
-            let path = case.node(&json!(node), "/roles");
+            let path = case.node_path(&json!(node), "/roles");
             case.expect("PUT", &path, json!({"roles": ["controller"]}))?;
         }
         for (at, step) in sequence["steps"].as_array().context("steps")?.iter().enumerate() {
             let name = format!("{id}/{at}");
-            wrong.extend(run(&mut case, &name, step).with_context(|| name.clone())?);
+            wrong.extend(run_step(&mut case, &name, step).with_context(|| name.clone())?);
             seen.insert(name);
         }
     }
-    has_all_listed(LIFE, &seen);
+    check_all_listed_seen(LIFECYCLE, &seen);
     assert!(wrong.is_empty(), "{wrong:#?}");
     Ok(())
 }
 
-/// One step: its status and the tags that nodes have after it.
-fn run(case: &mut Case<'_>, name: &str, step: &Value) -> Result<Option<String>> {
+/// Runs one step, and compares its status and the tags that nodes have after it.
+fn run_step(case: &mut TagCase<'_>, name: &str, step: &Value) -> Result<Option<String>> {
     let node = &step["node"];
     let (method, path, body) = match step["op"].as_str().context("op")? {
-        "set_roles" => ("PUT", case.node(node, "/roles"), json!({"roles": step["roles"]})),
-        "assign_tags" => ("POST", case.node(node, "/tags"), json!({"assign": step["tags"]})),
-        "unassign_tags" => ("DELETE", case.node(node, "/tags"), json!({"tags": step["tags"]})),
-        "create_tag" => ("POST", case.cluster("/tags"), json!({"name": step["tag"]})),
-        "remove_from_cluster" => ("PATCH", case.node(node, ""), json!({"nodegroup": null})),
-        "set_pending_deletion" => ("PATCH", case.node(node, ""), json!({"description": "on its way out"})),
-        // A primary is chosen by itself, and a state is the host's.
-        "elect" | "set_status" => ("GET", case.node(&json!(1), ""), Value::Null),
-        "reset_to_discover" => return Ok(judge(LIFE, name, "no tags", false, "no counterpart")),
+        "set_roles" => ("PUT", case.node_path(node, "/roles"), json!({"roles": step["roles"]})),
+        "assign_tags" => ("POST", case.node_path(node, "/tags"), json!({"assign": step["tags"]})),
+        "unassign_tags" => ("DELETE", case.node_path(node, "/tags"), json!({"tags": step["tags"]})),
+        "create_tag" => ("POST", case.cluster_path("/tags"), json!({"name": step["tag"]})),
+        "remove_from_cluster" => ("PATCH", case.node_path(node, ""), json!({"nodegroup": null})),
+        "set_pending_deletion" => ("PATCH", case.node_path(node, ""), json!({"description": "on its way out"})),
+        // The controller chooses a primary by itself, and a state comes from the host.
+        "elect" | "set_status" => ("GET", case.node_path(&json!(1), ""), Value::Null),
+        "reset_to_discover" => return Ok(compare_with_record(LIFECYCLE, name, "no tags", false, "no counterpart")),
         other => anyhow::bail!("the step {other} is not known"),
     };
     let (status, answer) = case.send(method, &path, body)?;
     let recorded = step["expect_status"].as_u64();
     ensure!(status < 400 || recorded.is_some(), "{method} {path}: {status} {answer}");
     if let Some(recorded) = recorded.filter(|recorded| *recorded != u64::from(status)) {
-        let wrong = judge(LIFE, name, &recorded.to_string(), false, &status.to_string());
+        let wrong = compare_with_record(LIFECYCLE, name, &recorded.to_string(), false, &status.to_string());
         if wrong.is_some() {
             return Ok(wrong);
         }
     }
-    let has_tags = |case: &mut Case<'_>| -> Result<(Value, bool)> {
+    let has_tags = |case: &mut TagCase<'_>| -> Result<(Value, bool)> {
         match &step["expect_tags"] {
             Value::Object(nodes) => {
                 let mut found = serde_json::Map::new();
                 for node in nodes.keys() {
-                    found.insert(node.clone(), json!(case.tags(&node.parse::<u64>()?.into())?));
+                    found.insert(node.clone(), json!(case.tag_names(&node.parse::<u64>()?.into())?));
                 }
                 Ok((json!(found), found == *nodes))
             }
             Value::Null => Ok((Value::Null, true)),
             tags => {
-                let found = json!(case.tags(node)?);
+                let found = json!(case.tag_names(node)?);
                 Ok((found.clone(), found == *tags))
             }
         }
@@ -251,43 +247,43 @@ fn run(case: &mut Case<'_>, name: &str, step: &Value) -> Result<Option<String>> 
     if is_listed_status {
         return Ok((!is).then(|| format!("{name}: {found}")));
     }
-    Ok(judge(LIFE, name, &step["expect_tags"].to_string(), is, &found.to_string()))
+    Ok(compare_with_record(LIFECYCLE, name, &step["expect_tags"].to_string(), is, &found.to_string()))
 }
 
 #[test]
-fn the_calls_of_tags_answer_as_they_were_recorded() -> Result<()> {
-    let Some(vectors) = vectors()? else { return Ok(()) };
-    let fleet = Fleet::start()?;
-    let mut operator = Operator::of(&fleet.data(), fleet.bound())?;
+fn tag_calls_match_recorded_answers() -> Result<()> {
+    let Some(vectors) = read_vectors()? else { return Ok(()) };
+    let fleet = TempFleet::start()?;
+    let mut operator = OperatorClient::from_data(&fleet.data(), fleet.addresses())?;
     let roles = &vectors["state_sequences"][0]["roles_metadata"];
     let mut number = 0;
-    for (set, list) in [("api_node_tags_2016_10", NODE_TAGS), ("api_role_tags_final", ROLE_TAGS)] {
+    for (set, list) in [("api_node_tags_2016_10", NODE_TAG_CALLS), ("api_role_tags_final", ROLE_TAG_CALLS)] {
         let (mut wrong, mut seen) = (Vec::new(), BTreeSet::new());
         for recorded in vectors[set]["cases"].as_array().context("cases")? {
             number += 1;
-            let mut case = Case::new(&mut operator, number, roles, &[])?;
+            let mut case = TagCase::new(&mut operator, number, roles, &[])?;
             let name = recorded["case"].as_str().context("case")?;
-            let (method, path, body) = call(&mut case, name, recorded).with_context(|| name.to_owned())?;
+            let (method, path, body) = convert_call(&mut case, name, recorded).with_context(|| name.to_owned())?;
             let (status, answer) = case.send(method, &path, body)?;
-            // What is recorded as a defect should have been one of these.
+            // A recorded 500 is a defect. The status should have been one of these.
             let wanted: Vec<u64> = match recorded["status"].as_u64().context("status")? {
                 500 => vec![400, 409],
                 status => vec![status],
             };
             let is = wanted.contains(&status.into());
-            let said = judge(list, name, &format!("{wanted:?}"), is, &status.to_string());
+            let said = compare_with_record(list, name, &format!("{wanted:?}"), is, &status.to_string());
             wrong.extend(said.map(|said| format!("{said}: {method} {path} {answer}")));
             seen.insert(name.to_owned());
         }
-        has_all_listed(list, &seen);
+        check_all_listed_seen(list, &seen);
         assert!(wrong.is_empty(), "{set}: {wrong:#?}");
     }
     Ok(())
 }
 
-/// A recorded call as it is sent here, after what must be there before it.
-fn call(case: &mut Case<'_>, name: &str, recorded: &Value) -> Result<(&'static str, String, Value)> {
-    let (own, node) = (case.cluster("/tags"), case.node(&json!(1), ""));
+/// Returns a recorded call in the form in which it is sent here, after creating the objects that it needs.
+fn convert_call(case: &mut TagCase<'_>, name: &str, recorded: &Value) -> Result<(&'static str, String, Value)> {
+    let (own, node) = (case.cluster_path("/tags"), case.node_path(&json!(1), ""));
     let of_node = format!("{node}/tags");
     let has_own = !name.starts_with("create") || name.contains("dup_") || name.starts_with("create_same");
     let own_name = if recorded["path"].as_str().is_some_and(|path| path.contains("my_tag")) { "my_tag" } else { "my" };
@@ -310,7 +306,7 @@ fn call(case: &mut Case<'_>, name: &str, recorded: &Value) -> Result<(&'static s
     };
     let path = recorded["path"].as_str().context("path")?;
     if path.contains("/roles/") {
-        return role_call(case, name, recorded);
+        return convert_role_call(case, name, recorded);
     }
     if path.starts_with("/nodes/") {
         let path = if path.contains("99999") { "/v1/nodes/absent/tags".to_owned() } else { of_node };
@@ -341,7 +337,8 @@ fn call(case: &mut Case<'_>, name: &str, recorded: &Value) -> Result<(&'static s
     Ok((method, format!("{all}/{one}"), tag_body(&recorded["body"])))
 }
 
-/// A tag's body: its name under two names, and its fields flat or in `meta`.
+/// Returns the body of a tag. A recorded body has the name under one of two keys, and the other fields flat or in
+/// `meta`.
 fn tag_body(recorded: &Value) -> Value {
     let Some(fields) = recorded.as_object() else {
         return if recorded.is_string() { json!({"name": "my_tag", "has_primary": true}) } else { Value::Null };
@@ -353,7 +350,7 @@ fn tag_body(recorded: &Value) -> Value {
     if let Some(Value::Object(meta)) = body.remove("meta") {
         body.extend(meta);
     }
-    // As the vectors write a long text.
+    // The vectors abbreviate a long text as `x*LENGTH`.
     let long = body.get("name").and_then(Value::as_str).and_then(|name| name.strip_prefix("x*")?.parse().ok());
     if let Some(length) = long {
         body.insert("name".into(), "x".repeat(length).into());
@@ -361,12 +358,12 @@ fn tag_body(recorded: &Value) -> Value {
     Value::Object(body)
 }
 
-/// A change of what a role gives: one map here, put as a whole.
-fn role_call(case: &mut Case<'_>, name: &str, recorded: &Value) -> Result<(&'static str, String, Value)> {
-    let path = case.cluster("/roles");
+/// Returns a change of a role's tags. Here, a cluster's changes of roles are one map, which is written as a whole.
+fn convert_role_call(case: &mut TagCase<'_>, name: &str, recorded: &Value) -> Result<(&'static str, String, Value)> {
+    let path = case.cluster_path("/roles");
     if name == "delete_assigned_role" {
         case.expect("PUT", &path, json!({"roles": {"my_role": {"add_tags": ["my_tag"]}}}))?;
-        let roles = case.node(&json!(1), "/roles");
+        let roles = case.node_path(&json!(1), "/roles");
         case.expect("PUT", &roles, json!({"roles": ["my_role"]}))?;
         return Ok(("PUT", path, json!({"roles": {}})));
     }
@@ -397,16 +394,16 @@ tasks:
 {kind: Node, name: n2, nodegroup: prod/all, roles: [db]}
 ";
 
-/// What an edit of roles and tags brings about stands in its own answer.
+/// The answer to an edit of roles and tags reports the effects of the edit.
 #[test]
-fn an_edit_warns_of_what_falls_nowhere_any_more() -> Result<()> {
-    let fleet = Fleet::start()?;
+fn edit_warns_of_tags_without_nodes() -> Result<()> {
+    let fleet = TempFleet::start()?;
     let file = fleet.dir().join("site.yaml");
     std::fs::write(&file, SITE)?;
     fleet.stemma(&["apply", "-f", &file.to_string_lossy()])?;
-    let mut operator = Operator::of(&fleet.data(), fleet.bound())?.without_versions();
+    let mut operator = OperatorClient::from_data(&fleet.data(), fleet.addresses())?.without_versions();
     let mut codes = |method, path: &str, body: Value| -> Result<Vec<(String, String)>> {
-        let write = Write { method, path: path.into(), body, key: Uuid::now_v7() };
+        let write = OperatorWrite { method, path: path.into(), body, key: Uuid::now_v7() };
         let (status, answer) = operator.write_with(&write, &[("prefer", "return=representation")])?;
         ensure!(status < 300, "{path}: {status} {answer}");
         let text = |finding: &Value, field: &str| finding[field].as_str().unwrap_or_default().to_owned();
@@ -432,10 +429,11 @@ fn an_edit_warns_of_what_falls_nowhere_any_more() -> Result<()> {
     Ok(())
 }
 
-/// A tag that names a role is produced by it from then on, in the cluster that has it and in all of a release's.
+/// A role produces the tags that name it, in the cluster that has the tag, or in all clusters of the release that has
+/// it.
 #[test]
-fn a_tag_with_a_role_is_produced_by_it() -> Result<()> {
-    let fleet = Fleet::start()?;
+fn role_produces_tag() -> Result<()> {
+    let fleet = TempFleet::start()?;
     let file = fleet.dir().join("site.yaml");
     std::fs::write(&file, SITE)?;
     fleet.stemma(&["apply", "-f", &file.to_string_lossy()])?;
@@ -451,7 +449,7 @@ fn a_tag_with_a_role_is_produced_by_it() -> Result<()> {
     fleet.stemma(&["tag", "update", "canary", "--cluster", "prod", "--role", "db"])?;
     assert_eq!((tags("n1")?, tags("n2")?), (json!(["beside", "nginx"]), json!(["canary", "mysql"])));
 
-    let mut operator = Operator::of(&fleet.data(), fleet.bound())?;
+    let mut operator = OperatorClient::from_data(&fleet.data(), fleet.addresses())?;
     let (_, of_role) = operator.get("/v1/releases/site/roles/web/tags")?;
     let rows = json!([{"name": "beside", "role": "web", "has_primary": false, "predefined": false},
                       {"name": "nginx", "has_primary": false, "predefined": true}]);

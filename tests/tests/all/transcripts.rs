@@ -1,19 +1,16 @@
-//! Every operator script of `tests/scripts`.
+//! Runs every operator script in `tests/scripts`.
 
 use anyhow::Result;
 use stemma_tests::transcript;
 
 #[test]
-fn every_script_prints_what_it_says() -> Result<()> {
+fn transcripts_match_output() -> Result<()> {
     let mut scripts: Vec<_> =
         std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/scripts"))?.collect::<std::io::Result<_>>()?;
     scripts.sort_by_key(std::fs::DirEntry::file_name);
     assert!(!scripts.is_empty());
-    let failed: Vec<String> = scripts
-        .iter()
-        .filter_map(|script| transcript::check(&script.path()).err())
-        .map(|error| format!("{error:#}"))
-        .collect();
+    let failed: Vec<String> =
+        scripts.iter().filter_map(|script| transcript::check(&script.path()).err()).map(|error| format!("{error:#}")).collect();
     assert!(failed.is_empty(), "{}", failed.join("\n\n"));
     Ok(())
 }

@@ -1,21 +1,22 @@
-//! What a commit leaves in the store, for every write that the endpoint table has, over the real listener: object, after-image, audit
-//! event and request record, together.
+//! Tests that the commit of each write of the endpoint table leaves an object, its after-image, an audit event and a
+//! request record in the store. The writes go through the real listener.
 
 use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
-use stemma_tests::fleet::Fleet;
-use stemma_tests::operator::{Operator, Write};
-use stemma_wire::endpoint::{Endpoint, Found, Listener, Method, find};
+use stemma_tests::fleet::TempFleet;
+use stemma_tests::operator::{OperatorClient, OperatorWrite};
+use stemma_wire::endpoint::{Endpoint, Method, RouteMatch, SocketKind, find};
 use uuid::Uuid;
 
-use crate::stored::Stored;
+use crate::store_copy::StoreCopy;
 
-/// Every write once, in an order in which each finds what it needs. One that is added to the endpoint table belongs here too.
-fn writes() -> Vec<(&'static str, String, Value)> {
+/// Returns every write once, in an order in which each finds what it needs. A write that is added to the endpoint table
+/// must be added here too.
+fn all_writes() -> Vec<(&'static str, String, Value)> {
     let mut all = vec![
-        ("POST", "/v1/releases".into(), release()),
+        ("POST", "/v1/releases".into(), release_body()),
         ("PATCH", "/v1/releases/site@1".into(), json!({"labels": {"stage": "one"}})),
         ("POST", "/v1/releases/site@1/tags".into(), json!({"name": "second"})),
         ("PUT", "/v1/releases/site@1/tags/second".into(), json!({"has_primary": true})),
@@ -46,11 +47,11 @@ fn writes() -> Vec<(&'static str, String, Value)> {
         ("PUT", "/v1/nodes/web-1/tags/other".into(), Value::Null),
         ("DELETE", "/v1/nodes/web-1/tags/other".into(), Value::Null),
     ];
-    all.extend(uses());
-    all.extend(primaries());
-    all.extend(catalogued());
-    all.extend(inspected());
-    all.extend(let_in());
+    all.extend(allocation_writes());
+    all.extend(primary_writes());
+    all.extend(catalogue_writes());
+    all.extend(inspection_writes());
+    all.extend(principal_writes());
     let levels = [
         ("/v1/releases/site@1", false),
         ("/v1/clustertemplates/base", true),
@@ -58,13 +59,9 @@ fn writes() -> Vec<(&'static str, String, Value)> {
         ("/v1/clusters/prod/nodegroups/web", true),
         ("/v1/nodes/web-1", true),
     ];
-    all.extend(levels.into_iter().flat_map(|(object, has_owners)| map_writes(object, has_owners)));
+    all.extend(levels.into_iter().flat_map(|(object, has_owners)| label_writes(object, has_owners)));
     all.extend([
-        (
-            "POST",
-            "/v1/apply".into(),
-            json!({"objects": [{"kind": "Node", "name": "web-2"}, {"kind": "Node", "name": "web-1"}]}),
-        ),
+        ("POST", "/v1/apply".into(), json!({"objects": [{"kind": "Node", "name": "web-2"}, {"kind": "Node", "name": "web-1"}]})),
         ("POST", "/v1/join-tokens".into(), json!({})),
         ("DELETE", "/v1/nodes/web-2".into(), Value::Null),
         ("DELETE", "/v1/nodes/web-1".into(), Value::Null),
@@ -77,43 +74,43 @@ fn writes() -> Vec<(&'static str, String, Value)> {
     all
 }
 
-/// What `writes` names: objects, their roles and resource class.
-const NAMES: [&str; 19] = [
-    "site", "base", "next", "prod", "web", "web-1", "web-2", "ada", "bob", "a1", "a2", "a3", "r1", "r2", "N", "small",
-    "pair", "p1", "p2",
+/// The names in `all_writes`: objects, their roles and their resource class.
+const OBJECT_NAMES: [&str; 19] = [
+    "site", "base", "next", "prod", "web", "web-1", "web-2", "ada", "bob", "a1", "a2", "a3", "r1", "r2", "N", "small", "pair",
+    "p1", "p2",
 ];
 
-/// Where inspection rules stand.
-pub(crate) const RULES: &str = "/v1/inspection_rules";
+/// The path of inspection rules.
+pub(crate) const RULES_PATH: &str = "/v1/inspection_rules";
 
-/// The same writes on objects of somebody's own: each name goes on with `-own`. All rules are deleted at once, whoever made them, so that
-/// of several who write one alone may write rules.
-pub(crate) fn writes_on(own: &str, writes_rules: bool) -> Vec<(&'static str, String, Value)> {
-    let all = writes().into_iter().filter(|(_, path, _)| writes_rules || !path.starts_with(RULES));
-    all.map(|(method, path, body)| (method, named(&path, own), named_in(body, own))).collect()
+/// Returns the same writes on other objects: a hyphen and `suffix` are appended to each name. One request deletes all
+/// rules, whoever created them. So only one of several writers may write rules.
+pub(crate) fn writes_with_suffix(suffix: &str, may_write_rules: bool) -> Vec<(&'static str, String, Value)> {
+    let all = all_writes().into_iter().filter(|(_, path, _)| may_write_rules || !path.starts_with(RULES_PATH));
+    all.map(|(method, path, body)| (method, add_suffix(&path, suffix), add_suffix_to_body(body, suffix))).collect()
 }
 
-fn named(text: &str, own: &str) -> String {
+fn add_suffix(text: &str, suffix: &str) -> String {
     let parts = text.split_inclusive(['/', '@']).map(|part| {
         let name = part.trim_end_matches(['/', '@']);
-        if NAMES.contains(&name) { format!("{name}-{own}{}", &part[name.len()..]) } else { part.to_owned() }
+        if OBJECT_NAMES.contains(&name) { format!("{name}-{suffix}{}", &part[name.len()..]) } else { part.to_owned() }
     });
     parts.collect()
 }
 
-fn named_in(body: Value, own: &str) -> Value {
+fn add_suffix_to_body(body: Value, suffix: &str) -> Value {
     match body {
-        Value::String(text) => named(&text, own).into(),
-        Value::Array(values) => values.into_iter().map(|value| named_in(value, own)).collect(),
+        Value::String(text) => add_suffix(&text, suffix).into(),
+        Value::Array(values) => values.into_iter().map(|value| add_suffix_to_body(value, suffix)).collect(),
         Value::Object(fields) => {
-            fields.into_iter().map(|(key, value)| (named(&key, own), named_in(value, own))).collect()
+            fields.into_iter().map(|(key, value)| (add_suffix(&key, suffix), add_suffix_to_body(value, suffix))).collect()
         }
         other => other,
     }
 }
 
-/// A node is allocated, used and set aside, as Ironic's clients do it.
-fn uses() -> Vec<(&'static str, String, Value)> {
+/// Returns the writes that allocate a node, put it into maintenance and provision it, as Ironic's clients make them.
+fn allocation_writes() -> Vec<(&'static str, String, Value)> {
     let allocation = |name| json!({"name": name, "resource_class": "small"});
     vec![
         ("POST", "/v1/allocations".into(), allocation("a1")),
@@ -127,8 +124,8 @@ fn uses() -> Vec<(&'static str, String, Value)> {
     ]
 }
 
-/// Two nodes that could hold a tag as primary, of which the second one is chosen.
-fn primaries() -> Vec<(&'static str, String, Value)> {
+/// Returns the writes of two nodes that can be primary for a tag, of which the second is chosen.
+fn primary_writes() -> Vec<(&'static str, String, Value)> {
     let node = |name| json!({"kind": "Node", "name": name, "nodegroup": "pair/web", "tags": {"assigned": ["lead"]}});
     let tags = json!({"lead": {"has_primary": true}});
     let objects = json!([
@@ -146,8 +143,8 @@ fn primaries() -> Vec<(&'static str, String, Value)> {
     ]
 }
 
-/// An inspection rule.
-fn inspected() -> Vec<(&'static str, String, Value)> {
+/// Returns the writes of inspection rules.
+fn inspection_writes() -> Vec<(&'static str, String, Value)> {
     let actions = json!([{"op": "add-trait", "args": {"name": "CUSTOM_A"}}]);
     vec![
         ("POST", "/v1/inspection_rules".into(), json!({"name": "r1", "actions": actions.clone()})),
@@ -158,8 +155,8 @@ fn inspected() -> Vec<(&'static str, String, Value)> {
     ]
 }
 
-/// A principal with a certificate and a token.
-fn let_in() -> Vec<(&'static str, String, Value)> {
+/// Returns the writes of principals, one of which gets a certificate and a token, and the record of a backup.
+fn principal_writes() -> Vec<(&'static str, String, Value)> {
     vec![
         ("POST", "/v1/principals".into(), json!({"name": "ada", "role": "viewer"})),
         ("PATCH", "/v1/principals/ada".into(), json!({"role": "operator", "cluster": "prod"})),
@@ -172,7 +169,7 @@ fn let_in() -> Vec<(&'static str, String, Value)> {
     ]
 }
 
-/// A request for a certificate, of a key that nobody has.
+/// A certificate request with a key that nobody has.
 const CSR: &str = "-----BEGIN CERTIFICATE REQUEST-----
 MIG5MGICAQAwADBZMBMGByqGSM49AgEGCCqGSM49AwEHA0IABJcRfpksiRc38wZp
 mak8CX3v5olPic+W6ttv1PmBhBK23ptuLgodka4rlMuSSX8v2BXDGSfmJHhkDirp
@@ -181,39 +178,39 @@ B6QGCxCS7Vk/z0QCH1b6m4tRot1J48RC+IDycO4H2FIgm8C4MySAWiBOUys=
 -----END CERTIFICATE REQUEST-----
 ";
 
-/// A namespace of the catalogue with all that can stand in one.
-fn catalogued() -> Vec<(&'static str, String, Value)> {
-    let at = |below: &str| format!("/v2/metadefs/namespaces/N{below}");
+/// Returns the writes of a namespace of the catalogue, with everything that it can contain.
+fn catalogue_writes() -> Vec<(&'static str, String, Value)> {
+    let path = |suffix: &str| format!("/v2/metadefs/namespaces/N{suffix}");
     let property = |title: &str| json!({"name": "p", "title": title, "type": "string"});
     vec![
         ("POST", "/v2/metadefs/namespaces".into(), json!({"namespace": "N"})),
-        ("PUT", at(""), json!({"namespace": "N", "display_name": "Site"})),
-        ("POST", at("/properties"), property("P")),
-        ("PUT", at("/properties/p"), property("Q")),
-        ("DELETE", at("/properties/p"), Value::Null),
-        ("POST", at("/properties"), property("P")),
-        ("DELETE", at("/properties"), Value::Null),
-        ("POST", at("/objects"), json!({"name": "o"})),
-        ("PUT", at("/objects/o"), json!({"name": "o", "description": "x"})),
-        ("DELETE", at("/objects/o"), Value::Null),
-        ("POST", at("/objects"), json!({"name": "o"})),
-        ("DELETE", at("/objects"), Value::Null),
-        ("POST", at("/tags"), json!({"tags": [{"name": "t"}]})),
-        ("POST", at("/tags/u"), Value::Null),
-        ("PUT", at("/tags/u"), json!({"name": "v"})),
-        ("DELETE", at("/tags/v"), Value::Null),
-        ("DELETE", at("/tags"), Value::Null),
-        ("POST", at("/resource_types"), json!({"name": "OS::Nova::Server"})),
-        ("DELETE", at("/resource_types/OS::Nova::Server"), Value::Null),
-        ("DELETE", at(""), Value::Null),
+        ("PUT", path(""), json!({"namespace": "N", "display_name": "Site"})),
+        ("POST", path("/properties"), property("P")),
+        ("PUT", path("/properties/p"), property("Q")),
+        ("DELETE", path("/properties/p"), Value::Null),
+        ("POST", path("/properties"), property("P")),
+        ("DELETE", path("/properties"), Value::Null),
+        ("POST", path("/objects"), json!({"name": "o"})),
+        ("PUT", path("/objects/o"), json!({"name": "o", "description": "x"})),
+        ("DELETE", path("/objects/o"), Value::Null),
+        ("POST", path("/objects"), json!({"name": "o"})),
+        ("DELETE", path("/objects"), Value::Null),
+        ("POST", path("/tags"), json!({"tags": [{"name": "t"}]})),
+        ("POST", path("/tags/u"), Value::Null),
+        ("PUT", path("/tags/u"), json!({"name": "v"})),
+        ("DELETE", path("/tags/v"), Value::Null),
+        ("DELETE", path("/tags"), Value::Null),
+        ("POST", path("/resource_types"), json!({"name": "OS::Nova::Server"})),
+        ("DELETE", path("/resource_types/OS::Nova::Server"), Value::Null),
+        ("DELETE", path(""), Value::Null),
     ]
 }
 
-fn release() -> Value {
+fn release_body() -> Value {
     json!({"name": "site", "version": "1", "roles": {"web": {"tags": ["first"]}}, "tags": {"first": {}, "other": {}}, "tasks": []})
 }
 
-fn map_writes(object: &str, has_owners: bool) -> Vec<(&'static str, String, Value)> {
+fn label_writes(object: &str, has_owners: bool) -> Vec<(&'static str, String, Value)> {
     let mut all = vec![
         ("PUT", format!("{object}/labels"), json!({"labels": {"a": "b"}})),
         ("PATCH", format!("{object}/labels"), json!({"c": "d"})),
@@ -226,115 +223,115 @@ fn map_writes(object: &str, has_owners: bool) -> Vec<(&'static str, String, Valu
     all
 }
 
-/// Writes that make what their answer alone names: what takes it back can stand in no list.
-pub(crate) const NAMED_BY_ANSWER: [Endpoint; 3] =
+/// Writes that create something whose path only the answer contains. A prepared list of writes cannot contain the
+/// deletion.
+pub(crate) const UNLISTED_CREATIONS: [Endpoint; 3] =
     [Endpoint::CreateToken, Endpoint::IssueCertificate, Endpoint::CreateBearerToken];
 
-/// Rows that are not written here, each with the reason.
-const MADE_NOWHERE: [(Endpoint, &str); 5] = [
-    (Endpoint::PutBlob, "a file body lies beside the store, under its own name"),
-    (Endpoint::OwnersRelease, "a release's maps are owned as one: it is refused always"),
+/// Rows of the endpoint table that these tests leave out, each with the reason.
+const EXCLUDED_ROWS: [(Endpoint, &str); 5] = [
+    (Endpoint::PutBlob, "a blob is a file next to the store, under its own name"),
+    (Endpoint::OwnersRelease, "the maps of a release have one owner together, so this is always refused"),
     (
         Endpoint::ResumeFleet,
         "without a host that is ahead it leaves its request's record alone, and one that is would be led on by the first of them: \
          `restored.rs` and `backup.rs` look for what it leaves, without kills",
     ),
-    (Endpoint::ResizeCluster, "a cluster is never resized: it is refused always"),
+    (Endpoint::ResizeCluster, "a cluster is never resized, so this is always refused"),
     (
         Endpoint::RefreshNodeRoles,
-        "no extension decides here what a role gives: `extensions.rs` looks for what it leaves, without kills",
+        "no extension decides here what a role adds: `extensions.rs` checks what this write leaves, without kills",
     ),
 ];
 
-/// The names of all rows of the endpoint table that write into the store.
-pub(crate) fn rows() -> BTreeSet<&'static str> {
-    let is_write = |one: &&Endpoint| one.route().listener == Listener::Admin && one.route().method != Method::Get;
-    let all = Endpoint::ALL.iter().filter(is_write).filter(|one| !MADE_NOWHERE.iter().any(|(row, _)| row == *one));
+/// Returns the names of all rows of the endpoint table that write into the store, except `EXCLUDED_ROWS`.
+pub(crate) fn write_rows() -> BTreeSet<&'static str> {
+    let is_write = |one: &&Endpoint| one.route().listener == SocketKind::Admin && one.route().method != Method::Get;
+    let all = Endpoint::ALL.iter().filter(is_write).filter(|one| !EXCLUDED_ROWS.iter().any(|(row, _)| row == *one));
     all.map(|one| one.name()).collect()
 }
 
-pub(crate) fn endpoint(method: &str, path: &str) -> Result<Endpoint> {
-    match find(Listener::Admin, method, path) {
-        Found::Route(endpoint, _) => Ok(endpoint),
-        Found::OtherMethods(_) | Found::Nothing => anyhow::bail!("{method} {path} is no endpoint"),
+pub(crate) fn find_endpoint(method: &str, path: &str) -> Result<Endpoint> {
+    match find(SocketKind::Admin, method, path) {
+        RouteMatch::Route(endpoint, _) => Ok(endpoint),
+        RouteMatch::MethodNotAllowed(_) | RouteMatch::NotFound => anyhow::bail!("{method} {path} is no endpoint"),
     }
 }
 
-/// The commit that a request made is whole: its event says who, and names what it made with an after-image.
-pub(crate) fn whole(stored: &Stored, write: &Write, status: u16, revision: u64) -> Result<()> {
-    let (record, at) = stored.request("admin", write.key).context("no record of the request")?;
+/// Checks that the commit of a request is complete: it has a request record, and an audit event that names the
+/// principal and the created objects.
+pub(crate) fn check_commit(stored: &StoreCopy, write: &OperatorWrite, status: u16, revision: u64) -> Result<()> {
+    let (record, actual) = stored.request_record("admin", write.key).context("no record of the request")?;
     ensure!(
-        (record.answer.status, *at) == (status, revision),
-        "{} at {at}, not {status} at {revision}",
+        (record.answer.status, *actual) == (status, revision),
+        "{} at {actual}, not {status} at {revision}",
         record.answer.status
     );
-    let event = stored.event(revision).context("no audit event")?;
+    let event = stored.audit_event(revision).context("no audit event")?;
     ensure!((event.principal.as_str(), event.address.starts_with("127.0.0.1:")) == ("admin", true), "{event:?}");
-    // A token is no object, and a backup is none.
-    let makes_none = ["/v1/join-tokens", "/v1/backups"].iter().any(|path| write.path.starts_with(path));
-    ensure!(event.objects.is_empty() == makes_none, "{event:?}");
+    // A token is not an object, and neither is a backup.
+    let has_no_object = ["/v1/join-tokens", "/v1/backups"].iter().any(|path| write.path.starts_with(path));
+    ensure!(event.objects.is_empty() == has_no_object, "{event:?}");
     Ok(())
 }
 
 #[test]
-fn w15_01_w15_02_each_write_verb_leaves_object_image_audit_event_and_request_record() -> Result<()> {
-    let mut fleet = Fleet::start()?;
-    let mut operator = Operator::of(&fleet.data(), fleet.bound())?;
-    let (mut made, mut seen) = (Vec::new(), BTreeSet::new());
-    for (number, (method, path, body)) in (1..).zip(writes()) {
-        seen.insert(endpoint(method, &path)?.name());
-        let write = Write { method, path, body, key: Uuid::from_u128(number) };
-        made.push(one(&mut operator, write)?);
+fn w15_01_w15_02_write_leaves_object_image_event_and_request_record() -> Result<()> {
+    let mut fleet = TempFleet::start()?;
+    let mut operator = OperatorClient::from_data(&fleet.data(), fleet.addresses())?;
+    let (mut writes, mut seen) = (Vec::new(), BTreeSet::new());
+    for (number, (method, path, body)) in (1..).zip(all_writes()) {
+        seen.insert(find_endpoint(method, &path)?.name());
+        let write = OperatorWrite { method, path, body, key: Uuid::from_u128(number) };
+        writes.push(write_twice(&mut operator, write)?);
     }
-    for (number, named) in (1000..).zip(NAMED_BY_ANSWER) {
-        let makes = |write: &Write| endpoint(write.method, &write.path).is_ok_and(|one| one == named);
-        let key = made.iter().find_map(|(write, ..)| makes(write).then_some(write.key));
-        let path = located(&mut operator, key.with_context(|| named.name())?)?;
-        seen.insert(endpoint("DELETE", &path)?.name());
-        let write = Write { method: "DELETE", path, body: Value::Null, key: Uuid::from_u128(number) };
-        made.push(one(&mut operator, write)?);
+    for (number, endpoint) in (1000..).zip(UNLISTED_CREATIONS) {
+        let is_match = |write: &OperatorWrite| find_endpoint(write.method, &write.path).is_ok_and(|one| one == endpoint);
+        let key = writes.iter().find_map(|(write, ..)| is_match(write).then_some(write.key));
+        let path = created_location(&mut operator, key.with_context(|| endpoint.name())?)?;
+        seen.insert(find_endpoint("DELETE", &path)?.name());
+        let write = OperatorWrite { method: "DELETE", path, body: Value::Null, key: Uuid::from_u128(number) };
+        writes.push(write_twice(&mut operator, write)?);
     }
-    let all = rows();
+    let all = write_rows();
     ensure!(seen == all, "not tried here: {:?}", all.difference(&seen).collect::<Vec<_>>());
     fleet.stop_controller()?;
-    let stored = Stored::copied(&fleet.data())?;
-    for (write, status, revision) in &made {
-        whole(&stored, write, *status, *revision).with_context(|| format!("{} {}", write.method, write.path))?;
+    let stored = StoreCopy::copy_from(&fleet.data())?;
+    for (write, status, revision) in &writes {
+        check_commit(&stored, write, *status, *revision).with_context(|| format!("{} {}", write.method, write.path))?;
     }
-    ensure!(stored.commits("admin") == made.len(), "{} commits of {} writes", stored.commits("admin"), made.len());
+    ensure!(stored.commit_count("admin") == writes.len(), "{} commits of {} writes", stored.commit_count("admin"), writes.len());
     stored.check()
 }
 
-/// Where what a write made stands, as the record of its request has it.
-pub(crate) fn located(operator: &mut Operator, key: Uuid) -> Result<String> {
+/// Returns the path of what a write created, from the record of its request.
+pub(crate) fn created_location(operator: &mut OperatorClient, key: Uuid) -> Result<String> {
     let (_, record) = operator.get(&format!("/v1/requests/{key}"))?;
     Ok(record["location"].as_str().with_context(|| record.to_string())?.to_owned())
 }
 
-/// Makes a write, finds its record, and sends it once more: it is made once.
-pub(crate) fn one(operator: &mut Operator, write: Write) -> Result<(Write, u16, u64)> {
-    let what = format!("{} {}", write.method, write.path);
+/// Sends a write, reads its request record, and sends the write again. The write must take effect only once.
+pub(crate) fn write_twice(operator: &mut OperatorClient, write: OperatorWrite) -> Result<(OperatorWrite, u16, u64)> {
+    let request = format!("{} {}", write.method, write.path);
     let (status, body) = operator.write(&write)?;
-    ensure!((200..300).contains(&status), "{what}: {status} {body}");
-    let at = format!("/v1/requests/{}", write.key);
-    let (_, record) = operator.get(&at)?;
-    let revision = record["revision"].as_u64().with_context(|| format!("{what}: {record}"))?;
-    let (again, _) = operator.write(&write)?;
-    let (_, same) = operator.get(&at)?;
-    ensure!(again == status && same == record, "{what}: sent again it is {again}, {same}");
+    ensure!((200..300).contains(&status), "{request}: {status} {body}");
+    let path = format!("/v1/requests/{}", write.key);
+    let (_, record) = operator.get(&path)?;
+    let revision = record["revision"].as_u64().with_context(|| format!("{request}: {record}"))?;
+    let (second_status, _) = operator.write(&write)?;
+    let (_, second_record) = operator.get(&path)?;
+    ensure!(second_status == status && second_record == record, "{request}: sent again it is {second_status}, {second_record}");
     Ok((write, status, revision))
 }
 
-/// What each write changes, beside those of maps and those that make something, whose answer is what was made.
-const CHANGES: &[(&str, &str)] = &[
+/// The changes of each write. Writes of labels are not included. Neither are writes that create something, because
+/// their answer is the new object.
+const EXPECTED_CHANGES: &[(&str, &str)] = &[
     ("PATCH /v1/releases/site@1", r#"[{"field": "labels.stage", "new": "one"}]"#),
     ("POST /v1/releases/site@1/tags", r#"[{"field": "tags.second", "new": {}}]"#),
     ("PUT /v1/releases/site@1/tags/second", r#"[{"field": "tags.second.has_primary", "new": true}]"#),
     ("DELETE /v1/releases/site@1/tags/second", r#"[{"field": "tags.second.has_primary", "old": true}]"#),
-    (
-        "PATCH /v1/clustertemplates/base",
-        r#"[{"field": "labels.stage", "new": "one"}, {"field": "merge_labels", "new": true}]"#,
-    ),
+    ("PATCH /v1/clustertemplates/base", r#"[{"field": "labels.stage", "new": "one"}, {"field": "merge_labels", "new": true}]"#),
     ("PATCH /v1/clusters/prod", r#"[{"field": "labels.stage", "new": "one"}, {"field": "merge_labels", "new": true}]"#),
     ("POST /v1/clusters/prod/actions/upgrade", r#"[{"field": "cluster_template", "old": "base", "new": "next"}]"#),
     ("POST /v1/clusters/prod/tags", r#"[{"field": "tags.own", "new": {}}]"#),
@@ -347,14 +344,8 @@ const CHANGES: &[(&str, &str)] = &[
     ),
     ("PATCH /v1/nodes/web-1", r#"[{"field": "nodegroup", "new": "prod/web"}]"#),
     ("PUT /v1/nodes/web-1/traits", r#"[{"field": "traits", "old": [], "new": ["CUSTOM_A"]}]"#),
-    (
-        "PUT /v1/nodes/web-1/traits/CUSTOM_B",
-        r#"[{"field": "traits", "old": ["CUSTOM_A"], "new": ["CUSTOM_A", "CUSTOM_B"]}]"#,
-    ),
-    (
-        "DELETE /v1/nodes/web-1/traits/CUSTOM_B",
-        r#"[{"field": "traits", "old": ["CUSTOM_A", "CUSTOM_B"], "new": ["CUSTOM_A"]}]"#,
-    ),
+    ("PUT /v1/nodes/web-1/traits/CUSTOM_B", r#"[{"field": "traits", "old": ["CUSTOM_A"], "new": ["CUSTOM_A", "CUSTOM_B"]}]"#),
+    ("DELETE /v1/nodes/web-1/traits/CUSTOM_B", r#"[{"field": "traits", "old": ["CUSTOM_A", "CUSTOM_B"], "new": ["CUSTOM_A"]}]"#),
     ("DELETE /v1/nodes/web-1/traits", r#"[{"field": "traits", "old": ["CUSTOM_A"], "new": []}]"#),
     (
         "POST /v1/nodes/web-1/roles",
@@ -383,10 +374,7 @@ const CHANGES: &[(&str, &str)] = &[
     ),
     ("PATCH /v1/allocations/a1", r#"[{"field": "name", "old": "a1", "new": "a2"}]"#),
     ("DELETE /v1/allocations/a2", r#"[{"field": "name", "old": "a2"}, {"field": "resource_class", "old": "small"}]"#),
-    (
-        "DELETE /v1/nodes/web-1/allocation",
-        r#"[{"field": "name", "old": "a3"}, {"field": "resource_class", "old": "small"}]"#,
-    ),
+    ("DELETE /v1/nodes/web-1/allocation", r#"[{"field": "name", "old": "a3"}, {"field": "resource_class", "old": "small"}]"#),
     (
         "PUT /v1/nodes/web-1/maintenance",
         r#"[{"field": "maintenance_reason", "new": "a disk is changed"}, {"field": "parked", "new": true}]"#,
@@ -436,19 +424,16 @@ const CHANGES: &[(&str, &str)] = &[
         "DELETE /v1/clustertemplates/base",
         r#"[{"field": "labels.a", "old": "b"}, {"field": "labels.c", "old": "d"}, {"field": "labels.z", "old": null}, {"field": "merge_labels", "old": true}, {"field": "name", "old": "base"}, {"field": "release", "old": "site@1"}]"#,
     ),
-    (
-        "DELETE /v1/clustertemplates/next",
-        r#"[{"field": "name", "old": "next"}, {"field": "release", "old": "site@1"}]"#,
-    ),
+    ("DELETE /v1/clustertemplates/next", r#"[{"field": "name", "old": "next"}, {"field": "release", "old": "site@1"}]"#),
     (
         "DELETE /v1/releases/site@1",
         r#"[{"field": "labels.a", "old": "b"}, {"field": "labels.c", "old": "d"}, {"field": "name", "old": "site@1"}, {"field": "roles.web.tags", "old": ["first"]}]"#,
     ),
 ];
 
-/// What a write changes, as its answer is to list it; none for one that makes something.
-fn changes(method: &str, path: &str, body: &Value) -> Result<Option<Value>> {
-    let made = [
+/// Returns the changes that the answer to a write must list, or `None` if the write creates something.
+fn expected_changes(method: &str, path: &str, body: &Value) -> Result<Option<Value>> {
+    let creations = [
         "/v1/apply",
         "/v1/join-tokens",
         "/v1/backups",
@@ -463,8 +448,8 @@ fn changes(method: &str, path: &str, body: &Value) -> Result<Option<Value>> {
         "/certificates",
         "/tokens",
     ];
-    // The catalogue answers with Glance's bodies, which have no such member.
-    if path.starts_with("/v2/") || method == "POST" && made.iter().any(|end| path.ends_with(end)) {
+    // The catalogue answers with Glance's bodies, which do not list changes.
+    if path.starts_with("/v2/") || method == "POST" && creations.iter().any(|end| path.ends_with(end)) {
         return Ok(None);
     }
     if (method, path) == ("PATCH", "/v1/principals/ada") {
@@ -475,46 +460,46 @@ fn changes(method: &str, path: &str, body: &Value) -> Result<Option<Value>> {
             None => json!([{"field": "cluster", "old": "prod"}]),
         }));
     }
-    // A node has had no label before, and a release hands none on.
+    // A `PUT` of labels is the first write of labels for the node. On the other objects it removes the label `stage`.
     let replaced = if path.starts_with("/v1/nodes") {
         json!({"field": "merge_labels", "new": true})
     } else {
         json!({"field": "labels.stage", "old": "one"})
     };
-    Ok(Some(match (method, path.split_once("/labels").map(|(_, what)| what)) {
+    Ok(Some(match (method, path.split_once("/labels").map(|(_, rest)| rest)) {
         ("PUT", Some("")) => json!([{"field": "labels.a", "new": "b"}, replaced]),
         ("PATCH", Some("")) => json!([{"field": "labels.c", "new": "d"}]),
         ("POST", Some("/owners")) => json!([{"field": "owners", "old": ["admin:update"], "new": ["other:update"]}]),
         ("POST", Some("/tombstones")) => json!([{"field": "labels.z", "new": null}]),
         _ => {
             let name = format!("{method} {path}");
-            let row = CHANGES.iter().find(|(of, _)| *of == name);
+            let row = EXPECTED_CHANGES.iter().find(|(write, _)| *write == name);
             serde_json::from_str(row.with_context(|| format!("what does {name} change?"))?.1)?
         }
     }))
 }
 
 #[test]
-fn w06_every_write_says_what_it_changes_with_old_and_new_value_also_where_it_is_tried() -> Result<()> {
-    let fleet = Fleet::start()?;
-    let mut operator = Operator::of(&fleet.data(), fleet.bound())?.without_versions();
+fn w06_write_shows_old_and_new_values_also_in_dry_run() -> Result<()> {
+    let fleet = TempFleet::start()?;
+    let mut operator = OperatorClient::from_data(&fleet.data(), fleet.addresses())?.without_versions();
     let prefer = [("prefer", "return=representation")];
-    for (number, (method, path, body)) in (1..).zip(writes()) {
-        let what = format!("{method} {path}");
-        let tried = Write {
+    for (number, (method, path, body)) in (1..).zip(all_writes()) {
+        let request = format!("{method} {path}");
+        let dry_run = OperatorWrite {
             method,
             path: format!("{path}?dry_run=true"),
             body: body.clone(),
             key: Uuid::from_u128(1000 + number),
         };
-        let (status, tried) = operator.write_with(&tried, &prefer)?;
-        ensure!((200..300).contains(&status), "{what}, tried: {status} {tried}");
-        let write = Write { method, path, body, key: Uuid::from_u128(number) };
-        let (status, made) = operator.write_with(&write, &prefer)?;
-        ensure!((200..300).contains(&status), "{what}: {status} {made}");
-        let expected = changes(method, &write.path, &write.body)?;
-        ensure!(made.get("changes") == expected.as_ref(), "{what}: {} is not {expected:?}", made["changes"]);
-        ensure!(tried.get("changes") == expected.as_ref(), "{what}, tried: {} is not {expected:?}", tried["changes"]);
+        let (status, dry_run) = operator.write_with(&dry_run, &prefer)?;
+        ensure!((200..300).contains(&status), "{request}, tried: {status} {dry_run}");
+        let write = OperatorWrite { method, path, body, key: Uuid::from_u128(number) };
+        let (status, answer) = operator.write_with(&write, &prefer)?;
+        ensure!((200..300).contains(&status), "{request}: {status} {answer}");
+        let expected = expected_changes(method, &write.path, &write.body)?;
+        ensure!(answer.get("changes") == expected.as_ref(), "{request}: {} is not {expected:?}", answer["changes"]);
+        ensure!(dry_run.get("changes") == expected.as_ref(), "{request}, tried: {} is not {expected:?}", dry_run["changes"]);
     }
     Ok(())
 }

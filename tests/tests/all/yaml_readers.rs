@@ -1,4 +1,5 @@
-//! What the operator's command writes as YAML, read by other people's programs: YAML 1.1 by `PyYAML`, in Python and by libyaml, and YAML 1.2 by ruamel.yaml.
+//! The YAML output of the operator's command, read by other programs: YAML 1.1 by `PyYAML`, in Python and by libyaml,
+//! and YAML 1.2 by ruamel.yaml.
 
 use std::process::Command;
 
@@ -6,13 +7,14 @@ use anyhow::{Result, ensure};
 use serde_json::{Map, Value, json};
 use stemma_tests::python::environment;
 
-/// What is installed.
-const READERS: [&str; 2] = ["PyYAML==6.0.3", "ruamel.yaml==0.18.16"];
-/// Reads a list of pairs, a value and the YAML that was written of it, and prints each that a reader takes for another value.
-const SCRIPT: &str = include_str!("../../data/yaml_readers.py");
+/// The packages to install.
+const READER_PACKAGES: [&str; 2] = ["PyYAML==6.0.3", "ruamel.yaml==0.18.16"];
+/// Reads a list of pairs, each of a value and the YAML that was written for it. Prints each pair that a reader reads as
+/// another value.
+const READER_SCRIPT: &str = include_str!("../../data/yaml_readers.py");
 
-/// Texts that some YAML has another type or meaning for.
-const TEXTS: &[&str] = &[
+/// Texts that some version of YAML reads as another type, or that have a special meaning there.
+const AMBIGUOUS_TEXTS: &[&str] = &[
     "",
     "~",
     "null",
@@ -101,16 +103,16 @@ const TEXTS: &[&str] = &[
     "\u{10ffff}",
 ];
 
-/// Parts of which each is between two lines' ends, at a line's start and at its end.
-const AT_LINES: [&str; 8] = ["---", "...", "- a", "# a", "%a", " a", "\ta", "a: b"];
+/// Parts that are put between line breaks, so that each is at the start and at the end of a line.
+const LINE_PARTS: [&str; 8] = ["---", "...", "- a", "# a", "%a", " a", "\ta", "a: b"];
 
-fn texts() -> Vec<String> {
-    let mut texts: Vec<String> = TEXTS.iter().copied().map(str::to_owned).collect();
-    let controls = (0..0xA1).chain(0x2000..0x2070).chain([0xD7FF, 0xFDD0, 0xFEFF, 0xFFFD, 0xFFFE, 0xFFFF, 0x1_FFFE]);
-    for letter in controls.filter_map(char::from_u32) {
+fn all_texts() -> Vec<String> {
+    let mut texts: Vec<String> = AMBIGUOUS_TEXTS.iter().copied().map(str::to_owned).collect();
+    let code_points = (0..0xA1).chain(0x2000..0x2070).chain([0xD7FF, 0xFDD0, 0xFEFF, 0xFFFD, 0xFFFE, 0xFFFF, 0x1_FFFE]);
+    for letter in code_points.filter_map(char::from_u32) {
         texts.extend([letter.to_string(), format!("a{letter}b"), format!(" {letter} ")]);
     }
-    for part in AT_LINES {
+    for part in LINE_PARTS {
         texts.extend(["\n", "\r\n", "\r", "\u{85}", "\u{2028}"].map(|end| format!("a{end}{part}{end}b{end}")));
     }
     let long = [100, 1_021, 1_022, 1_023, 1_024, 1_025, 5_000].into_iter();
@@ -118,10 +120,11 @@ fn texts() -> Vec<String> {
     texts
 }
 
-/// Each text as a value, as an item, as a key and as a key of a map within a list; numbers, and what is empty.
-fn corpus() -> Vec<Value> {
+/// Returns each text as a value, as an item, as a key and as a key of a map within a list. Also returns numbers and
+/// empty values.
+fn test_values() -> Vec<Value> {
     let mut values: Vec<Value> = Vec::new();
-    for text in texts() {
+    for text in all_texts() {
         values.push(json!({"a": &text, "b": [&text, [&text]]}));
         values.push(json!({&text: 1, "z": [{&text: {&text: []}}, {&text: [1]}]}));
     }
@@ -131,23 +134,22 @@ fn corpus() -> Vec<Value> {
     ];
     let empty = [json!({"a": {}, "b": [], "c": null, "d": ""}), json!([[], {}, null, [[]], [{}], {"a": [[], [null]]}])];
     values.extend(numbers.into_iter().chain(empty));
-    let nested =
-        (0..20).fold(json!(null), |value, at| if at % 2 == 0 { json!([value, at]) } else { json!({"k": value}) });
+    let nested = (0..20).fold(json!(null), |value, at| if at % 2 == 0 { json!([value, at]) } else { json!({"k": value}) });
     values.push(nested);
-    let all = texts().into_iter().enumerate().map(|(at, text)| (text, json!(at)));
+    let all = all_texts().into_iter().enumerate().map(|(at, text)| (text, json!(at)));
     values.push(Value::Object(all.collect::<Map<_, _>>()));
     values
 }
 
 #[test]
-fn y07_what_is_written_is_read_equal_by_readers_of_yaml_1_1_and_1_2() -> Result<()> {
-    let venv = environment(env!("CARGO_TARGET_TMPDIR"), "yaml-readers", &READERS)?;
+fn y07_to_block_is_read_back_equal_by_yaml_readers() -> Result<()> {
+    let venv = environment(env!("CARGO_TARGET_TMPDIR"), "yaml-readers", &READER_PACKAGES)?;
     let dir = tempfile::tempdir()?;
-    let pairs: Vec<Value> = corpus().iter().map(|value| json!([value, stemma::yaml::block(value)])).collect();
+    let pairs: Vec<Value> = test_values().iter().map(|value| json!([value, stemma::yaml::to_block(value)])).collect();
     let file = dir.path().join("corpus.json");
     std::fs::write(&file, Value::from(pairs).to_string())?;
-    let output = Command::new(venv.join("bin/python")).args(["-c", SCRIPT]).arg(&file).output()?;
-    let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    ensure!(output.status.success(), "{said}{errors}");
+    let output = Command::new(venv.join("bin/python")).args(["-c", READER_SCRIPT]).arg(&file).output()?;
+    let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    ensure!(output.status.success(), "{text}{errors}");
     Ok(())
 }

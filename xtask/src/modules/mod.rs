@@ -1,9 +1,10 @@
-//! `cargo xtask modules`: which module may use which, read from the sources.
+//! `cargo xtask modules`: checks in the sources which module uses which.
 //!
-//! A circle of modules can only be read, tested and changed as one, however many files it has. Each crate therefore
-//! declares its top-level modules in an order, lowest first (`[package.metadata.stemma] modules` in its manifest), and
-//! each may use only those before it. Below, no declaration is needed: modules side by side may not form a circle. A module
-//! may always use what its ancestors themselves define; a name that an ancestor only passes on counts as what it names.
+//! Modules in a cycle can only be read, tested and changed as one, however many files they have. Each crate therefore
+//! declares its top-level modules in an order, lowest first (`[package.metadata.stemma] modules` in its manifest). Each
+//! may use only those before it. Modules below the top level need no declaration, but siblings must not form a cycle. A
+//! module may always use what its ancestors define themselves. A name that an ancestor re-exports counts as the item it
+//! refers to.
 
 mod imports;
 #[cfg(test)]
@@ -14,92 +15,86 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 
-use crate::source::{self, Module, Package};
-use imports::{Import, Tree};
+use crate::source::{self, CratePackage, Module};
+use imports::{ModuleImport, ModuleTree};
 
-/// The imports from one module to another beside it, both by name, in one parent.
-type Edges<'a> = BTreeMap<(&'a str, &'a str), &'a Import<'a>>;
+/// The imports between the children of one module, by the names of both.
+type ImportEdges<'a> = BTreeMap<(&'a str, &'a str), &'a ModuleImport<'a>>;
 
 /// Checks every crate of the workspace in `root`.
 ///
 /// # Errors
-/// Every import that breaks an order, one a line.
+/// If imports violate an order. The message lists them, one per line.
 pub(crate) fn run(root: &Path) -> Result<()> {
-    let mut breaches = Vec::new();
-    for package in source::packages(root)? {
-        breaches.extend(check(&package)?);
+    let mut violations = Vec::new();
+    for package in source::read_packages(root)? {
+        violations.extend(check_package(&package)?);
     }
-    if breaches.is_empty() {
+    if violations.is_empty() {
         return Ok(());
     }
-    let shown: Vec<_> = breaches.iter().map(|breach| breach.replace(&format!("{}/", root.display()), "")).collect();
-    bail!("the order of modules is broken {} times:\n{}", shown.len(), shown.join("\n"))
+    let messages: Vec<_> = violations.iter().map(|breach| breach.replace(&format!("{}/", root.display()), "")).collect();
+    bail!("found {} violations of the module order:\n{}", messages.len(), messages.join("\n"))
 }
 
-/// What breaks the order in one crate.
-fn check(package: &Package) -> Result<Vec<String>> {
-    let modules = source::modules(&package.root)?;
-    let tree = Tree::new(&modules);
-    let mut siblings: BTreeMap<&[String], Vec<Import<'_>>> = BTreeMap::new();
+/// Returns the violations in one crate.
+fn check_package(package: &CratePackage) -> Result<Vec<String>> {
+    let modules = source::read_modules(&package.root_file)?;
+    let tree = ModuleTree::new(&modules);
+    let mut siblings: BTreeMap<&[String], Vec<ModuleImport<'_>>> = BTreeMap::new();
     for import in modules.iter().flat_map(|module| tree.imports(module)) {
         siblings.entry(import.parent).or_default().push(import);
     }
     let none = Vec::new();
-    let mut breaches = declared(package, &modules, siblings.get([].as_slice()).unwrap_or(&none));
+    let mut violations = check_declared_order(package, &modules, siblings.get([].as_slice()).unwrap_or(&none));
     for (parent, imports) in siblings.iter().filter(|(parent, _)| !parent.is_empty()) {
-        let edges: Edges<'_> =
+        let edges: ImportEdges<'_> =
             imports.iter().rev().map(|import| ((import.from.as_str(), import.to.as_str()), import)).collect();
-        breaches.extend(circle(&edges).map(|path| shown(package, parent, &path)));
+        violations.extend(find_cycle(&edges).map(|path| format_cycle(package, parent, &path)));
     }
-    Ok(breaches)
+    Ok(violations)
 }
 
-/// The top level against the order in the manifest.
-fn declared(package: &Package, modules: &[Module], imports: &[Import]) -> Vec<String> {
-    let order = package.order.as_deref().unwrap_or_default();
+/// Checks the top-level modules against the order in the manifest.
+fn check_declared_order(package: &CratePackage, modules: &[Module], imports: &[ModuleImport]) -> Vec<String> {
+    let order = package.module_order.as_deref().unwrap_or_default();
     let position = |name: &str| order.iter().position(|declared| declared == name);
     let top: BTreeSet<&str> =
         modules.iter().filter(|module| module.path.len() == 1).map(|module| module.path[0].as_str()).collect();
-    let mut breaches: Vec<_> = top
+    let mut violations: Vec<_> = top
         .iter()
         .filter(|name| position(name).is_none())
-        .map(|name| {
-            format!(
-                "{}: module {name} has no place in `modules` of [package.metadata.stemma] in Cargo.toml",
-                package.name
-            )
-        })
+        .map(|name| format!("{}: module {name} is missing in `modules` of [package.metadata.stemma] in Cargo.toml", package.name))
         .collect();
-    let gone = order.iter().filter(|name| !top.contains(name.as_str()));
-    breaches
-        .extend(gone.map(|name| format!("{}: `modules` in Cargo.toml names {name}, which is no module", package.name)));
-    let is_upward =
-        |import: &&Import| position(&import.from).zip(position(&import.to)).is_some_and(|(from, to)| from < to);
-    breaches.extend(
+    let unknown = order.iter().filter(|name| !top.contains(name.as_str()));
+    violations
+        .extend(unknown.map(|name| format!("{}: `modules` in Cargo.toml names {name}, which is not a module", package.name)));
+    let is_upward = |import: &&ModuleImport| position(&import.from).zip(position(&import.to)).is_some_and(|(from, to)| from < to);
+    violations.extend(
         imports
             .iter()
             .filter(is_upward)
             .map(|import| format!("{import}: {} is declared above {} in {}", import.to, import.from, package.name)),
     );
-    breaches
+    violations
 }
 
-/// A circle among modules side by side, if there is one: the imports along it.
-fn circle<'a>(edges: &Edges<'a>) -> Option<Vec<&'a Import<'a>>> {
+/// Returns the imports of a cycle among sibling modules, if there is one.
+fn find_cycle<'a>(edges: &ImportEdges<'a>) -> Option<Vec<&'a ModuleImport<'a>>> {
     let starts: BTreeSet<&str> = edges.keys().map(|(from, _)| *from).collect();
-    starts.into_iter().find_map(|start| way_back(edges, start))
+    starts.into_iter().find_map(|start| shortest_cycle_from(edges, start))
 }
 
-/// The shortest way from a module back to itself.
-fn way_back<'a>(edges: &Edges<'a>, start: &str) -> Option<Vec<&'a Import<'a>>> {
-    let mut ways: Vec<Vec<&'a Import<'a>>> = vec![Vec::new()];
+/// Returns the imports of the shortest cycle through a module.
+fn shortest_cycle_from<'a>(edges: &ImportEdges<'a>, start: &str) -> Option<Vec<&'a ModuleImport<'a>>> {
+    let mut paths: Vec<Vec<&'a ModuleImport<'a>>> = vec![Vec::new()];
     let mut seen = BTreeSet::new();
-    while !ways.is_empty() {
+    while !paths.is_empty() {
         let mut longer = Vec::new();
-        for way in ways {
-            let at = way.last().map_or(start, |import: &&Import<'_>| import.to.as_str());
-            for ((_, to), import) in edges.iter().filter(|((from, _), _)| *from == at) {
-                let next = [way.as_slice(), &[*import]].concat();
+        for path in paths {
+            let module = path.last().map_or(start, |import: &&ModuleImport<'_>| import.to.as_str());
+            for ((_, to), import) in edges.iter().filter(|((from, _), _)| *from == module) {
+                let next = [path.as_slice(), &[*import]].concat();
                 if *to == start {
                     return Some(next);
                 }
@@ -108,12 +103,12 @@ fn way_back<'a>(edges: &Edges<'a>, start: &str) -> Option<Vec<&'a Import<'a>>> {
                 }
             }
         }
-        ways = longer;
+        paths = longer;
     }
     None
 }
 
-fn shown(package: &Package, parent: &[String], circle: &[&Import]) -> String {
-    let imports: Vec<_> = circle.iter().map(|import| format!("  {import}")).collect();
-    format!("{}: a circle in {}:\n{}", package.name, parent.join("::"), imports.join("\n"))
+fn format_cycle(package: &CratePackage, parent: &[String], cycle: &[&ModuleImport]) -> String {
+    let imports: Vec<_> = cycle.iter().map(|import| format!("  {import}")).collect();
+    format!("{}: a cycle in {}:\n{}", package.name, parent.join("::"), imports.join("\n"))
 }

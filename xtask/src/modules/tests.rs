@@ -2,8 +2,8 @@ use std::path::PathBuf;
 
 use super::*;
 
-/// A made-up crate with these files below `src` and this order.
-fn crate_of(files: &[(&str, &str)], order: &[&str]) -> (tempfile::TempDir, Package) {
+/// Creates a temporary crate with these files below `src` and this module order.
+fn temp_crate(files: &[(&str, &str)], order: &[&str]) -> (tempfile::TempDir, CratePackage) {
     let dir = tempfile::tempdir().unwrap();
     for (path, text) in files {
         let path = dir.path().join(path);
@@ -12,49 +12,46 @@ fn crate_of(files: &[(&str, &str)], order: &[&str]) -> (tempfile::TempDir, Packa
     }
     let root: PathBuf = dir.path().join("lib.rs");
     let order = Some(order.iter().map(|name| (*name).to_owned()).collect());
-    (dir, Package { name: "made-up".into(), root, program: None, order })
+    (dir, CratePackage { name: "made-up".into(), root_file: root, program_file: None, module_order: order })
 }
 
-/// The breaches, without the directory.
-fn breaches(files: &[(&str, &str)], order: &[&str]) -> Vec<String> {
-    let (dir, package) = crate_of(files, order);
+/// Returns the violations in a temporary crate, without the directory in their paths.
+fn check_crate(files: &[(&str, &str)], order: &[&str]) -> Vec<String> {
+    let (dir, package) = temp_crate(files, order);
     let dir = format!("{}/", dir.path().display());
-    check(&package).unwrap().into_iter().map(|breach| breach.replace(&dir, "")).collect()
+    check_package(&package).unwrap().into_iter().map(|breach| breach.replace(&dir, "")).collect()
 }
 
 #[test]
-fn a_clean_crate_passes() {
+fn check_package_accepts_crate_in_order() {
     let files = [
         ("lib.rs", "pub mod high;\npub mod low;\npub struct Shared;"),
         ("low.rs", "use crate::Shared;\npub fn answer(_: Shared) -> u8 { 4 }"),
-        (
-            "high/mod.rs",
-            "mod first;\nmod second;\npub(crate) use second::two;\npub struct Own;\nfn all() { first::one(); }",
-        ),
+        ("high/mod.rs", "mod first;\nmod second;\npub(crate) use second::two;\npub struct Own;\nfn all() { first::one(); }"),
         (
             "high/first.rs",
             "use super::{Own, second};\npub(super) fn one() { let _: Own; second::two(); crate::low::answer(crate::Shared); }",
         ),
         ("high/second.rs", "pub(in crate::high) fn two() {}"),
     ];
-    assert_eq!(breaches(&files, &["low", "high"]), Vec::<String>::new());
+    assert_eq!(check_crate(&files, &["low", "high"]), Vec::<String>::new());
 }
 
 #[test]
-fn a_circle_at_the_top_is_the_import_against_the_order() {
+fn check_package_reports_import_against_declared_order() {
     let files = [
         ("lib.rs", "mod cache;\nmod store;"),
         ("store.rs", "// Below the cache.\n\nuse crate::cache::Model;\npub struct Store(Model);"),
         ("cache.rs", "use crate::store::Store;\npub struct Model;\nfn of(_: Store) {}"),
     ];
     assert_eq!(
-        breaches(&files, &["store", "cache"]),
+        check_crate(&files, &["store", "cache"]),
         ["store.rs:3: store -> cache: cache is declared above store in made-up"]
     );
 }
 
 #[test]
-fn a_circle_below_the_top_is_named_with_its_imports() {
+fn check_package_reports_imports_of_nested_cycle() {
     let files = [
         ("lib.rs", "mod api;"),
         ("api/mod.rs", "mod a;\nmod b;\nmod c;\nmod d;"),
@@ -64,14 +61,14 @@ fn a_circle_below_the_top_is_named_with_its_imports() {
         ("api/d.rs", "use super::a;"),
     ];
     assert_eq!(
-        breaches(&files, &["api"]),
-        ["made-up: a circle in api:\n  api/a.rs:1: a -> b\n  api/b.rs:2: b -> c\n  api/c.rs:2: c -> a"]
+        check_crate(&files, &["api"]),
+        ["made-up: a cycle in api:\n  api/a.rs:1: a -> b\n  api/b.rs:2: b -> c\n  api/c.rs:2: c -> a"]
     );
 }
 
-/// What each form of an import is read as, in a crate in which `low` may not name `high`.
+/// Checks how each form of an import is read, in a crate whose `low` may not use `high`.
 #[test]
-fn every_form_of_an_import_is_seen() {
+fn imports_finds_every_import_form() {
     let high = "pub mod deep;\npub use deep::Deep;\npub struct High;\npub fn f() {}";
     for (what, low) in [
         ("a tree", "use crate::{high::{High, f as g}};"),
@@ -92,13 +89,13 @@ fn every_form_of_an_import_is_seen() {
             ("high/deep.rs", "pub struct Deep;"),
             ("low.rs", low),
         ];
-        let found = breaches(&files, &["low", "high"]);
+        let found = check_crate(&files, &["low", "high"]);
         assert!(!found.is_empty() && found[0].starts_with("low.rs:1: low -> high: "), "{what}: {found:?}");
     }
 }
 
 #[test]
-fn what_is_compiled_for_tests_alone_is_left_out() {
+fn imports_skips_test_only_items() {
     let files = [
         ("lib.rs", "mod high;\nmod low;"),
         ("high.rs", ""),
@@ -108,17 +105,17 @@ fn what_is_compiled_for_tests_alone_is_left_out() {
              #[test]\nfn f() { crate::high::f() }",
         ),
     ];
-    assert_eq!(breaches(&files, &["low", "high"]), Vec::<String>::new());
+    assert_eq!(check_crate(&files, &["low", "high"]), Vec::<String>::new());
 }
 
 #[test]
-fn every_top_level_module_has_its_place_and_no_other_is_declared() {
+fn check_package_rejects_missing_or_unknown_declared_module() {
     let files = [("lib.rs", "mod one;\nmod two;"), ("one.rs", ""), ("two.rs", "use crate::one;")];
     assert_eq!(
-        breaches(&files, &["one", "three"]),
+        check_crate(&files, &["one", "three"]),
         [
-            "made-up: module two has no place in `modules` of [package.metadata.stemma] in Cargo.toml",
-            "made-up: `modules` in Cargo.toml names three, which is no module",
+            "made-up: module two is missing in `modules` of [package.metadata.stemma] in Cargo.toml",
+            "made-up: `modules` in Cargo.toml names three, which is not a module",
         ]
     );
 }

@@ -1,11 +1,11 @@
-//! `cargo xtask mutants`: mistakes that are made on purpose in what decides; a test has to notice each.
+//! `cargo xtask mutants`: makes deliberate mistakes (mutants) in the code that makes decisions. A test must catch each.
 //!
-//! cargo-mutants says which mistakes there are. Most are built together into one program, each behind a switch, since to build one
-//! takes far longer than to test it; those that cannot be are built by cargo-mutants, one by one. Even so it takes an hour or two: so
-//! this is no part of CI, and runs in shards.
+//! cargo-mutants lists the mutants. Most of them are built together into one program, each behind a switch, because
+//! building takes far longer than testing. The others are built by cargo-mutants, one by one. This still takes an hour
+//! or two, so it is not part of CI, and can run in shards.
 
 mod build;
-mod mistake;
+mod mutant;
 mod switch;
 mod trial;
 
@@ -16,28 +16,24 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use mistake::Mistake;
+use mutant::Mutant;
 use serde_json::Value;
-use stemma_tests::chance::Chance;
+use stemma_tests::seed::SeededRng;
 
-use crate::cargo::{command, installed, root};
+use crate::cargo::{command, ensure_installed, workspace_root};
 
-/// The release of cargo-mutants that these arguments were written for.
-const CARGO_MUTANTS: &str = "27";
+/// The release of cargo-mutants that the arguments here are for.
+const CARGO_MUTANTS_VERSION: &str = "27";
 
-/// Of a hundred mistakes, how many may be missed.
-const MOST_MISSED: usize = 5;
+/// The percentage of missed mutants at which the task fails.
+const MAX_MISSED_PERCENT: usize = 5;
 
-/// Where each mistake is tried.
-const WHOLE: &[&str] = &[
-    "shared/core/src/access.rs",
-    "shared/core/src/labels/**",
-    "shared/core/src/ownership/**",
-    "shared/core/src/rollout/**",
-];
+/// The files in which every mutant is tried.
+const FULLY_TESTED_FILES: &[&str] =
+    &["shared/core/src/access.rs", "shared/core/src/labels/**", "shared/core/src/ownership/**", "shared/core/src/rollout/**"];
 
-/// Where a sample of the mistakes may be tried.
-const SAMPLED: &[&str] = &[
+/// The files in which `--sample` limits the mutants.
+const SAMPLED_FILES: &[&str] = &[
     "shared/core/src/allocate/**",
     "shared/core/src/catalog/**",
     "shared/core/src/graph/**",
@@ -49,141 +45,141 @@ const SAMPLED: &[&str] = &[
 ];
 
 #[derive(Args)]
-pub(crate) struct Options {
-    /// Which part of the mistakes, as `K/N`, from 0. Each part has some of every file.
+pub(crate) struct MutantsOptions {
+    /// The shard of the mutants to try, as `K/N`, from 0. Each shard has some of every file.
     #[arg(long, default_value = "0/1")]
     shard: String,
-    /// Try so many of the mistakes outside access, labels, ownership and rollout, drawn by `STEMMA_SEED`; all of them without this.
+    /// Try only this number of mutants outside access, labels, ownership and rollout, drawn by `STEMMA_SEED`. Default: all.
     #[arg(long)]
     sample: Option<usize>,
-    /// Leave out those that have to be built alone, which takes most of the time.
+    /// Skip the mutants that must be built separately, which takes most of the time.
     #[arg(long)]
     switched: bool,
 }
 
-/// What came of mistakes, by their names.
+/// The results of mutants, by name.
 #[derive(Default)]
-struct Outcome {
-    noticed: BTreeSet<String>,
+struct MutationReport {
+    caught: BTreeSet<String>,
     missed: BTreeSet<String>,
-    unbuildable: BTreeSet<String>,
-    /// How many have to be built alone, and were left out.
-    left_out: usize,
+    unviable: BTreeSet<String>,
+    /// The number of skipped mutants, which would have to be built separately.
+    skipped: usize,
 }
 
-pub(crate) fn run(options: &Options) -> Result<()> {
-    installed("mutants", "cargo-mutants", CARGO_MUTANTS)?;
-    let mut mistakes = listed(&options.shard, SAMPLED)?;
-    if let Some(most) = options.sample {
-        let found = mistakes.len();
-        mistakes = sample(mistakes, most, &mut Chance::seeded()?);
-        println!("== mutants: a sample of {} of {found} mistakes", mistakes.len());
+/// Tries the mutants of a shard, and prints the results.
+pub(crate) fn run(options: &MutantsOptions) -> Result<()> {
+    ensure_installed("mutants", "cargo-mutants", CARGO_MUTANTS_VERSION)?;
+    let mut mutants = list_mutants(&options.shard, SAMPLED_FILES)?;
+    if let Some(count) = options.sample {
+        let found = mutants.len();
+        mutants = draw_sample(mutants, count, &mut SeededRng::from_env()?);
+        println!("== mutants: a sample of {} of {found} mistakes", mutants.len());
     }
-    mistakes.extend(listed(&options.shard, WHOLE)?);
-    println!("== mutants: {} mistakes", mistakes.len());
-    let mut outcome = Outcome::default();
-    let alone = switched(&mistakes, &mut outcome)?;
+    mutants.extend(list_mutants(&options.shard, FULLY_TESTED_FILES)?);
+    println!("== mutants: {} mistakes", mutants.len());
+    let mut report = MutationReport::default();
+    let separate = run_switched(&mutants, &mut report)?;
     if options.switched {
-        outcome.left_out = alone.len();
-    } else if !alone.is_empty() {
-        built_alone(&alone, &mut outcome)?;
+        report.skipped = separate.len();
+    } else if !separate.is_empty() {
+        run_separately(&separate, &mut report)?;
     }
-    outcome.judge()
+    report.check()
 }
 
-/// Draws so many of some mistakes; their order stays.
-fn sample(mistakes: Vec<Mistake>, most: usize, chance: &mut Chance) -> Vec<Mistake> {
-    let mut drawn: Vec<_> =
-        mistakes.into_iter().enumerate().map(|(at, mistake)| (chance.bits(), at, mistake)).collect();
+/// Draws at most `count` mutants at random, and keeps their order.
+fn draw_sample(mutants: Vec<Mutant>, count: usize, chance: &mut SeededRng) -> Vec<Mutant> {
+    let mut drawn: Vec<_> = mutants.into_iter().enumerate().map(|(at, mutant)| (chance.next_u64(), at, mutant)).collect();
     drawn.sort_by_key(|(draw, ..)| *draw);
-    drawn.truncate(most);
+    drawn.truncate(count);
     drawn.sort_by_key(|(_, at, _)| *at);
-    drawn.into_iter().map(|(_, _, mistake)| mistake).collect()
+    drawn.into_iter().map(|(_, _, mutant)| mutant).collect()
 }
 
-/// The mistakes of a shard in some files.
-fn listed(shard: &str, of: &[&'static str]) -> Result<Vec<Mistake>> {
+/// Lists the mutants of a shard in some files.
+fn list_mutants(shard: &str, files_to_list: &[&'static str]) -> Result<Vec<Mutant>> {
     let mut list = command("cargo", &["mutants", "--list", "--json", "--sharding", "round-robin", "--shard", shard]);
-    let output = list.args(files(of)).output().context("cannot start cargo mutants")?;
+    let output = list.args(file_arguments(files_to_list)).output().context("cannot start cargo mutants")?;
     ensure!(output.status.success(), "cargo mutants: {}", String::from_utf8_lossy(&output.stderr));
     let listed: Vec<Value> = serde_json::from_slice(&output.stdout)?;
-    listed.iter().map(Mistake::read).collect()
+    listed.iter().map(Mutant::from_json).collect()
 }
 
-/// Tries those that can stand behind a switch; the others.
-fn switched(mistakes: &[Mistake], outcome: &mut Outcome) -> Result<Vec<String>> {
-    let packages: BTreeSet<&str> = mistakes.iter().map(|mistake| mistake.package.as_str()).collect();
-    let mut alone: BTreeSet<usize> = (0..mistakes.len()).collect();
-    let copy = build::Copy::make()?;
+/// Tries the mutants that can be put behind a switch. Returns the names of the others.
+fn run_switched(mutants: &[Mutant], report: &mut MutationReport) -> Result<Vec<String>> {
+    let packages: BTreeSet<&str> = mutants.iter().map(|mutant| mutant.package.as_str()).collect();
+    let mut remaining: BTreeSet<usize> = (0..mutants.len()).collect();
+    let copy = build::WorkspaceCopy::create()?;
     for package in packages.into_iter().rev() {
-        // What does not build with others may build without them.
-        while let Some(built) = copy.build(package, mistakes, &alone)? {
-            println!("== mutants: {package}: {} behind a switch", built.mistakes.len());
-            let unnoticed = trial::unnoticed(&built, mistakes)?;
-            for number in built.mistakes {
-                alone.remove(&number);
-                let of = if unnoticed.contains(&number) { &mut outcome.missed } else { &mut outcome.noticed };
-                of.insert(mistakes[number].name.clone());
+        // Mutants that do not compile with others may compile without them.
+        while let Some(built) = copy.build(package, mutants, &remaining)? {
+            println!("== mutants: {package}: {} behind a switch", built.mutants.len());
+            let missed = trial::find_missed(&built, mutants)?;
+            for number in built.mutants {
+                remaining.remove(&number);
+                let results = if missed.contains(&number) { &mut report.missed } else { &mut report.caught };
+                results.insert(mutants[number].name.clone());
             }
         }
     }
-    Ok(alone.into_iter().map(|number| mistakes[number].name.clone()).collect())
+    Ok(remaining.into_iter().map(|number| mutants[number].name.clone()).collect())
 }
 
-/// Lets cargo-mutants build and test the named mistakes, one by one.
-fn built_alone(names: &[String], outcome: &mut Outcome) -> Result<()> {
+/// Lets cargo-mutants build and test the named mutants, one by one.
+fn run_separately(names: &[String], report: &mut MutationReport) -> Result<()> {
     let chosen: Vec<_> = names.iter().map(|name| format!("--re=^{}$", regex_lite::escape(name))).collect();
-    let output = root().join("target/mutants");
+    let output = workspace_root().join("target/mutants");
     fs::create_dir_all(&output)?;
     println!("== mutants: {} alone, in {}", names.len(), output.display());
-    let status = mutants(&output, &chosen).status().context("cannot start cargo mutants")?;
-    // 2: some were missed. 3: some ran into their time limit, which is noticed too.
+    let status = cargo_mutants(&output, &chosen).status().context("cannot start cargo mutants")?;
+    // 2: some were missed. 3: some timed out, which counts as caught.
     if !matches!(status.code(), Some(0 | 2 | 3)) {
-        bail!("cargo mutants ended with {status}; its log stands in {}", output.join("mutants.out/log").display());
+        bail!("cargo mutants ended with {status}; its log is in {}", output.join("mutants.out/log").display());
     }
-    outcome.read(&output.join("mutants.out"))
+    report.add_output(&output.join("mutants.out"))
 }
 
-fn files(of: &[&'static str]) -> impl Iterator<Item = &'static str> {
-    of.iter().flat_map(|files| ["--file", files])
+fn file_arguments(patterns: &[&'static str]) -> impl Iterator<Item = &'static str> {
+    patterns.iter().flat_map(|files| ["--file", files])
 }
 
-fn mutants(output: &Path, chosen: &[String]) -> Command {
-    let mut mutants =
-        command("cargo", &["mutants", "--cargo-arg", "--lib", "--cargo-arg", "--tests", "--no-times", "--output"]);
-    mutants.arg(output).args(chosen).args(files(WHOLE)).args(files(SAMPLED));
-    // The copy in which mistakes are made stands beside the checkout, so that tests find there what is given beside it.
-    mutants.env("TMPDIR", root().parent().unwrap_or(Path::new("/")));
-    // Nothing is built that only a debugger reads.
-    mutants.env("CARGO_TARGET_DIR", root().join("target/mutants/build")).env("CARGO_PROFILE_DEV_DEBUG", "0");
+/// Returns the command with which cargo-mutants builds and tests the chosen mutants.
+fn cargo_mutants(output: &Path, chosen: &[String]) -> Command {
+    let mut mutants = command("cargo", &["mutants", "--cargo-arg", "--lib", "--cargo-arg", "--tests", "--no-times", "--output"]);
+    mutants.arg(output).args(chosen).args(file_arguments(FULLY_TESTED_FILES)).args(file_arguments(SAMPLED_FILES));
+    // The mutated copy is next to the checkout, so that tests find the files that they expect there.
+    mutants.env("TMPDIR", workspace_root().parent().unwrap_or(Path::new("/")));
+    // Leaves out debug information, which only a debugger needs.
+    mutants.env("CARGO_TARGET_DIR", workspace_root().join("target/mutants/build")).env("CARGO_PROFILE_DEV_DEBUG", "0");
     mutants
 }
 
-impl Outcome {
-    /// Adds what cargo-mutants wrote down.
-    fn read(&mut self, output: &Path) -> Result<()> {
+impl MutationReport {
+    /// Adds the results that cargo-mutants wrote.
+    fn add_output(&mut self, output: &Path) -> Result<()> {
         let names = |file: &str| -> Result<Vec<String>> {
             let path: PathBuf = output.join(file);
             let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
             Ok(text.lines().map(str::to_owned).collect())
         };
-        self.noticed.extend(names("caught.txt")?.into_iter().chain(names("timeout.txt")?));
+        self.caught.extend(names("caught.txt")?.into_iter().chain(names("timeout.txt")?));
         self.missed.extend(names("missed.txt")?);
-        self.unbuildable.extend(names("unviable.txt")?);
+        self.unviable.extend(names("unviable.txt")?);
         Ok(())
     }
 
-    /// Says what came of them.
-    fn judge(&self) -> Result<()> {
-        let (missed, noticed) = (self.missed.len(), self.noticed.len());
+    /// Prints the results. Fails if too many mutants were missed.
+    fn check(&self) -> Result<()> {
+        let (missed, noticed) = (self.missed.len(), self.caught.len());
         self.missed.iter().for_each(|name| println!("MISSED {name}"));
         println!(
             "== mutants: {noticed} noticed, {missed} missed, {} do not build, {} were not tried, since each has to be built alone",
-            self.unbuildable.len(),
-            self.left_out
+            self.unviable.len(),
+            self.skipped
         );
-        if missed * 100 >= (missed + noticed) * MOST_MISSED && missed > 0 {
-            bail!("{MOST_MISSED} % of these mistakes or more were missed: write the tests that notice them");
+        if missed * 100 >= (missed + noticed) * MAX_MISSED_PERCENT && missed > 0 {
+            bail!("{MAX_MISSED_PERCENT} % or more of these mutants were missed: write tests that catch them");
         }
         Ok(())
     }

@@ -1,8 +1,8 @@
-//! Many mistakes in one source file, each behind a switch.
+//! Writes many mutants into one source file, each behind a switch.
 //!
-//! A program with one mistake takes ten times longer to build than to test. So all mistakes are written into one program, which makes
-//! the one whose number stands in [`CHOICE`], and none without it. In what one mistake changes no other one is made: its copy of the
-//! text is the file's own.
+//! Building a program with one mutant takes ten times longer than testing it. So all mutants are written into one
+//! program. It activates the one whose number is in [`MUTANT_VARIABLE`], or none if that is not set. The alternative
+//! code of a mutant contains no other mutant: its copy of the text is the original one.
 
 use std::ops::Range;
 
@@ -10,13 +10,13 @@ use anyhow::{Context, Result};
 use syn::spanned::Spanned as _;
 use syn::visit::{self, Visit};
 
-use super::mistake::{Genre, Mistake};
+use super::mutant::{Mutant, MutantKind};
 
-/// The variable of the environment that chooses a mistake.
-pub(super) const CHOICE: &str = "STEMMA_MUTANT";
+/// The environment variable that selects a mutant.
+pub(super) const MUTANT_VARIABLE: &str = "STEMMA_MUTANT";
 
-/// What the root of each crate gets: the number of the mistake that is made.
-pub(super) const CHOSEN: &str = "
+/// The code that is added to the root of each crate. It returns the number of the selected mutant.
+pub(super) const SELECTOR_SOURCE: &str = "
 #[doc(hidden)]
 pub fn chosen_mutant() -> usize {
     static CHOSEN: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
@@ -25,51 +25,52 @@ pub fn chosen_mutant() -> usize {
 }
 ";
 
-/// Before and after the text that one mistake adds, so that what does not build is found by its line.
-const OPEN: &str = "/*mutant ";
-const CLOSE: &str = "/*end*/";
+/// Marks around the text that one mutant adds, so that a compiler error can be assigned to it by line.
+const OPEN_MARK: &str = "/*mutant ";
+const CLOSE_MARK: &str = "/*end*/";
 
-/// A place of a file at which mistakes are made: `arms` in the place of the range's own text.
-struct Edit {
+/// A place in a file, with the mutants that replace its text. Each alternative has the number of its mutant.
+struct EditSite {
     range: Range<usize>,
-    shape: Shape,
-    arms: Vec<(usize, String)>,
+    form: EditForm,
+    alternatives: Vec<(usize, String)>,
 }
 
-/// How the mistakes of a place are written.
+/// How the mutants of a place are written.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Shape {
-    /// Returns before the statement that stands there.
+enum EditForm {
+    /// A return before the statement at this place.
     Return,
-    /// A guard where a match arm has none: it matches nothing.
+    /// A guard for a match arm without one. It is false when the mutant is active.
     Guard,
-    /// Another expression.
+    /// An alternative expression.
     Expression,
 }
 
-/// The text of a file with mistakes behind the switch, each under its index in `mistakes`; a mistake that cannot be written so is left out.
+/// Returns the text of a file with mutants behind the switch, each under its index in `mutants`. A mutant that cannot
+/// be written so is left out.
 ///
 /// # Errors
-/// When the file is no Rust.
-pub(super) fn switched(text: &str, mistakes: &[(usize, &Mistake)]) -> Result<String> {
+/// If the file is not valid Rust.
+pub(super) fn with_switches(text: &str, mutants: &[(usize, &Mutant)]) -> Result<String> {
     let file = syn::parse_file(text).context("cannot read it")?;
-    let mut places = Places { text, mistakes, edits: Vec::new() };
-    places.visit_file(&file);
-    let mut edits = places.edits;
-    edits.sort_by_key(|edit| (edit.range.start, edit.shape != Shape::Return, std::cmp::Reverse(edit.range.end)));
+    let mut collector = EditCollector { text, mutants, edits: Vec::new() };
+    collector.visit_file(&file);
+    let mut edits = collector.edits;
+    edits.sort_by_key(|edit| (edit.range.start, edit.form != EditForm::Return, std::cmp::Reverse(edit.range.end)));
     Ok(render(text, 0..text.len(), &edits))
 }
 
-/// The mistakes whose text is on the lines `from` to `to` (from 1) of a switched file.
-pub(super) fn on_lines(switched: &str, from: usize, to: usize) -> Vec<usize> {
+/// Returns the mutants whose text is on the lines `from` to `to` (from 1) of a file with switches.
+pub(super) fn mutants_on_lines(switched: &str, from: usize, to: usize) -> Vec<usize> {
     let mut found = Vec::new();
     let mut inside: Option<usize> = None;
     for (line, text) in (1..).zip(switched.lines()) {
-        if let Some((_, rest)) = text.split_once(OPEN) {
+        if let Some((_, rest)) = text.split_once(OPEN_MARK) {
             inside = rest.split_once("*/").and_then(|(number, _)| number.parse().ok());
         }
         found.extend(inside.filter(|_| (from..=to).contains(&line)));
-        if text.contains(CLOSE) {
+        if text.contains(CLOSE_MARK) {
             inside = None;
         }
     }
@@ -77,76 +78,81 @@ pub(super) fn on_lines(switched: &str, from: usize, to: usize) -> Vec<usize> {
     found
 }
 
-fn render(text: &str, range: Range<usize>, edits: &[Edit]) -> String {
+/// Returns the text of a range with its mutants. An edit within the range of another one is rendered inside that one.
+fn render(text: &str, range: Range<usize>, edits: &[EditSite]) -> String {
     let (mut out, mut at, mut rest) = (String::new(), range.start, edits);
     while let Some((edit, after)) = rest.split_first() {
-        let within = after.iter().take_while(|inner| inner.range.start < edit.range.end).count();
-        let (within, beside) = after.split_at(within);
+        let nested_count = after.iter().take_while(|inner| inner.range.start < edit.range.end).count();
+        let (nested, next) = after.split_at(nested_count);
         out += &text[at..edit.range.start];
-        out += &edit.written(&render(text, edit.range.clone(), within));
-        (at, rest) = (edit.range.end, beside);
+        out += &edit.render_own(&render(text, edit.range.clone(), nested));
+        (at, rest) = (edit.range.end, next);
     }
     out + &text[at..range.end]
 }
 
-impl Edit {
-    /// `own`: the text of its range, with the mistakes that are within.
-    fn written(&self, own: &str) -> String {
-        let arms =
-            self.arms.iter().map(|(number, arm)| format!("\n{OPEN}{number}*/ {} {CLOSE}\n", self.arm(*number, arm)));
+impl EditSite {
+    /// Renders the place. `own` is the text of its range, including the mutants inside.
+    fn render_own(&self, own: &str) -> String {
+        let arms = self
+            .alternatives
+            .iter()
+            .map(|(number, arm)| format!("\n{OPEN_MARK}{number}*/ {} {CLOSE_MARK}\n", self.render_arm(*number, arm)));
         let arms: String = arms.collect();
-        match self.shape {
-            Shape::Return => format!("{arms}{own}"),
-            Shape::Guard => format!(" {arms} {own}"),
-            Shape::Expression => format!("(match crate::chosen_mutant() {{ {arms} _ => {own} }})"),
+        match self.form {
+            EditForm::Return => format!("{arms}{own}"),
+            EditForm::Guard => format!(" {arms} {own}"),
+            EditForm::Expression => format!("(match crate::chosen_mutant() {{ {arms} _ => {own} }})"),
         }
     }
 
-    fn arm(&self, number: usize, arm: &str) -> String {
-        match self.shape {
-            Shape::Return => format!("if crate::chosen_mutant() == {number} {{ return {arm}; }}"),
-            Shape::Guard => format!("if crate::chosen_mutant() != {number}"),
-            Shape::Expression => format!("{number} => {{ {arm} }}"),
+    /// Returns the code of one mutant.
+    fn render_arm(&self, number: usize, arm: &str) -> String {
+        match self.form {
+            EditForm::Return => format!("if crate::chosen_mutant() == {number} {{ return {arm}; }}"),
+            EditForm::Guard => format!("if crate::chosen_mutant() != {number}"),
+            EditForm::Expression => format!("{number} => {{ {arm} }}"),
         }
     }
 }
 
-/// Finds the places of mistakes in a file.
-struct Places<'a> {
+/// Finds the places of mutants in a file.
+struct EditCollector<'a> {
     text: &'a str,
-    mistakes: &'a [(usize, &'a Mistake)],
-    edits: Vec<Edit>,
+    mutants: &'a [(usize, &'a Mutant)],
+    edits: Vec<EditSite>,
 }
 
-impl Places<'_> {
-    /// The mistakes of a genre whose own text begins where something stands, each with what `arm` makes of its replacement.
-    fn add(
+impl EditCollector<'_> {
+    /// Adds the mutants of a kind that start at a position. `arm` renders the code of each from its replacement.
+    fn add_edits(
         &mut self,
-        genre: Genre,
+        kind: MutantKind,
         at: proc_macro2::Span,
         range: Range<usize>,
-        shape: Shape,
+        form: EditForm,
         arm: impl Fn(&str) -> String,
     ) {
         let start = at.start();
-        let here = (start.line, start.column + 1);
-        let of_here = self.mistakes.iter().filter(|(_, mistake)| mistake.genre == genre && mistake.at == here);
-        let arms: Vec<_> = of_here.map(|(number, mistake)| (*number, arm(&mistake.replacement))).collect();
-        if !arms.is_empty() {
-            self.edits.push(Edit { range, shape, arms });
+        let position = (start.line, start.column + 1);
+        let matching = self.mutants.iter().filter(|(_, mutant)| mutant.kind == kind && mutant.position == position);
+        let alternatives: Vec<_> = matching.map(|(number, mutant)| (*number, arm(&mutant.replacement))).collect();
+        if !alternatives.is_empty() {
+            self.edits.push(EditSite { range, form, alternatives });
         }
     }
 
-    fn body(&mut self, block: &syn::Block) {
+    /// Adds the mutants that return a fixed value at the start of a function.
+    fn add_body_edits(&mut self, block: &syn::Block) {
         if let Some(first) = block.stmts.first() {
             let start = first.span().byte_range().start;
-            self.add(Genre::Value, first.span(), start..start, Shape::Return, str::to_owned);
+            self.add_edits(MutantKind::Value, first.span(), start..start, EditForm::Return, str::to_owned);
         }
     }
 }
 
-/// What is worked out while it is built has no switch: constants, and functions that may be called for one.
-impl<'ast> Visit<'ast> for Places<'_> {
+/// Skips code that may be evaluated at compile time, which cannot contain a switch: constants and `const` functions.
+impl<'ast> Visit<'ast> for EditCollector<'_> {
     fn visit_item_const(&mut self, _: &'ast syn::ItemConst) {}
 
     fn visit_impl_item_const(&mut self, _: &'ast syn::ImplItemConst) {}
@@ -155,21 +161,21 @@ impl<'ast> Visit<'ast> for Places<'_> {
 
     fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
         if item.sig.constness.is_none() {
-            self.body(&item.block);
+            self.add_body_edits(&item.block);
             visit::visit_item_fn(self, item);
         }
     }
 
     fn visit_impl_item_fn(&mut self, item: &'ast syn::ImplItemFn) {
         if item.sig.constness.is_none() {
-            self.body(&item.block);
+            self.add_body_edits(&item.block);
             visit::visit_impl_item_fn(self, item);
         }
     }
 
     fn visit_trait_item_fn(&mut self, item: &'ast syn::TraitItemFn) {
         if let Some(block) = &item.default {
-            self.body(block);
+            self.add_body_edits(block);
         }
         visit::visit_trait_item_fn(self, item);
     }
@@ -179,7 +185,7 @@ impl<'ast> Visit<'ast> for Places<'_> {
         let (left, right) = (binary.left.span().byte_range(), binary.right.span().byte_range());
         let arm = |operator: &str| format!("{} {operator} {}", &text[left.clone()], &text[right.clone()]);
         if !has_let(binary) {
-            self.add(Genre::Operator, binary.op.span(), whole, Shape::Expression, arm);
+            self.add_edits(MutantKind::Operator, binary.op.span(), whole, EditForm::Expression, arm);
         }
         visit::visit_expr_binary(self, binary);
     }
@@ -187,7 +193,7 @@ impl<'ast> Visit<'ast> for Places<'_> {
     fn visit_expr_unary(&mut self, unary: &'ast syn::ExprUnary) {
         let (whole, text) = (unary.span().byte_range(), self.text);
         let operand = unary.expr.span().byte_range();
-        self.add(Genre::Unary, unary.op.span(), whole, Shape::Expression, |_| text[operand.clone()].to_owned());
+        self.add_edits(MutantKind::Unary, unary.op.span(), whole, EditForm::Expression, |_| text[operand.clone()].to_owned());
         visit::visit_expr_unary(self, unary);
     }
 
@@ -195,17 +201,17 @@ impl<'ast> Visit<'ast> for Places<'_> {
         let text = self.text;
         if let Some((_, guard)) = &arm.guard {
             let range = guard.span().byte_range();
-            self.add(Genre::Guard, guard.span(), range.clone(), Shape::Expression, str::to_owned);
-            self.add(Genre::Arm, arm.span(), range, Shape::Expression, |_| "false".to_owned());
+            self.add_edits(MutantKind::Guard, guard.span(), range.clone(), EditForm::Expression, str::to_owned);
+            self.add_edits(MutantKind::Arm, arm.span(), range, EditForm::Expression, |_| "false".to_owned());
         } else {
             let end = arm.pat.span().byte_range().end;
-            self.add(Genre::Arm, arm.span(), end..end, Shape::Guard, |_| text[end..end].to_owned());
+            self.add_edits(MutantKind::Arm, arm.span(), end..end, EditForm::Guard, |_| text[end..end].to_owned());
         }
         visit::visit_arm(self, arm);
     }
 }
 
-/// Whether a chain of conditions binds something: such a one is no expression.
+/// Returns whether a chain of conditions contains a `let`. Such a chain is not an expression.
 fn has_let(binary: &syn::ExprBinary) -> bool {
     [&binary.left, &binary.right].into_iter().any(|side| match &**side {
         syn::Expr::Let(_) => true,
@@ -218,52 +224,47 @@ fn has_let(binary: &syn::ExprBinary) -> bool {
 mod tests {
     use super::*;
 
-    fn mistake(genre: Genre, at: (usize, usize), replacement: &str) -> Mistake {
-        Mistake {
+    fn test_mutant(kind: MutantKind, position: (usize, usize), replacement: &str) -> Mutant {
+        Mutant {
             name: String::new(),
             file: String::new(),
             package: String::new(),
-            genre,
-            at,
+            kind,
+            position,
             replacement: replacement.to_owned(),
         }
     }
 
     #[test]
-    fn each_mistake_stands_behind_its_number_and_on_lines_of_its_own() {
+    fn with_switches_puts_each_mutant_on_separate_lines() {
         let text = "fn f(a: u8) -> bool {\n    a < 1 && !g(a)\n}\n";
-        let mistakes = [
-            mistake(Genre::Value, (2, 5), "true"),
-            mistake(Genre::Operator, (2, 7), "<="),
-            mistake(Genre::Operator, (2, 11), "||"),
-            mistake(Genre::Unary, (2, 14), ""),
+        let mutants = [
+            test_mutant(MutantKind::Value, (2, 5), "true"),
+            test_mutant(MutantKind::Operator, (2, 7), "<="),
+            test_mutant(MutantKind::Operator, (2, 11), "||"),
+            test_mutant(MutantKind::Unary, (2, 14), ""),
         ];
-        let numbered: Vec<_> = mistakes.iter().enumerate().collect();
-        let switched = switched(text, &numbered).expect("it is Rust");
+        let numbered: Vec<_> = mutants.iter().enumerate().collect();
+        let switched = with_switches(text, &numbered).expect("it is Rust");
         syn::parse_file(&switched).expect("what was made of it is Rust");
         for (number, written) in [(0, "return true;"), (1, "a <= 1"), (2, "a < 1 || !g(a)"), (3, "{ g(a) }")] {
-            let line = 1 + switched
-                .lines()
-                .position(|line| line.contains(&format!("mutant {number}*/")))
-                .expect("it is there");
-            assert_eq!(on_lines(&switched, line, line), [number]);
+            let line = 1 + switched.lines().position(|line| line.contains(&format!("mutant {number}*/"))).expect("it is there");
+            assert_eq!(mutants_on_lines(&switched, line, line), [number]);
             assert!(switched.lines().nth(line - 1).is_some_and(|line| line.contains(written)), "{number}: {switched}");
         }
     }
 
     #[test]
-    fn an_arm_without_a_guard_gets_one_and_a_guard_is_another_one() {
+    fn with_switches_adds_or_replaces_match_guard() {
         let text = "fn f(a: u8) -> u8 {\n    match a {\n        1 => 2,\n        n if n > 3 => 4,\n        _ => 5,\n    }\n}\n";
-        let mistakes = [
-            mistake(Genre::Arm, (3, 9), ""),
-            mistake(Genre::Guard, (4, 14), "true"),
-            mistake(Genre::Operator, (4, 16), ">="),
+        let mutants = [
+            test_mutant(MutantKind::Arm, (3, 9), ""),
+            test_mutant(MutantKind::Guard, (4, 14), "true"),
+            test_mutant(MutantKind::Operator, (4, 16), ">="),
         ];
-        let numbered: Vec<_> = mistakes.iter().enumerate().collect();
-        let switched = switched(text, &numbered).expect("it is Rust");
+        let numbered: Vec<_> = mutants.iter().enumerate().collect();
+        let switched = with_switches(text, &numbered).expect("it is Rust");
         syn::parse_file(&switched).expect("what was made of it is Rust");
-        assert!(
-            switched.contains("chosen_mutant() != 0") && switched.contains("{ true }") && switched.contains("n >= 3")
-        );
+        assert!(switched.contains("chosen_mutant() != 0") && switched.contains("{ true }") && switched.contains("n >= 3"));
     }
 }

@@ -1,4 +1,4 @@
-//! Whether a test notices a mistake.
+//! Checks whether a test catches a mutant.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -9,60 +9,60 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use super::build::Built;
-use super::mistake::Mistake;
-use super::switch::CHOICE;
+use super::build::BuiltTests;
+use super::mutant::Mutant;
+use super::switch::MUTANT_VARIABLE;
 
-/// How often a program may take its usual time, counted in CPU, before a mistake counts as noticed, and what it has beside that. What
-/// else the machine does takes none of it.
-const PATIENCE: (u32, Duration) = (5, Duration::from_secs(10));
+/// The CPU time after which a mutant counts as caught: this multiple of the program's usual time, plus this extra time.
+/// Other load on the machine does not count.
+const CPU_TIME_LIMIT: (u32, Duration) = (5, Duration::from_secs(10));
 
-/// How many times that it may take by the clock: a program that waits for ever uses no CPU.
-const WAITING: u32 = 20;
+/// The limit in wall time, as a multiple of the limit in CPU time: a program that waits forever uses no CPU.
+const WALL_TIME_FACTOR: u32 = 20;
 
-/// What any program may take in all: before its usual time is known it has that.
-const MOST_SECONDS: u64 = 3_600;
+/// Maximum CPU time of any run, in seconds. It is the only limit until a program's usual time is known.
+const MAX_RUN_SECONDS: u64 = 3_600;
 
-/// A mistake may ask for memory without end.
-const MEMORY_KIB: u32 = 4 * 1024 * 1024;
+/// Maximum memory of a run, in KiB, because a mutant may allocate without end.
+const MAX_MEMORY_KIB: u32 = 4 * 1024 * 1024;
 
-/// A test program and how long it takes without a mistake.
-struct Program<'a> {
+/// A test program, and the time it takes without a mutant.
+struct TestProgram<'a> {
     path: &'a Path,
-    usual: Duration,
+    usual_time: Duration,
 }
 
-/// The mistakes that no test program notices. Each is shown to the unit tests of its module first, then to the quickest program, and
-/// several are tried at a time.
+/// Returns the mutants that no test program catches. Each mutant is tried with the unit tests of its module first, then
+/// with all programs, the fastest first. Several run in parallel.
 ///
 /// # Errors
-/// When a program fails without any mistake.
-pub(super) fn unnoticed(built: &Built, mistakes: &[Mistake]) -> Result<Vec<usize>> {
+/// If a program fails without any mutant.
+pub(super) fn find_missed(built: &BuiltTests, mutants: &[Mutant]) -> Result<Vec<usize>> {
     let mut programs = Vec::new();
     for path in &built.programs {
-        let (program, start) = (Program { path, usual: Duration::MAX }, Instant::now());
-        ensure!(program.passes(built, "", usize::MAX)?, "{} fails without a mistake", path.display());
-        programs.push(Program { usual: start.elapsed(), ..program });
+        let (program, start) = (TestProgram { path, usual_time: Duration::MAX }, Instant::now());
+        ensure!(program.passes_with(built, "", usize::MAX)?, "{} fails without a mutant", path.display());
+        programs.push(TestProgram { usual_time: start.elapsed(), ..program });
     }
-    let own = &programs[0];
-    let mut all: Vec<_> = programs.iter().collect();
-    all.sort_by_key(|program| program.usual);
-    let is_unnoticed = |mistake: usize| -> Result<bool> {
-        let mut passes = own.passes(built, &mistakes[mistake].module(), mistake)?;
-        for program in &all {
-            passes = passes && program.passes(built, "", mistake)?;
+    let library = &programs[0];
+    let mut by_time: Vec<_> = programs.iter().collect();
+    by_time.sort_by_key(|program| program.usual_time);
+    let is_missed = |mutant: usize| -> Result<bool> {
+        let mut passes = library.passes_with(built, &mutants[mutant].module(), mutant)?;
+        for program in &by_time {
+            passes = passes && program.passes_with(built, "", mutant)?;
         }
         Ok(passes)
     };
-    let (waiting, unnoticed) = (Mutex::new(VecDeque::from_iter(&built.mistakes)), Mutex::new(Ok(Vec::new())));
-    let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front().copied();
-    let note = |mistake| {
-        let is_unnoticed = is_unnoticed(mistake);
-        let mut unnoticed = unnoticed.lock().unwrap_or_else(PoisonError::into_inner);
-        match (is_unnoticed, &mut *unnoticed) {
+    let (queue, missed) = (Mutex::new(VecDeque::from_iter(&built.mutants)), Mutex::new(Ok(Vec::new())));
+    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front().copied();
+    let try_mutant = |mutant| {
+        let result = is_missed(mutant);
+        let mut missed = missed.lock().unwrap_or_else(PoisonError::into_inner);
+        match (result, &mut *missed) {
             (Ok(true), Ok(unnoticed)) => {
-                println!("   not noticed: {}", mistakes[mistake].name);
-                unnoticed.push(mistake);
+                println!("   missed: {}", mutants[mutant].name);
+                unnoticed.push(mutant);
             }
             (Err(error), unnoticed) => *unnoticed = Err(error),
             _ => {}
@@ -70,28 +70,28 @@ pub(super) fn unnoticed(built: &Built, mistakes: &[Mistake]) -> Result<Vec<usize
     };
     thread::scope(|scope| {
         for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
-            scope.spawn(|| std::iter::from_fn(next).for_each(note));
+            scope.spawn(|| std::iter::from_fn(next).for_each(try_mutant));
         }
     });
-    unnoticed.into_inner().unwrap_or_else(PoisonError::into_inner)
+    missed.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Program<'_> {
-    /// Whether its tests of a module (of all, where it is empty) pass in time with a mistake.
-    fn passes(&self, built: &Built, module: &str, mistake: usize) -> Result<bool> {
-        let time = self.usual.saturating_mul(PATIENCE.0).saturating_add(PATIENCE.1);
-        let seconds = time.as_secs().min(MOST_SECONDS);
+impl TestProgram<'_> {
+    /// Returns whether the program's tests of a module pass in time with a mutant. An empty module means all tests.
+    fn passes_with(&self, built: &BuiltTests, module: &str, mutant: usize) -> Result<bool> {
+        let time = self.usual_time.saturating_mul(CPU_TIME_LIMIT.0).saturating_add(CPU_TIME_LIMIT.1);
+        let seconds = time.as_secs().min(MAX_RUN_SECONDS);
         let mut command = Command::new("sh");
-        command.args(["-c", &format!("ulimit -v {MEMORY_KIB}; ulimit -t {seconds}; exec \"$0\" \"$@\"")]);
+        command.args(["-c", &format!("ulimit -v {MAX_MEMORY_KIB}; ulimit -t {seconds}; exec \"$0\" \"$@\"")]);
         command.arg(self.path).args(["--test-threads=1", module]);
-        command.current_dir(&built.dir).env(CHOICE, mistake.to_string()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.current_dir(&built.dir).env(MUTANT_VARIABLE, mutant.to_string()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = command.spawn().context("cannot start a test program")?;
         let start = Instant::now();
         loop {
             if let Some(status) = child.try_wait()? {
                 return Ok(status.success());
             }
-            if start.elapsed() > time.saturating_mul(WAITING) {
+            if start.elapsed() > time.saturating_mul(WALL_TIME_FACTOR) {
                 child.kill()?;
                 child.wait()?;
                 return Ok(false);

@@ -1,31 +1,32 @@
-//! What stands where in which package: one table for both forms.
+//! The contents of each package: one table for both formats.
 
-/// What stands in a package.
+/// A part of a package's contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Content {
-    /// Its program from where cargo built it, with the program's manual pages, each below the directory of its section, and completions.
+pub(super) enum PackageContent {
+    /// The package's program as cargo built it, with its manual pages (each in the directory of its section) and its
+    /// completions.
     Program,
-    /// A unit, where each form has them.
+    /// A systemd unit, in the unit directory of the format.
     Unit(&'static str),
-    /// A file of the repository, and its place.
+    /// A file of the repository, and its installed path.
     File(&'static str, &'static str),
-    /// The same of a program.
+    /// A program of the repository, and its installed path.
     Executable(&'static str, &'static str),
-    /// Each file of a directory of the repository, by its name, and their directory.
-    Each(&'static str, &'static str),
+    /// All files of a directory of the repository, and the directory they are installed in.
+    Directory(&'static str, &'static str),
 }
 
-use Content::{Each, Executable, File, Program, Unit};
+use PackageContent::{Directory, Executable, File, Program, Unit};
 
-/// All of it, by package. The first has no other below it.
-pub(super) const PACKAGES: [(&str, &[Content]); 3] = [
+/// The contents of all packages. The first depends on none of the others.
+pub(super) const PACKAGES: [(&str, &[PackageContent]); 3] = [
     (
         "stemma",
         &[
             Program,
-            Each("docs", "usr/share/doc/stemma/docs"),
+            Directory("docs", "usr/share/doc/stemma/docs"),
             File("examples/nodes.yaml", "usr/share/doc/stemma/examples/nodes.yaml"),
-            Each("examples/site", "usr/share/doc/stemma/examples/site"),
+            Directory("examples/site", "usr/share/doc/stemma/examples/site"),
         ],
     ),
     (
@@ -47,10 +48,7 @@ pub(super) const PACKAGES: [(&str, &[Content]); 3] = [
             Program,
             File("packaging/files/controller.toml", "etc/stemma/controller.toml"),
             Executable("packaging/files/first-fleet", "usr/lib/stemma/first-fleet"),
-            File(
-                "packaging/files/stemma-controller.preset",
-                "usr/lib/systemd/system-preset/80-stemma-controller.preset",
-            ),
+            File("packaging/files/stemma-controller.preset", "usr/lib/systemd/system-preset/80-stemma-controller.preset"),
             File("packaging/files/stemma-controller.sysusers", "usr/lib/sysusers.d/stemma-controller.conf"),
             File("packaging/files/stemma-controller.tmpfiles", "usr/lib/tmpfiles.d/stemma-controller.conf"),
             Unit("stemma-controller.service"),
@@ -64,8 +62,8 @@ pub(super) const PACKAGES: [(&str, &[Content]); 3] = [
     ),
 ];
 
-/// In which package a manual page stands.
-pub(super) fn owner(page: &str) -> &'static str {
+/// Returns the package that contains a manual page.
+pub(super) fn package_of_page(page: &str) -> &'static str {
     let is_of = |program: &str| page.strip_prefix(program).is_some_and(|rest| rest.starts_with(['.', '-']));
     ["stemma-agent", "stemma-controller"].into_iter().find(|program| is_of(program)).unwrap_or("stemma")
 }
@@ -73,32 +71,32 @@ pub(super) fn owner(page: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cargo::root;
+    use crate::cargo::workspace_root;
 
     #[test]
-    fn every_unit_and_every_file_of_packaging_stands_in_a_package() {
+    fn packages_contain_every_unit_and_packaging_file() {
         let named: Vec<String> = PACKAGES
             .iter()
             .flat_map(|(_, contents)| *contents)
             .filter_map(|content| match content {
                 File(path, _) | Executable(path, _) => Some((*path).to_owned()),
                 Unit(name) => Some(format!("systemd/{name}")),
-                Program | Each(..) => None,
+                Program | Directory(..) => None,
             })
             .collect();
         for directory in ["systemd", "packaging/files"] {
-            for entry in std::fs::read_dir(root().join(directory)).unwrap() {
+            for entry in std::fs::read_dir(workspace_root().join(directory)).unwrap() {
                 let path = format!("{directory}/{}", entry.unwrap().file_name().to_string_lossy());
-                assert!(named.contains(&path), "{path} stands in no package");
+                assert!(named.contains(&path), "{path} is in no package");
             }
         }
         for path in named {
-            assert!(root().join(&path).is_file(), "{path}");
+            assert!(workspace_root().join(&path).is_file(), "{path}");
         }
     }
 
     #[test]
-    fn a_page_belongs_to_its_program() {
+    fn package_of_page_returns_package_of_program() {
         for (page, program) in [
             ("stemma.1", "stemma"),
             ("stemma-apply.1", "stemma"),
@@ -107,7 +105,7 @@ mod tests {
             ("stemma-controller.toml.5", "stemma-controller"),
             ("stemma-manifest.5", "stemma"),
         ] {
-            assert_eq!(owner(page), program, "{page}");
+            assert_eq!(package_of_page(page), program, "{page}");
         }
     }
 }

@@ -1,7 +1,9 @@
-//! `cargo xtask packages`: `stemma-controller`, `stemma-agent` and `stemma` as .deb and .rpm, into `target/packages`.
+//! `cargo xtask packages`: builds `stemma-controller`, `stemma-agent` and `stemma` as .deb and .rpm, into
+//! `target/packages`.
 //!
-//! The programs are built first; [`stage`] lays out each package's files once, from one table, and debhelper and rpmbuild pack the same
-//! trees. Times in the packages are those of the last commit (`SOURCE_DATE_EPOCH` goes first), so that the same source gives the same bytes.
+//! The programs are built first. Then [`stage`] lays out each package's files from one table, and debhelper and
+//! rpmbuild pack the same trees. Times in the packages are the time of the last commit (`SOURCE_DATE_EPOCH` overrides
+//! it), so that the same source gives the same bytes.
 
 mod contents;
 mod licences;
@@ -14,22 +16,22 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
-use crate::cargo::{command, runs, step};
+use crate::cargo::{command, run_step, succeeds};
 
 #[derive(Args)]
-pub(crate) struct Options {
-    /// Of the programs as tests have them: no release is built, and the packages are packed fast.
+pub(crate) struct PackagesOptions {
+    /// Pack the debug programs that tests use, with fast compression, instead of a release build.
     #[arg(long)]
     pub(crate) dev: bool,
-    /// The packages' own number, behind the version; each but the first has a directory of its own.
+    /// The packages' own revision, after the version. Revisions other than 1 get a directory of their own.
     #[arg(long, default_value_t = 1)]
     pub(crate) revision: u32,
-    /// Also look with lintian and rpmlint, and pack it all a second time: each byte must be the same.
+    /// Also check with lintian and rpmlint, and build the packages a second time: each byte must be the same.
     #[arg(long)]
     pub(crate) check: bool,
 }
 
-/// The programs that pack and look, each with what shows that it is there and the package that brings it.
+/// The programs that pack and check, each with arguments that show that it is installed, and its packages.
 pub(crate) const TOOLS: [(&str, &[&str], &[&str]); 4] = [
     ("dh", &["--list"], &["debhelper", "dpkg-dev", "fakeroot"]),
     ("rpmbuild", &["--version"], &["rpm"]),
@@ -37,95 +39,101 @@ pub(crate) const TOOLS: [(&str, &[&str], &[&str]); 4] = [
     ("rpmlint", &["--version"], &["rpmlint"]),
 ];
 
-pub(crate) fn run(options: &Options) -> Result<()> {
-    for (program, shows, packages) in TOOLS {
-        ensure!(runs(program, shows), "{program} is needed: apt-get install {}", packages.join(" "));
+/// Builds the packages, and with `--check` checks them.
+pub(crate) fn run(options: &PackagesOptions) -> Result<()> {
+    for (program, probe, packages) in TOOLS {
+        ensure!(succeeds(program, probe), "{program} is needed: apt-get install {}", packages.join(" "));
     }
     let mut build = vec!["build", "--quiet", "--workspace", "--bins"];
-    step("pages of the packages and programs of the tests", command("cargo", &build))?;
+    run_step("pages of the packages and programs of the tests", command("cargo", &build))?;
     if !options.dev {
         build.push("--release");
-        // The pages' program links all three, and is part of no package.
+        // The generator of the manual pages links all three programs, and is in no package.
         build.extend(["--exclude", "stemma-packaging", "--exclude", "xtask"]);
-        step("programs, released", command("cargo", &build))?;
+        run_step("programs, released", command("cargo", &build))?;
     }
-    let to = directory(options.revision)?;
-    let packed = pack(options, &to)?;
+    let to = package_directory(options.revision)?;
+    let packed = build_packages(options, &to)?;
     for package in &packed {
         println!("{}", package.display());
     }
     if options.check {
-        check(&packed)?;
-        same_again(options, &packed)?;
+        lint_packages(&packed)?;
+        check_reproducible(options, &packed)?;
     }
     Ok(())
 }
 
-/// Where the packages of a revision are put.
-fn directory(revision: u32) -> Result<PathBuf> {
-    let to = target()?.join("packages");
+/// Returns the output directory for a revision.
+fn package_directory(revision: u32) -> Result<PathBuf> {
+    let to = target_directory()?.join("packages");
     Ok(if revision == 1 { to } else { to.join(format!("revision-{revision}")) })
 }
 
-/// Where cargo builds.
-fn target() -> Result<PathBuf> {
+/// Returns cargo's target directory.
+fn target_directory() -> Result<PathBuf> {
     let metadata = command("cargo", &["metadata", "--format-version", "1", "--no-deps"]).output()?;
     let metadata: serde_json::Value = serde_json::from_slice(&metadata.stdout).context("cargo metadata")?;
     Ok(metadata["target_directory"].as_str().context("a target directory")?.into())
 }
 
-/// Packs all three in both forms, and moves them to their directory in the place of those that were there.
-fn pack(options: &Options, to: &Path) -> Result<Vec<PathBuf>> {
-    let version = stage::Version { number: env!("CARGO_PKG_VERSION"), revision: options.revision, seconds: seconds()? };
-    let below = target()?;
-    let work = tempfile::tempdir_in(&below)?;
-    let stage = stage::Stage {
-        programs: below.join(if options.dev { "debug" } else { "release" }),
-        pages: below.join("debug/stemma-pages"),
-        level: if options.dev { 0 } else { 6 },
+/// Builds all three packages in both formats, and replaces those in the output directory.
+fn build_packages(options: &PackagesOptions, to: &Path) -> Result<Vec<PathBuf>> {
+    let version = stage::PackageVersion {
+        number: env!("CARGO_PKG_VERSION"),
+        revision: options.revision,
+        unix_seconds: source_date_epoch()?,
+    };
+    let target_dir = target_directory()?;
+    let work = tempfile::tempdir_in(&target_dir)?;
+    let stage = stage::PackageStage {
+        programs: target_dir.join(if options.dev { "debug" } else { "release" }),
+        page_generator: target_dir.join("debug/stemma-pages"),
+        compression_level: if options.dev { 0 } else { 6 },
         version,
     };
     let (deb, rpm) = (work.path().join("deb/source"), work.path().join("rpm"));
-    stage.deb(&deb)?;
-    stage.rpm(&rpm)?;
+    stage.stage_deb(&deb)?;
+    stage.stage_rpm(&rpm)?;
     let mut build = Command::new("dpkg-buildpackage");
     build.args(["--build=binary", "--unsigned-source", "--unsigned-changes", "--no-check-builddeps"]).current_dir(&deb);
-    quiet("dpkg-buildpackage", build)?;
+    run_quietly("dpkg-buildpackage", build)?;
     let mut build = Command::new("rpmbuild");
     let top = format!("_topdir {}", rpm.display());
     build.args(["-bb", "--quiet", "--define", &top, "stemma.spec"]).current_dir(&rpm);
-    build.env("SOURCE_DATE_EPOCH", stage.version.seconds.to_string());
-    quiet("rpmbuild", build)?;
+    build.env("SOURCE_DATE_EPOCH", stage.version.unix_seconds.to_string());
+    run_quietly("rpmbuild", build)?;
     fs::create_dir_all(to)?;
-    for old in packages_in(to)? {
+    for old in list_packages(to)? {
         fs::remove_file(old)?;
     }
-    for made in [packages_in(&work.path().join("deb"))?, packages_below(&rpm.join("RPMS"))?].concat() {
-        fs::copy(&made, to.join(made.file_name().context("a package has a name")?))?;
+    for package in [list_packages(&work.path().join("deb"))?, find_packages(&rpm.join("RPMS"))?].concat() {
+        fs::copy(&package, to.join(package.file_name().context("a package has a name")?))?;
     }
-    let packed = packages_in(to)?;
+    let packed = list_packages(to)?;
     ensure!(
         packed.len() == 2 * contents::PACKAGES.len(),
-        "{packed:?}: {} packages of each form were to be made",
+        "{packed:?}: expected {} packages of each format",
         contents::PACKAGES.len()
     );
     Ok(packed)
 }
 
-/// The time that packages are of.
-fn seconds() -> Result<u64> {
-    if let Ok(said) = std::env::var("SOURCE_DATE_EPOCH") {
-        return said.parse().context("SOURCE_DATE_EPOCH is a number of seconds");
+/// Returns the time that all files in the packages get, in seconds since 1970.
+fn source_date_epoch() -> Result<u64> {
+    if let Ok(seconds) = std::env::var("SOURCE_DATE_EPOCH") {
+        return seconds.parse().context("SOURCE_DATE_EPOCH must be a number of seconds");
     }
-    let output = command("git", &["log", "-1", "--format=%ct"]).output().context("git says when the source is of")?;
-    let said = String::from_utf8(output.stdout)?;
-    said.trim()
+    let output = command("git", &["log", "-1", "--format=%ct"]).output().context("cannot read the commit time from git")?;
+    let output_text = String::from_utf8(output.stdout)?;
+    output_text
+        .trim()
         .parse()
-        .context("this is no checkout of git: set SOURCE_DATE_EPOCH to the seconds that the packages are of")
+        .context("this is not a git checkout: set SOURCE_DATE_EPOCH to the time of the packages, in seconds")
 }
 
-/// Runs a program whose output is shown only when it fails.
-fn quiet(name: &str, mut command: Command) -> Result<()> {
+/// Runs a program and shows its output only if it fails.
+fn run_quietly(name: &str, mut command: Command) -> Result<()> {
     let output = command.output().with_context(|| format!("cannot start {name}"))?;
     if !output.status.success() {
         let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
@@ -134,44 +142,44 @@ fn quiet(name: &str, mut command: Command) -> Result<()> {
     Ok(())
 }
 
-fn packages_in(directory: &Path) -> Result<Vec<PathBuf>> {
+/// Returns the packages directly in a directory, sorted.
+fn list_packages(directory: &Path) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(directory)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
-    let is_package =
-        |path: &PathBuf| path.extension().is_some_and(|extension| extension == "deb" || extension == "rpm");
+    let is_package = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "deb" || extension == "rpm");
     let mut packages: Vec<PathBuf> = entries.into_iter().filter(is_package).collect();
     packages.sort();
     Ok(packages)
 }
 
-/// The same in each of its directories: rpmbuild makes one an architecture.
-fn packages_below(directory: &Path) -> Result<Vec<PathBuf>> {
-    let below = fs::read_dir(directory)?.map(|entry| packages_in(&entry?.path())).collect::<Result<Vec<_>>>()?;
+/// Lists the packages in each subdirectory: rpmbuild creates one per architecture.
+fn find_packages(directory: &Path) -> Result<Vec<PathBuf>> {
+    let below = fs::read_dir(directory)?.map(|entry| list_packages(&entry?.path())).collect::<Result<Vec<_>>>()?;
     Ok(below.concat())
 }
 
-/// What the distributions' own tools say of them: nothing, but for what `packaging` overrides and why.
-fn check(packed: &[PathBuf]) -> Result<()> {
-    let of =
-        |form: &str| packed.iter().filter(|path| path.extension().is_some_and(|is| is == form)).collect::<Vec<_>>();
+/// Runs the distributions' own checks. They must report nothing except what `packaging` overrides with a reason.
+fn lint_packages(packed: &[PathBuf]) -> Result<()> {
+    let with_extension =
+        |form: &str| packed.iter().filter(|path| path.extension().is_some_and(|ext| ext == form)).collect::<Vec<_>>();
     let mut lintian = command("lintian", &["--fail-on", "error,warning", "--tag-display-limit", "0", "--allow-root"]);
-    lintian.args(of("deb"));
-    step("lintian", lintian)?;
+    lintian.args(with_extension("deb"));
+    run_step("lintian", lintian)?;
     let mut rpmlint = command("rpmlint", &["--config", "packaging/rpm/rpmlint.toml"]);
-    rpmlint.args(of("rpm"));
+    rpmlint.args(with_extension("rpm"));
     let output = rpmlint.output()?;
     let said = String::from_utf8_lossy(&output.stdout);
-    // Its status tells errors alone.
-    let found: Vec<&str> = said.lines().filter(|line| line.contains(": E: ") || line.contains(": W: ")).collect();
-    ensure!(output.status.success() && found.is_empty(), "rpmlint:\n{said}{}", String::from_utf8_lossy(&output.stderr));
+    // The exit status reports only errors, not warnings.
+    let problems: Vec<&str> = said.lines().filter(|line| line.contains(": E: ") || line.contains(": W: ")).collect();
+    ensure!(output.status.success() && problems.is_empty(), "rpmlint:\n{said}{}", String::from_utf8_lossy(&output.stderr));
     println!("== rpmlint: ok");
     Ok(())
 }
 
-/// Packs it all once more, elsewhere.
-fn same_again(options: &Options, packed: &[PathBuf]) -> Result<()> {
-    let again = tempfile::tempdir_in(target()?)?;
-    for (one, other) in packed.iter().zip(pack(options, again.path())?) {
-        ensure!(fs::read(one)? == fs::read(&other)?, "{}: packed again it has other bytes", one.display());
+/// Builds the packages again in another directory, and fails if a byte differs.
+fn check_reproducible(options: &PackagesOptions, packed: &[PathBuf]) -> Result<()> {
+    let second_dir = tempfile::tempdir_in(target_directory()?)?;
+    for (first, second) in packed.iter().zip(build_packages(options, second_dir.path())?) {
+        ensure!(fs::read(first)? == fs::read(&second)?, "{}: the second build has other bytes", first.display());
     }
     println!("== packed twice: the same bytes");
     Ok(())

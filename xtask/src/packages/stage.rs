@@ -1,4 +1,4 @@
-//! Lays out what is packed: each package's files as they are installed, and what debhelper and rpmbuild want beside them.
+//! Lays out the files of each package as they are installed, and the files that debhelper and rpmbuild need.
 
 use std::fmt::Write as _;
 use std::fs::{self, Permissions};
@@ -8,116 +8,121 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use super::contents::{Content, PACKAGES, owner};
-use super::licences::Libraries;
-use crate::cargo::root;
+use super::contents::{PACKAGES, PackageContent, package_of_page};
+use super::licences::DependencyGraph;
+use crate::cargo::workspace_root;
 
-/// What is packed.
-pub(super) struct Stage {
-    /// The directory of the programs.
+/// The inputs of all packages.
+pub(super) struct PackageStage {
+    /// The directory of the built programs.
     pub(super) programs: PathBuf,
-    /// The program that writes pages and completions.
-    pub(super) pages: PathBuf,
-    /// How hard it is packed, 0 to 9.
-    pub(super) level: u8,
-    pub(super) version: Version,
+    /// The program that generates manual pages and completions.
+    pub(super) page_generator: PathBuf,
+    /// The compression level, 0 to 9.
+    pub(super) compression_level: u8,
+    pub(super) version: PackageVersion,
 }
 
-/// What the packages are called, and of which time they are.
-pub(super) struct Version {
+/// The version and time of the packages.
+pub(super) struct PackageVersion {
     pub(super) number: &'static str,
     pub(super) revision: u32,
-    pub(super) seconds: u64,
+    pub(super) unix_seconds: u64,
 }
 
-/// The places in which the forms differ.
-struct Places {
+/// The paths in which the formats differ.
+struct FormatPaths {
     units: &'static str,
     zsh: &'static str,
 }
 
-/// Debhelper of Debian 12 knows units here alone.
-const DEB: Places = Places { units: "lib/systemd/system", zsh: "usr/share/zsh/vendor-completions" };
-const RPM: Places = Places { units: "usr/lib/systemd/system", zsh: "usr/share/zsh/site-functions" };
+/// Debhelper of Debian 12 finds units only in this directory.
+const DEB: FormatPaths = FormatPaths { units: "lib/systemd/system", zsh: "usr/share/zsh/vendor-completions" };
+const RPM: FormatPaths = FormatPaths { units: "usr/lib/systemd/system", zsh: "usr/share/zsh/site-functions" };
 
-impl Stage {
-    /// What `dpkg-buildpackage` is run in.
+impl PackageStage {
+    /// Lays out the directory in which `dpkg-buildpackage` runs.
     ///
     /// # Errors
-    /// When a file is missing.
-    pub(super) fn deb(&self, to: &Path) -> Result<()> {
+    /// If a file is missing.
+    pub(super) fn stage_deb(&self, to: &Path) -> Result<()> {
         let debian = to.join("debian");
-        self.fill(&root().join("packaging/debian"), &debian)?;
-        self.trees(to, &DEB)?;
-        fs::copy(root().join("CHANGELOG.md"), to.join("CHANGELOG.md"))?;
-        let Version { number, revision, seconds } = self.version;
-        let at = date(seconds, "+%a, %d %b %Y %H:%M:%S +0000")?;
+        self.copy_templates(&workspace_root().join("packaging/debian"), &debian)?;
+        self.stage_trees(to, &DEB)?;
+        fs::copy(workspace_root().join("CHANGELOG.md"), to.join("CHANGELOG.md"))?;
+        let PackageVersion { number, revision, unix_seconds: seconds } = self.version;
+        let at = format_date(seconds, "+%a, %d %b %Y %H:%M:%S +0000")?;
         let entry = format!(
             "stemma ({number}-{revision}) unstable; urgency=medium\n\n  * What changed is in changelog.gz.\n\n -- Stemma \
              <stemma@stemma.example>  {at}\n"
         );
         fs::write(debian.join("changelog"), entry)?;
-        let libraries = Libraries::read()?;
+        let libraries = DependencyGraph::load()?;
         for (package, _) in PACKAGES {
-            fs::write(debian.join(format!("{package}.copyright")), copyright(&libraries.of(package)))?;
+            fs::write(debian.join(format!("{package}.copyright")), copyright_text(&libraries.licence_lines(package)))?;
         }
         Ok(())
     }
 
-    /// What `rpmbuild` is run in.
+    /// Lays out the directory in which `rpmbuild` runs.
     ///
     /// # Errors
-    /// When a file is missing.
-    pub(super) fn rpm(&self, to: &Path) -> Result<()> {
-        self.fill(&root().join("packaging/rpm"), to)?;
-        self.trees(to, &RPM)?;
-        let libraries = Libraries::read()?;
+    /// If a file is missing.
+    pub(super) fn stage_rpm(&self, to: &Path) -> Result<()> {
+        self.copy_templates(&workspace_root().join("packaging/rpm"), to)?;
+        self.stage_trees(to, &RPM)?;
+        let libraries = DependencyGraph::load()?;
         for (package, _) in PACKAGES {
             let tree = to.join("tree").join(package);
-            let (licence, doc) =
-                (tree.join("usr/share/licenses").join(package), tree.join("usr/share/doc").join(package));
-            put(&root().join("LICENSE"), &licence.join("LICENSE"), 0o644)?;
-            put(&root().join("CHANGELOG.md"), &doc.join("CHANGELOG.md"), 0o644)?;
-            fs::write(licence.join("LIBRARIES"), copyright(&libraries.of(package)))?;
-            fs::write(to.join(format!("{package}.files")), files(&tree, &tree)?)?;
+            let (licence, doc) = (tree.join("usr/share/licenses").join(package), tree.join("usr/share/doc").join(package));
+            copy_file(&workspace_root().join("LICENSE"), &licence.join("LICENSE"), 0o644)?;
+            copy_file(&workspace_root().join("CHANGELOG.md"), &doc.join("CHANGELOG.md"), 0o644)?;
+            fs::write(licence.join("LIBRARIES"), copyright_text(&libraries.licence_lines(package)))?;
+            fs::write(to.join(format!("{package}.files")), file_list(&tree, &tree)?)?;
         }
         Ok(())
     }
 
-    /// Copies what packs, with this packing's own words.
-    fn fill(&self, from: &Path, to: &Path) -> Result<()> {
+    /// Copies the packaging files, and fills in their placeholders.
+    fn copy_templates(&self, from: &Path, to: &Path) -> Result<()> {
         fs::create_dir_all(to)?;
         for entry in fs::read_dir(from)? {
             let path = entry?.path();
             let target = to.join(path.file_name().context("a name")?);
-            let Version { number, revision, seconds } = self.version;
+            let PackageVersion { number, revision, unix_seconds: seconds } = self.version;
             let text = fs::read_to_string(&path)?
                 .replace("@VERSION@", number)
                 .replace("@REVISION@", &revision.to_string())
-                .replace("@LEVEL@", &self.level.to_string())
-                .replace("@RPM_DATE@", &date(seconds, "+%a %b %d %Y")?);
+                .replace("@LEVEL@", &self.compression_level.to_string())
+                .replace("@RPM_DATE@", &format_date(seconds, "+%a %b %d %Y")?);
             fs::write(&target, text)?;
             fs::set_permissions(&target, fs::metadata(&path)?.permissions())?;
         }
         Ok(())
     }
 
-    /// Each package's files below `tree/PACKAGE`.
-    fn trees(&self, to: &Path, places: &Places) -> Result<()> {
-        let made = to.join("pages");
-        self.made(&made)?;
+    /// Lays out each package's files in `tree/PACKAGE`.
+    fn stage_trees(&self, to: &Path, places: &FormatPaths) -> Result<()> {
+        let pages = to.join("pages");
+        self.generate_pages(&pages)?;
         for (package, contents) in PACKAGES {
             let tree = to.join("tree").join(package);
             for content in contents {
                 match *content {
-                    Content::Program => self.program(package, &made, &tree, places)?,
-                    Content::Unit(name) => {
-                        put(&root().join("systemd").join(name), &tree.join(places.units).join(name), 0o644)?;
+                    PackageContent::Program => self.stage_program(package, &pages, &tree, places)?,
+                    PackageContent::Unit(name) => {
+                        copy_file(&workspace_root().join("systemd").join(name), &tree.join(places.units).join(name), 0o644)?;
                     }
-                    Content::File(path, place) => put(&root().join(path), &tree.join(place), 0o644)?,
-                    Content::Executable(path, place) => put(&root().join(path), &tree.join(place), 0o755)?,
-                    Content::Each(directory, place) => {
-                        each(&root().join(directory), |path, name| put(path, &tree.join(place).join(name), 0o644))?;
+                    PackageContent::File(path, place) => {
+                        copy_file(&workspace_root().join(path), &tree.join(place), 0o644)?;
+                    }
+                    PackageContent::Executable(path, place) => {
+                        copy_file(&workspace_root().join(path), &tree.join(place), 0o755)?;
+                    }
+                    PackageContent::Directory(directory, place) => {
+                        for_each_file(&workspace_root().join(directory), |path, name| {
+                            copy_file(path, &tree.join(place).join(name), 0o644)
+                        })?;
                     }
                 }
             }
@@ -125,36 +130,36 @@ impl Stage {
         Ok(())
     }
 
-    /// A program, its pages and its completions.
-    fn program(&self, package: &str, made: &Path, tree: &Path, places: &Places) -> Result<()> {
-        put(&self.programs.join(package), &tree.join("usr/bin").join(package), 0o755)?;
-        each(&made.join("man"), |path, name| {
+    /// Lays out a program, its manual pages and its completions.
+    fn stage_program(&self, package: &str, pages: &Path, tree: &Path, places: &FormatPaths) -> Result<()> {
+        copy_file(&self.programs.join(package), &tree.join("usr/bin").join(package), 0o755)?;
+        for_each_file(&pages.join("man"), |path, name| {
             let section = name.rsplit('.').next().unwrap_or_default();
-            if owner(name) != package {
+            if package_of_page(name) != package {
                 return Ok(());
             }
-            put(path, &tree.join("usr/share/man").join(format!("man{section}")).join(name), 0o644)
+            copy_file(path, &tree.join("usr/share/man").join(format!("man{section}")).join(name), 0o644)
         })?;
         for (shell, name, place) in [
             ("bash", package.to_owned(), "usr/share/bash-completion/completions"),
             ("zsh", format!("_{package}"), places.zsh),
             ("fish", format!("{package}.fish"), "usr/share/fish/vendor_completions.d"),
         ] {
-            put(&made.join("completions").join(shell).join(&name), &tree.join(place).join(&name), 0o644)?;
+            copy_file(&pages.join("completions").join(shell).join(&name), &tree.join(place).join(&name), 0o644)?;
         }
         Ok(())
     }
 
-    /// Pages and completions: of the tables, and of `stemma`'s own verb.
-    fn made(&self, to: &Path) -> Result<()> {
-        let written = Command::new(&self.pages).arg(to).status().context("stemma-pages cannot be started")?;
+    /// Generates the manual pages and completions, with the page generator and `stemma completion`.
+    fn generate_pages(&self, to: &Path) -> Result<()> {
+        let written = Command::new(&self.page_generator).arg(to).status().context("stemma-pages cannot be started")?;
         ensure!(written.success(), "stemma-pages: {written}");
         for (shell, name) in [("bash", "stemma"), ("zsh", "_stemma"), ("fish", "stemma.fish")] {
             let output = Command::new(self.programs.join("stemma")).args(["completion", shell]).output()?;
             ensure!(output.status.success(), "stemma completion {shell}: {}", output.status);
             fs::write(to.join("completions").join(shell).join(name), output.stdout)?;
         }
-        // As bash finds it: by the command's name alone.
+        // bash finds completions by the command's name alone.
         for program in ["stemma-agent", "stemma-controller"] {
             let directory = to.join("completions/bash");
             fs::rename(directory.join(format!("{program}.bash")), directory.join(program))?;
@@ -163,14 +168,15 @@ impl Stage {
     }
 }
 
-fn put(from: &Path, to: &Path, mode: u32) -> Result<()> {
+/// Copies a file, with its directory created and its mode set.
+fn copy_file(from: &Path, to: &Path, mode: u32) -> Result<()> {
     fs::create_dir_all(to.parent().context("a place has a directory")?)?;
     fs::copy(from, to).with_context(|| from.display().to_string())?;
     Ok(fs::set_permissions(to, Permissions::from_mode(mode))?)
 }
 
-/// Each file of a directory, by its name; directories in it are left out.
-fn each(directory: &Path, mut act: impl FnMut(&Path, &str) -> Result<()>) -> Result<()> {
+/// Calls `act` with the path and name of each file in a directory. Subdirectories are skipped.
+fn for_each_file(directory: &Path, mut act: impl FnMut(&Path, &str) -> Result<()>) -> Result<()> {
     for entry in fs::read_dir(directory).with_context(|| directory.display().to_string())? {
         let path = entry?.path();
         if path.is_file() {
@@ -180,27 +186,27 @@ fn each(directory: &Path, mut act: impl FnMut(&Path, &str) -> Result<()>) -> Res
     Ok(())
 }
 
-/// A time in the words of a form; `date` knows them all.
-fn date(seconds: u64, form: &str) -> Result<String> {
-    let output = Command::new("date").env("LC_ALL", "C").args(["-u", "-d", &format!("@{seconds}"), form]).output()?;
+/// Formats a time with `date`.
+fn format_date(seconds: u64, format: &str) -> Result<String> {
+    let output = Command::new("date").env("LC_ALL", "C").args(["-u", "-d", &format!("@{seconds}"), format]).output()?;
     Ok(String::from_utf8(output.stdout)?.trim().to_owned())
 }
 
-/// The file `copyright`, in Debian's form.
-fn copyright(libraries: &[String]) -> String {
+/// Returns the `copyright` file in Debian's format.
+fn copyright_text(libraries: &[String]) -> String {
     let listed: String = libraries.iter().map(|line| format!("  {line}\n")).collect();
     format!(
         "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\nUpstream-Name: stemma\nSource: \
          https://stemma.example\n\nFiles: *\nCopyright: 2026 the authors of Stemma\nLicense: Apache-2.0\nComment:\n The program holds these \
-         libraries, each under the licence that stands behind it.\n{listed}\nLicense: Apache-2.0\n On Debian systems its text is in \
+         libraries, each under the licence after its name.\n{listed}\nLicense: Apache-2.0\n On Debian systems its text is in \
          /usr/share/common-licenses/Apache-2.0.\n"
     )
 }
 
-/// The files of a tree as `%files` takes them, with the directories that are the package's own.
-fn files(tree: &Path, at: &Path) -> Result<String> {
+/// Returns the files of a tree in the format of `%files`, with the directories that belong to the package.
+fn file_list(tree: &Path, dir: &Path) -> Result<String> {
     let mut list = String::new();
-    let mut entries = fs::read_dir(at)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+    let mut entries = fs::read_dir(dir)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
     entries.sort();
     for path in entries {
         let place = format!("/{}", path.strip_prefix(tree)?.display());
@@ -208,7 +214,7 @@ fn files(tree: &Path, at: &Path) -> Result<String> {
             if place.contains("/stemma") {
                 let _ = writeln!(list, "%dir %attr(0755,root,root) {place}");
             }
-            list.push_str(&files(tree, &path)?);
+            list.push_str(&file_list(tree, &path)?);
             continue;
         }
         let (kind, end) = match place.as_str() {

@@ -1,4 +1,4 @@
-//! What is counted in one file.
+//! Counts the code in one file.
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -8,38 +8,39 @@ use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{Block, ImplItem, Item, ItemImpl, Signature, TraitItemFn, Visibility};
 
-use crate::source::{attributes, is_for_tests};
+use crate::source::{is_test_only, item_attributes};
 
-/// The figures of files.
+/// The figures of one or more files.
 #[derive(Default)]
-pub(super) struct Count {
+pub(super) struct SourceCounts {
     pub(super) files: usize,
     pub(super) lines: usize,
-    pub(super) public: usize,
-    pub(super) functions: Vec<Function>,
+    pub(super) public_items: usize,
+    pub(super) functions: Vec<FunctionSize>,
 }
 
-/// One function.
-pub(super) struct Function {
+/// The place and size of a function.
+pub(super) struct FunctionSize {
     pub(super) name: String,
     pub(super) file: PathBuf,
     pub(super) line: usize,
     pub(super) lines: usize,
 }
 
+/// Counts the items of a file, and finds the lines of its test code.
 #[derive(Default)]
-struct Reader<'a> {
+struct CountVisitor<'a> {
     file: &'a str,
-    public: usize,
-    functions: Vec<Function>,
-    for_tests: Vec<RangeInclusive<usize>>,
+    public_items: usize,
+    functions: Vec<FunctionSize>,
+    test_lines: Vec<RangeInclusive<usize>>,
 }
 
-impl Count {
+impl SourceCounts {
     pub(super) fn add(&mut self, other: Self) {
         self.files += other.files;
         self.lines += other.lines;
-        self.public += other.public;
+        self.public_items += other.public_items;
         self.functions.extend(other.functions);
     }
 }
@@ -47,62 +48,63 @@ impl Count {
 /// Counts one file.
 ///
 /// # Errors
-/// When it cannot be read or is no Rust.
-pub(super) fn file(path: &Path) -> Result<Count> {
+/// If it cannot be read or is not valid Rust.
+pub(super) fn count_file(path: &Path) -> Result<SourceCounts> {
     let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
-    count(&text, path)
+    count_text(&text, path)
 }
 
-fn count(text: &str, path: &Path) -> Result<Count> {
+fn count_text(text: &str, path: &Path) -> Result<SourceCounts> {
     let parsed = syn::parse_file(text).with_context(|| path.display().to_string())?;
     let file = path.to_string_lossy();
-    let mut reader = Reader { file: &file, ..Reader::default() };
+    let mut reader = CountVisitor { file: &file, ..CountVisitor::default() };
     reader.visit_file(&parsed);
     let is_code = |line: &str| !line.is_empty() && !line.starts_with("//");
-    let is_for_tests = |number: usize| reader.for_tests.iter().any(|range| range.contains(&number));
+    let is_for_tests = |number: usize| reader.test_lines.iter().any(|range| range.contains(&number));
     let lines = text.lines().map(str::trim).zip(1..).filter(|(line, number)| is_code(line) && !is_for_tests(*number));
-    Ok(Count { files: 1, lines: lines.count(), public: reader.public, functions: reader.functions })
+    Ok(SourceCounts { files: 1, lines: lines.count(), public_items: reader.public_items, functions: reader.functions })
 }
 
-impl Reader<'_> {
-    fn function(&mut self, signature: &Signature, block: &Block) {
+impl CountVisitor<'_> {
+    fn add_function(&mut self, signature: &Signature, block: &Block) {
         let (line, end) = (signature.fn_token.span.start().line, block.span().end().line);
         let name = signature.ident.to_string();
-        self.functions.push(Function { name, file: self.file.into(), line, lines: end - line + 1 });
+        self.functions.push(FunctionSize { name, file: self.file.into(), line, lines: end - line + 1 });
     }
 
-    fn leave_out(&mut self, span: proc_macro2::Span) {
-        self.for_tests.push(span.start().line..=span.end().line);
+    /// Leaves out the lines of an item that is only for tests.
+    fn exclude(&mut self, span: proc_macro2::Span) {
+        self.test_lines.push(span.start().line..=span.end().line);
     }
 
-    fn public(&mut self, visibility: Option<&Visibility>) {
-        self.public += usize::from(matches!(visibility, Some(Visibility::Public(_))));
+    fn add_item(&mut self, visibility: Option<&Visibility>) {
+        self.public_items += usize::from(matches!(visibility, Some(Visibility::Public(_))));
     }
 }
 
-impl<'ast> Visit<'ast> for Reader<'_> {
+impl<'ast> Visit<'ast> for CountVisitor<'_> {
     fn visit_item(&mut self, item: &'ast Item) {
-        if is_for_tests(attributes(item)) {
-            self.leave_out(item.span());
+        if is_test_only(item_attributes(item)) {
+            self.exclude(item.span());
             return;
         }
-        self.public(visibility(item));
+        self.add_item(item_visibility(item));
         if let Item::Fn(function) = item {
-            self.function(&function.sig, &function.block);
+            self.add_function(&function.sig, &function.block);
         }
         visit::visit_item(self, item);
     }
 
-    fn visit_item_impl(&mut self, of: &'ast ItemImpl) {
-        for item in &of.items {
+    fn visit_item_impl(&mut self, item_impl: &'ast ItemImpl) {
+        for item in &item_impl.items {
             match item {
-                ImplItem::Fn(function) if is_for_tests(&function.attrs) => self.leave_out(function.span()),
+                ImplItem::Fn(function) if is_test_only(&function.attrs) => self.exclude(function.span()),
                 ImplItem::Fn(function) => {
-                    self.public(Some(&function.vis));
-                    self.function(&function.sig, &function.block);
+                    self.add_item(Some(&function.vis));
+                    self.add_function(&function.sig, &function.block);
                     visit::visit_block(self, &function.block);
                 }
-                ImplItem::Const(constant) => self.public(Some(&constant.vis)),
+                ImplItem::Const(constant) => self.add_item(Some(&constant.vis)),
                 _ => {}
             }
         }
@@ -110,13 +112,14 @@ impl<'ast> Visit<'ast> for Reader<'_> {
 
     fn visit_trait_item_fn(&mut self, function: &'ast TraitItemFn) {
         if let Some(block) = &function.default {
-            self.function(&function.sig, block);
+            self.add_function(&function.sig, block);
             visit::visit_block(self, block);
         }
     }
 }
 
-fn visibility(item: &Item) -> Option<&Visibility> {
+/// Returns the visibility of an item, or `None` for an item that is not counted.
+fn item_visibility(item: &Item) -> Option<&Visibility> {
     match item {
         Item::Const(item) => Some(&item.vis),
         Item::Enum(item) => Some(&item.vis),
@@ -168,9 +171,9 @@ mod tests {
 ";
 
     #[test]
-    fn a_file_is_counted_without_blanks_comments_and_tests() {
-        let counted = count(TEXT, Path::new("one.rs")).unwrap();
-        assert_eq!((counted.lines, counted.public), (14, 2));
+    fn count_text_skips_blanks_comments_and_tests() {
+        let counted = count_text(TEXT, Path::new("one.rs")).unwrap();
+        assert_eq!((counted.lines, counted.public_items), (14, 2));
         let functions: Vec<_> =
             counted.functions.iter().map(|function| (function.name.as_str(), function.line, function.lines)).collect();
         assert_eq!(functions, [("new", 11, 5), ("long", 21, 5)]);

@@ -1,8 +1,8 @@
-//! `cargo xtask size`: how much there is of each crate, tests left out.
+//! `cargo xtask size`: prints the size of each crate, without tests.
 //!
-//! A line counts when it is neither blank nor a comment, and not part of an item under `#[cfg(test)]`. A public item is a
-//! `pub` function, type, trait, constant, static or module, or a `pub` method or constant of a type; a `pub use` names
-//! what is counted already. A function's length is its lines from `fn` to its last brace.
+//! A line counts if it is neither blank nor a comment, and not part of an item under `#[cfg(test)]`. A public item is a
+//! `pub` function, type, trait, constant, static or module, or a `pub` method or constant of a type. A `pub use` does
+//! not count, because its item is counted already. The length of a function is its lines from `fn` to its last brace.
 
 mod count;
 
@@ -11,67 +11,61 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use clap::Args;
 
-use crate::cargo::root;
-use crate::source::{self, Package};
-use count::{Count, Function};
+use crate::cargo::workspace_root;
+use crate::source::{self, CratePackage};
+use count::{FunctionSize, SourceCounts};
 
-/// The crates that serve tests and the project itself.
-const APART: [&str; 2] = ["stemma-tests", "xtask"];
+/// The crates for tests and for the project's own tasks.
+const SUPPORT_CRATES: [&str; 2] = ["stemma-tests", "xtask"];
 
-/// How many of a crate's longest functions are named.
-const LONGEST: usize = 3;
+/// How many of a crate's longest functions are printed.
+const MAX_LISTED_FUNCTIONS: usize = 3;
 
 #[derive(Args)]
-pub(crate) struct Options {
-    /// Another checkout.
+pub(crate) struct SizeOptions {
+    /// The checkout to count, instead of this one.
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
 }
 
-pub(crate) fn run(options: &Options) -> Result<()> {
-    let root = options.root.clone().unwrap_or_else(root).canonicalize()?;
-    let (apart, counted): (Vec<_>, Vec<_>) =
-        source::packages(&root)?.into_iter().partition(|package| APART.contains(&package.name.as_str()));
-    println!(
-        "{:<18} {:>7} {:>7} {:>12} {:>10}  longest functions",
-        "crate", "files", "lines", "public items", "functions"
-    );
-    let mut total = Count::default();
+/// Prints the size of each crate, and the sum of all crates that users install.
+pub(crate) fn run(options: &SizeOptions) -> Result<()> {
+    let root = options.root.clone().unwrap_or_else(workspace_root).canonicalize()?;
+    let (support, counted): (Vec<_>, Vec<_>) =
+        source::read_packages(&root)?.into_iter().partition(|package| SUPPORT_CRATES.contains(&package.name.as_str()));
+    println!("{:<18} {:>7} {:>7} {:>12} {:>10}  longest functions", "crate", "files", "lines", "public items", "functions");
+    let mut total = SourceCounts::default();
     for package in &counted {
-        total.add(row(package, &root)?);
+        total.add(count_package(package, &root)?);
     }
-    line("in all", &total, &root);
-    for package in &apart {
-        row(package, &root)?;
+    print_row("in all", &total, &root);
+    for package in &support {
+        count_package(package, &root)?;
     }
     Ok(())
 }
 
-fn row(package: &Package, root: &Path) -> Result<Count> {
-    let mut count = Count::default();
-    for start in [Some(&package.root), package.program.as_ref()].into_iter().flatten() {
-        for module in source::modules(start)?.iter().filter(|module| module.is_file) {
-            count.add(count::file(&module.file)?);
+/// Counts the code of a crate, and prints its row.
+fn count_package(package: &CratePackage, root: &Path) -> Result<SourceCounts> {
+    let mut count = SourceCounts::default();
+    for start in [Some(&package.root_file), package.program_file.as_ref()].into_iter().flatten() {
+        for module in source::read_modules(start)?.iter().filter(|module| module.is_file) {
+            count.add(count::count_file(&module.file)?);
         }
     }
-    line(&package.name, &count, root);
+    print_row(&package.name, &count, root);
     Ok(count)
 }
 
-fn line(name: &str, count: &Count, root: &Path) {
-    let mut longest: Vec<&Function> = count.functions.iter().collect();
+/// Prints one row of the table, with the longest functions.
+fn print_row(name: &str, count: &SourceCounts, root: &Path) {
+    let mut longest: Vec<&FunctionSize> = count.functions.iter().collect();
     longest.sort_by_key(|function| (std::cmp::Reverse(function.lines), &function.file, function.line));
-    let shown = longest.iter().take(LONGEST).map(|function| {
+    let shown = longest.iter().take(MAX_LISTED_FUNCTIONS).map(|function| {
         let file = function.file.strip_prefix(root).unwrap_or(&function.file);
         format!("{} {} ({}:{})", function.lines, function.name, file.display(), function.line)
     });
     let shown: Vec<_> = shown.collect();
     let functions = count.functions.len();
-    println!(
-        "{name:<18} {:>7} {:>7} {:>12} {functions:>10}  {}",
-        count.files,
-        count.lines,
-        count.public,
-        shown.join(", ")
-    );
+    println!("{name:<18} {:>7} {:>7} {:>12} {functions:>10}  {}", count.files, count.lines, count.public_items, shown.join(", "));
 }

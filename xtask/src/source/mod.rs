@@ -1,7 +1,7 @@
-//! The source of a workspace's crates as a tree of modules, without what is compiled for tests alone.
+//! Reads the source of a workspace's crates as a tree of modules, without code that is compiled only for tests.
 //!
-//! Files are found as rustc finds them, by `mod` items from the crate's root on: a file that no `mod` names is not part of
-//! the crate, and `#[cfg(test)]` takes away a whole file.
+//! Files are found as rustc finds them, by `mod` items from the crate's root on. A file that no `mod` names is not part
+//! of the crate, and `#[cfg(test)]` can exclude a whole file.
 
 mod names;
 #[cfg(test)]
@@ -14,35 +14,35 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use syn::{Attribute, Item, Meta};
 
-pub(crate) use names::Names;
+pub(crate) use names::ImportNames;
 
 /// A crate of a workspace.
-pub(crate) struct Package {
+pub(crate) struct CratePackage {
     pub(crate) name: String,
-    /// The root file of its library, or of its program where it has no library.
-    pub(crate) root: PathBuf,
-    /// The root file of its program beside a library.
-    pub(crate) program: Option<PathBuf>,
-    /// Its top-level modules, lowest first, as its manifest declares them.
-    pub(crate) order: Option<Vec<String>>,
+    /// The root file of the crate's library, or of its program if the crate has no library.
+    pub(crate) root_file: PathBuf,
+    /// The root file of the crate's program, if the crate also has a library.
+    pub(crate) program_file: Option<PathBuf>,
+    /// The top-level modules of the crate, lowest first, as the manifest declares them.
+    pub(crate) module_order: Option<Vec<String>>,
 }
 
-/// A module with its items; `items` of a parsed file or of an inline module.
+/// A module and its items, from a file or an inline module.
 pub(crate) struct Module {
-    /// From the crate's root: empty for the root itself.
+    /// The path from the crate's root; empty for the root itself.
     pub(crate) path: Vec<String>,
     pub(crate) file: PathBuf,
     pub(crate) items: Vec<Item>,
-    pub(crate) names: Names,
-    /// Whether the module is a file of its own.
+    pub(crate) names: ImportNames,
+    /// True if the module is a file of its own.
     pub(crate) is_file: bool,
 }
 
-/// The crates of the workspace in `root`, by name.
+/// Reads the crates of the workspace in `root`, sorted by root file.
 ///
 /// # Errors
-/// When cargo cannot read the workspace.
-pub(crate) fn packages(root: &Path) -> Result<Vec<Package>> {
+/// If cargo cannot read the workspace.
+pub(crate) fn read_packages(root: &Path) -> Result<Vec<CratePackage>> {
     let manifest = root.join("Cargo.toml");
     let output = Command::new("cargo")
         .args(["metadata", "--no-deps", "--format-version", "1", "--manifest-path"])
@@ -52,52 +52,52 @@ pub(crate) fn packages(root: &Path) -> Result<Vec<Package>> {
     ensure!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
     let metadata: Value = serde_json::from_slice(&output.stdout)?;
     let listed = metadata["packages"].as_array().context("cargo metadata lists packages")?;
-    let mut packages = listed.iter().map(package).collect::<Result<Vec<_>>>()?;
-    packages.sort_by(|left, right| left.root.cmp(&right.root));
+    let mut packages = listed.iter().map(parse_package).collect::<Result<Vec<_>>>()?;
+    packages.sort_by(|left, right| left.root_file.cmp(&right.root_file));
     Ok(packages)
 }
 
-fn package(listed: &Value) -> Result<Package> {
+/// Reads a package from the output of `cargo metadata`.
+fn parse_package(listed: &Value) -> Result<CratePackage> {
     let target = |kind: &str| {
         let targets = listed["targets"].as_array()?;
-        let of_kind = targets
-            .iter()
-            .find(|target| target["kind"].as_array().is_some_and(|kinds| kinds.iter().any(|one| one == kind)))?;
+        let of_kind =
+            targets.iter().find(|target| target["kind"].as_array().is_some_and(|kinds| kinds.iter().any(|name| name == kind)))?;
         of_kind["src_path"].as_str().map(PathBuf::from)
     };
     let name = listed["name"].as_str().context("a package has a name")?.to_owned();
     let (library, program) = (target("lib"), target("bin"));
     let has_library = library.is_some();
-    let root =
-        library.or_else(|| program.clone()).with_context(|| format!("{name} has neither library nor program"))?;
+    let root = library.or_else(|| program.clone()).with_context(|| format!("{name} has neither library nor program"))?;
     let order = listed["metadata"]["stemma"]["modules"]
         .as_array()
         .map(|modules| modules.iter().filter_map(Value::as_str).map(str::to_owned).collect());
-    Ok(Package { name, root, program: program.filter(|_| has_library), order })
+    Ok(CratePackage { name, root_file: root, program_file: program.filter(|_| has_library), module_order: order })
 }
 
-/// All modules below a root file, the root first, each before its children.
+/// Reads all modules below a root file. The root comes first, and each module comes before its children.
 ///
 /// # Errors
-/// When a file cannot be read or is no Rust.
-pub(crate) fn modules(root: &Path) -> Result<Vec<Module>> {
+/// If a file cannot be read or is not valid Rust.
+pub(crate) fn read_modules(root: &Path) -> Result<Vec<Module>> {
     let dir = root.parent().context("a root file stands in a directory")?;
     let mut found = Vec::new();
-    file(root, dir, Vec::new(), &mut found)?;
+    read_module_file(root, dir, Vec::new(), &mut found)?;
     Ok(found)
 }
 
-/// Reads a module's file; `dir` is where its children's files are.
-fn file(path: &Path, dir: &Path, module: Vec<String>, found: &mut Vec<Module>) -> Result<()> {
+/// Reads a module's file. `dir` is the directory of its children's files.
+fn read_module_file(path: &Path, dir: &Path, module: Vec<String>, found: &mut Vec<Module>) -> Result<()> {
     let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
     let parsed = syn::parse_file(&text).with_context(|| path.display().to_string())?;
-    if is_for_tests(&parsed.attrs) {
+    if is_test_only(&parsed.attrs) {
         return Ok(());
     }
-    take(parsed.items, path, dir, module, true, found)
+    add_items(parsed.items, path, dir, module, true, found)
 }
 
-fn take(
+/// Adds a module with these items, followed by its child modules. `is_file` is true if the module is a file of its own.
+fn add_items(
     items: Vec<Item>,
     path: &Path,
     dir: &Path,
@@ -105,41 +105,39 @@ fn take(
     is_file: bool,
     found: &mut Vec<Module>,
 ) -> Result<()> {
-    let mut own = Vec::new();
-    let at = found.len();
+    let mut own_items = Vec::new();
+    let position = found.len();
     for item in items {
         let Item::Mod(child) = item else {
-            own.push(item);
+            own_items.push(item);
             continue;
         };
-        if is_for_tests(&child.attrs) {
+        if is_test_only(&child.attrs) {
             continue;
         }
         let name = child.ident.to_string();
-        let below = [module.as_slice(), std::slice::from_ref(&name)].concat();
+        let child_path = [module.as_slice(), std::slice::from_ref(&name)].concat();
         match child.content {
-            Some((_, items)) => take(items, path, &dir.join(&name), below, false, found)?,
+            Some((_, items)) => add_items(items, path, &dir.join(&name), child_path, false, found)?,
             None => {
                 let child = child_file(dir, &name)?;
-                file(&child, &dir.join(&name), below, found)?;
+                read_module_file(&child, &dir.join(&name), child_path, found)?;
             }
         }
     }
-    let names = Names::of(&own);
-    found.insert(at, Module { path: module, file: path.to_owned(), items: own, names, is_file });
+    let names = ImportNames::from_items(&own_items);
+    found.insert(position, Module { path: module, file: path.to_owned(), items: own_items, names, is_file });
     Ok(())
 }
 
+/// Returns the file of a child module: `NAME.rs` or `NAME/mod.rs`.
 fn child_file(dir: &Path, name: &str) -> Result<PathBuf> {
     let forms = [dir.join(format!("{name}.rs")), dir.join(name).join("mod.rs")];
-    forms
-        .into_iter()
-        .find(|path| path.is_file())
-        .with_context(|| format!("mod {name} has no file in {}", dir.display()))
+    forms.into_iter().find(|path| path.is_file()).with_context(|| format!("mod {name} has no file in {}", dir.display()))
 }
 
-/// Whether an item is compiled for tests alone.
-pub(crate) fn is_for_tests(attributes: &[Attribute]) -> bool {
+/// Returns whether an item is compiled only for tests.
+pub(crate) fn is_test_only(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| match &attribute.meta {
         Meta::List(list) if list.path.is_ident("cfg") => {
             let condition = list.tokens.to_string();
@@ -150,8 +148,8 @@ pub(crate) fn is_for_tests(attributes: &[Attribute]) -> bool {
     })
 }
 
-/// An item's attributes.
-pub(crate) fn attributes(item: &Item) -> &[Attribute] {
+/// Returns the attributes of an item.
+pub(crate) fn item_attributes(item: &Item) -> &[Attribute] {
     match item {
         Item::Const(item) => &item.attrs,
         Item::Enum(item) => &item.attrs,

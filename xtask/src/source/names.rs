@@ -1,23 +1,24 @@
-//! The names that a module's `use` items bring in, so that a name which is only passed on is followed to where it is from.
+//! The names that a module's `use` items import, so that a re-exported name can be followed to its origin.
 
 use std::collections::HashMap;
 
 use syn::{Item, UseTree};
 
-use super::is_for_tests;
+use super::is_test_only;
 
-/// The paths of a module's own imports by the name that they have there.
+/// The paths of a module's imports, by the name that they have in the module.
 #[derive(Default)]
-pub(crate) struct Names(HashMap<String, Vec<String>>);
+pub(crate) struct ImportNames(HashMap<String, Vec<String>>);
 
-impl Names {
-    pub(crate) fn of(items: &[Item]) -> Self {
+impl ImportNames {
+    /// Collects the names that the `use` items among these items import.
+    pub(crate) fn from_items(items: &[Item]) -> Self {
         let mut names = HashMap::new();
         for item in items {
             if let Item::Use(import) = item
-                && !is_for_tests(&import.attrs)
+                && !is_test_only(&import.attrs)
             {
-                for (name, path) in leaves(&import.tree) {
+                for (name, path) in use_tree_leaves(&import.tree) {
                     names.insert(name, path);
                 }
             }
@@ -30,28 +31,29 @@ impl Names {
     }
 }
 
-/// Each name that a `use` tree brings in, with its path as written. A glob brings in `*`.
-pub(crate) fn leaves(tree: &UseTree) -> Vec<(String, Vec<String>)> {
+/// Returns each name that a `use` tree imports, with its path as written. A glob imports `*`.
+pub(crate) fn use_tree_leaves(tree: &UseTree) -> Vec<(String, Vec<String>)> {
     let mut found = Vec::new();
-    walk(tree, &mut Vec::new(), &mut found);
+    walk_use_tree(tree, &mut Vec::new(), &mut found);
     found
 }
 
-fn walk(tree: &UseTree, before: &mut Vec<String>, found: &mut Vec<(String, Vec<String>)>) {
+/// Adds the names that a `use` tree imports. `prefix` is the path before the tree.
+fn walk_use_tree(tree: &UseTree, prefix: &mut Vec<String>, found: &mut Vec<(String, Vec<String>)>) {
     let mut leaf = |last: Option<String>, name: String, before: &[String]| {
         found.push((name, before.iter().cloned().chain(last).collect()));
     };
     match tree {
         UseTree::Path(path) => {
-            before.push(path.ident.to_string());
-            walk(&path.tree, before, found);
-            before.pop();
+            prefix.push(path.ident.to_string());
+            walk_use_tree(&path.tree, prefix, found);
+            prefix.pop();
         }
-        UseTree::Name(name) if name.ident == "self" => leaf(None, before.last().cloned().unwrap_or_default(), before),
-        UseTree::Name(name) => leaf(Some(name.ident.to_string()), name.ident.to_string(), before),
-        UseTree::Rename(renamed) if renamed.ident == "self" => leaf(None, renamed.rename.to_string(), before),
-        UseTree::Rename(renamed) => leaf(Some(renamed.ident.to_string()), renamed.rename.to_string(), before),
-        UseTree::Glob(_) => leaf(None, "*".to_owned(), before),
-        UseTree::Group(group) => group.items.iter().for_each(|item| walk(item, before, found)),
+        UseTree::Name(name) if name.ident == "self" => leaf(None, prefix.last().cloned().unwrap_or_default(), prefix),
+        UseTree::Name(name) => leaf(Some(name.ident.to_string()), name.ident.to_string(), prefix),
+        UseTree::Rename(renamed) if renamed.ident == "self" => leaf(None, renamed.rename.to_string(), prefix),
+        UseTree::Rename(renamed) => leaf(Some(renamed.ident.to_string()), renamed.rename.to_string(), prefix),
+        UseTree::Glob(_) => leaf(None, "*".to_owned(), prefix),
+        UseTree::Group(group) => group.items.iter().for_each(|item| walk_use_tree(item, prefix, found)),
     }
 }

@@ -8,13 +8,13 @@ use syn::{BinOp, Expr, ExprBinary, ImplItem, Macro, Member};
 use super::*;
 use crate::cargo;
 
-/// The rules of findings that code which is no test names, elsewhere than where it asks whether a finding is of that rule.
+/// The finding rules that code other than tests uses. A comparison with a finding's rule does not count as a use.
 #[derive(Default)]
-struct Used(BTreeSet<String>);
+struct UsedRules(BTreeSet<String>);
 
-impl Used {
-    /// The same in what is given to a macro.
-    fn tokens(&mut self, tokens: TokenStream) {
+impl UsedRules {
+    /// Collects the rules in the arguments of a macro.
+    fn walk_tokens(&mut self, tokens: TokenStream) {
         let mut before = String::new();
         for token in tokens {
             match token {
@@ -25,22 +25,22 @@ impl Used {
                     }
                     before = name;
                 }
-                TokenTree::Group(group) => self.tokens(group.stream()),
+                TokenTree::Group(group) => self.walk_tokens(group.stream()),
                 TokenTree::Punct(_) | TokenTree::Literal(_) => {}
             }
         }
     }
 }
 
-impl<'ast> Visit<'ast> for Used {
+impl<'ast> Visit<'ast> for UsedRules {
     fn visit_item(&mut self, item: &'ast Item) {
-        if !is_for_tests(attributes(item)) {
+        if !is_test_only(item_attributes(item)) {
             visit::visit_item(self, item);
         }
     }
 
     fn visit_impl_item(&mut self, item: &'ast ImplItem) {
-        if !matches!(item, ImplItem::Fn(function) if is_for_tests(&function.attrs)) {
+        if !matches!(item, ImplItem::Fn(function) if is_test_only(&function.attrs)) {
             visit::visit_impl_item(self, item);
         }
     }
@@ -48,7 +48,7 @@ impl<'ast> Visit<'ast> for Used {
     fn visit_expr_binary(&mut self, compared: &'ast ExprBinary) {
         let is_equality = matches!(compared.op, BinOp::Eq(_) | BinOp::Ne(_));
         for side in [&*compared.left, &*compared.right] {
-            if !(is_equality && is_code(side)) {
+            if !(is_equality && is_code_field(side)) {
                 self.visit_expr(side);
             }
         }
@@ -65,24 +65,24 @@ impl<'ast> Visit<'ast> for Used {
     }
 
     fn visit_macro(&mut self, called: &'ast Macro) {
-        self.tokens(called.tokens.clone());
+        self.walk_tokens(called.tokens.clone());
     }
 }
 
-/// Whether an expression is the code of something: `rule::NAME.code`.
-fn is_code(expression: &Expr) -> bool {
+/// Returns whether an expression is the field `code`, as in `rule::NAME.code`.
+fn is_code_field(expression: &Expr) -> bool {
     matches!(expression, Expr::Field(field) if matches!(&field.member, Member::Named(name) if name == "code"))
 }
 
-/// The rules that the programs find.
-fn used() -> Used {
-    let mut used = Used::default();
-    for package in packages(&cargo::root()).unwrap() {
+/// Returns the rules that the programs use.
+fn used_rules() -> UsedRules {
+    let mut used = UsedRules::default();
+    for package in read_packages(&cargo::workspace_root()).unwrap() {
         if ["stemma-tests", "xtask"].contains(&package.name.as_str()) {
             continue;
         }
-        for root in [Some(package.root), package.program].into_iter().flatten() {
-            let modules = modules(&root).unwrap();
+        for root in [Some(package.root_file), package.program_file].into_iter().flatten() {
+            let modules = read_modules(&root).unwrap();
             modules.iter().flat_map(|module| &module.items).for_each(|item| used.visit_item(item));
         }
     }
@@ -90,18 +90,17 @@ fn used() -> Used {
 }
 
 #[test]
-fn a_rule_that_findings_are_only_compared_with_is_not_used() {
-    let mut used = Used::default();
+fn used_rules_ignores_rule_when_only_compared() {
+    let mut used = UsedRules::default();
     let code = "fn f() -> bool { Finding::of(rule::MADE, a.code == b.code); one.code == rule::ASKED.code || rule::TOLD.code != other.code }";
     used.visit_item(&syn::parse_str(code).unwrap());
     assert_eq!(used.0, ["MADE".to_owned()].into());
 }
 
 #[test]
-fn each_rule_of_findings_is_used_by_code_that_is_no_test() {
-    let used = used();
+fn finding_rules_are_all_used_outside_tests() {
+    let used = used_rules();
     let constant = |code: &str| code.replace('.', "_").to_uppercase();
-    let unused: Vec<_> =
-        rule::ALL.iter().map(|rule| rule.code).filter(|code| !used.0.contains(&constant(code))).collect();
+    let unused: Vec<_> = rule::ALL.iter().map(|rule| rule.code).filter(|code| !used.0.contains(&constant(code))).collect();
     assert_eq!(unused, Vec::<&str>::new());
 }

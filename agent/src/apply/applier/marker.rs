@@ -1,18 +1,18 @@
-//! `stage`, `group`, `skipped`: places in the order, with nothing to do.
+//! `stage`, `group`, `skipped`: tasks that only mark a place in the order and do nothing.
 
 use super::Applier;
-use crate::apply::task::{Applied, Check, HostTask, Site, TaskError};
+use crate::apply::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
 use crate::host::Pending;
 
-/// A marker.
-pub(super) struct Marker;
+/// The applier of marker tasks.
+pub(super) struct MarkerApplier;
 
-impl Applier for Marker {
-    fn check<'a>(&'a self, _: &'a Site, _: &'a HostTask) -> Pending<'a, Result<Check, TaskError>> {
-        Box::pin(std::future::ready(Ok(Check::AsItShould)))
+impl Applier for MarkerApplier {
+    fn check<'a>(&'a self, _: &'a Site, _: &'a HostTask) -> Pending<'a, Result<CheckResult, TaskError>> {
+        Box::pin(std::future::ready(Ok(CheckResult::Converged)))
     }
 
-    fn apply<'a>(&'a self, _: &'a Site, _: &'a HostTask) -> Pending<'a, Result<Applied, TaskError>> {
-        Box::pin(std::future::ready(Ok(Applied::default())))
+    fn apply<'a>(&'a self, _: &'a Site, _: &'a HostTask) -> Pending<'a, Result<ApplyResult, TaskError>> {
+        Box::pin(std::future::ready(Ok(ApplyResult::default())))
     }
 }

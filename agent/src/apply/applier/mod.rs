@@ -1,62 +1,63 @@
-//! Task types, one a file: how each is checked and applied.
+//! Appliers: one module per task type, with how it is checked and applied.
 //!
-//! The registry of types is core's; here stands which of them this agent can do. One that it lacks is not
-//! guessed at: its tasks are `unsupported`, and what requires them is not started.
+//! Core registers all types. This module lists those that this agent supports. Tasks of other types end as
+//! `unsupported`, and tasks that require them are not started.
 
 mod file;
 mod marker;
 mod shell;
 
-use stemma_core::task::{Leaves, TaskKind, TypedParameters, task_type};
+use stemma_core::task::{PathContent, TaskKind, TypedParameters, task_type};
 
-use super::task::{Applied, Check, HostTask, Site, TaskError};
+use super::task::{ApplyResult, CheckResult, HostTask, Site, TaskError};
 use crate::host::{HostPath, Pending};
 
-/// How a type of task is made so.
+/// Checks and applies tasks of one type.
 pub trait Applier {
-    /// Whether the host is as the task wants it. Changes nothing.
-    fn check<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<Check, TaskError>>;
+    /// Checks whether the host is as the task wants it. Changes nothing.
+    fn check<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<CheckResult, TaskError>>;
 
-    /// Makes it so; called after a check that found a difference.
-    fn apply<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<Applied, TaskError>>;
+    /// Makes the host match the task. Called after a check that found a difference.
+    fn apply<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<ApplyResult, TaskError>>;
 
-    /// The file that it keeps, where it keeps one: a change of that is drift.
-    fn keeps(&self, site: &Site, task: &HostTask) -> Option<HostPath> {
+    /// Returns the file that the task manages, if any. A change of that file is drift.
+    fn managed_path(&self, site: &Site, task: &HostTask) -> Option<HostPath> {
         let _ = (site, task);
         None
     }
 
-    /// Why it keeps no file at a path on this host, whatever the task says of it; `None`: it can.
-    fn refuses(&self, site: &Site, path: &HostPath) -> Option<String> {
+    /// Returns why no task can manage a file at this path on this host, or `None` if one can.
+    fn path_refusal(&self, site: &Site, path: &HostPath) -> Option<String> {
         let _ = (site, path);
         None
     }
 
-    /// To whom it gives that file, where it names somebody else than who has it.
-    fn gives_to(&self, site: &Site, task: &HostTask) -> Option<u32> {
+    /// Returns the uid that the task sets as owner of the file that it manages, or `None` if it sets none.
+    fn file_owner(&self, site: &Site, task: &HostTask) -> Option<u32> {
         let _ = (site, task);
         None
     }
 
-    /// Whether only the journal says that it has run. Then a change of a task that it subscribes to runs it again.
+    /// Returns whether the ledger's journal is the only evidence that the task ran, because its effect on the host
+    /// cannot be checked. Such a task runs again when a task that it subscribes to changes something.
     fn is_journalled(&self, task: &HostTask) -> bool {
         let _ = task;
         false
     }
 
-    /// How often it is tried again after a failure, and after how many seconds.
-    fn retries(&self, task: &HostTask) -> (u64, u64) {
+    /// Returns the number of retries after a failure, and the seconds between them.
+    fn retry_policy(&self, task: &HostTask) -> (u64, u64) {
         (task.task.retries.unwrap_or(0).into(), 1)
     }
 }
 
-/// The applier of a type; `None`: this agent has none.
+/// Returns the applier of a type, or `None` if this agent has none.
 #[must_use]
 pub fn applier(kind: TaskKind) -> Option<&'static dyn Applier> {
     match kind {
-        TaskKind::File => Some(&file::File),
-        TaskKind::Shell => Some(&shell::Shell),
-        TaskKind::Stage | TaskKind::Group | TaskKind::Skipped => Some(&marker::Marker),
+        TaskKind::File => Some(&file::FileApplier),
+        TaskKind::Shell => Some(&shell::ShellApplier),
+        TaskKind::Stage | TaskKind::Group | TaskKind::Skipped => Some(&marker::MarkerApplier),
         TaskKind::CopyFiles
         | TaskKind::Sync
         | TaskKind::Service
@@ -68,15 +69,16 @@ pub fn applier(kind: TaskKind) -> Option<&'static dyn Applier> {
     }
 }
 
-/// The path that a task writes, and what it leaves there; `None`: it writes none, or cannot say which.
+/// Returns the path that a task writes and whether a file is there afterwards, or `None` if the task writes no path or
+/// its path cannot be determined.
 #[must_use]
-pub fn path_of(site: &Site, task: &HostTask) -> Option<(HostPath, Leaves)> {
+pub fn written_path(site: &Site, task: &HostTask) -> Option<(HostPath, PathContent)> {
     let known = task_type(&task.task.kind)?;
-    let (_, leaves) = known.path(&task.task.parameters)?;
-    Some((applier(known.kind)?.keeps(site, task)?, leaves))
+    let (_, content) = known.written_path(&task.task.parameters)?;
+    Some((applier(known.kind)?.managed_path(site, task)?, content))
 }
 
-/// The parameters of a task as its type's own struct.
+/// Returns the parameters of a task as the struct of its type.
 fn parameters<T: TypedParameters>(task: &HostTask) -> Result<T, TaskError> {
-    T::read(&task.task.parameters).map_err(|error| TaskError::new(format!("parameters: {error}")))
+    T::parse(&task.task.parameters).map_err(|error| TaskError::new(format!("parameters: {error}")))
 }

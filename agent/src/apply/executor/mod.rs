@@ -1,12 +1,12 @@
-//! The executor: a profile's graph, in order, as parallel as it allows.
+//! The executor: runs the tasks of a profile in order, and in parallel where the order allows it.
 //!
-//! It takes a task set and works it off; it is never told what changed. A restart, a look for drift and the first
-//! deployment are the same run: what is so already costs a check.
+//! The executor takes a task set and runs it to its end. It is never told what changed in the task set. A restart, a
+//! check for drift and the first deployment are the same run: a task that is already converged costs one check.
 
 pub mod graph;
 pub mod perform;
 mod planned;
-mod wishes;
+mod refreshes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
@@ -19,84 +19,88 @@ use stemma_wire::message::PartDigest;
 use stemma_wire::message::desired::{Barrier, Profile};
 use stemma_wire::message::observed::{self, Outcome, TaskResult};
 
-use super::ledger::{Desired, LOCAL, PROGRESS, Performed, Progress, REASONS, Reason};
+use super::ledger::{Desired, LOCAL_STATE, PROGRESS, REASONS, Reason, TaskProgress, TaskRecord};
 use super::leftovers::{StagingDirs, directory, sweep};
-use super::orphans::{self, Written};
+use super::orphans::{self, WrittenFiles};
 use super::task::{Execution, HostTask, Site};
 use crate::config::Ceiling;
-use crate::host::command::end_of;
+use crate::host::command::truncate_front;
 use crate::host::{HostError, HostPath, Pending};
-use graph::{Graph, Move};
-pub use perform::Permitted;
-use perform::{Asked, Call, look, perform};
-use planned::{Planned, Readiness, give_paths, subscribe};
-pub use planned::{is_in_order, is_marker, is_observed};
-use wishes::Wishes;
+use graph::{NextStep, TaskGraph};
+pub use perform::AllowedAction;
+use perform::{RefreshOutcome, TaskCall, check_exclusively, perform};
+use planned::{PlannedTask, Readiness, assign_paths, link_subscribers};
+pub use planned::{is_marker, is_observed, is_topologically_sorted};
+use refreshes::PendingRefreshes;
 
-/// Tasks at once. More would not be faster on a host that has its own work to do.
-const WIDTH: usize = 4;
+/// Maximum number of tasks that run at once. More would not be faster on a host that has its own work to do.
+const MAX_PARALLEL_TASKS: usize = 4;
 
-/// After so many mends of a task within an hour it is contended.
-const MENDS: usize = 3;
+/// Number of mends of a task within an hour after which it is contended.
+const MAX_MENDS_PER_HOUR: usize = 3;
 
-/// How much of an output is kept beside a task's reason, in bytes: with 4096 tasks, a record of the ledger still takes all.
-const REASON_OUTPUT: usize = 1024;
+/// Maximum output stored with a task's reason, in bytes. The reasons of 4096 tasks then still fit into one ledger
+/// record.
+const MAX_REASON_OUTPUT_BYTES: usize = 1024;
 
-/// The message of a task that is neither run nor checked. Its outcome is that of one that was only checked: an older controller knows no other
-/// for it, and others that wait for it are told that they wait in vain.
-pub const OBSERVED: &str = "its mode is observe: it is neither run nor checked";
+/// Message of a task whose own mode is `observe`. Its outcome is `WouldChange`, as if it had been checked, because
+/// older controllers know no outcome for an observed task. Hosts that wait for the task then learn that it will not
+/// run.
+pub const OBSERVED_MESSAGE: &str = "its mode is observe: it is neither run nor checked";
 
-/// What a run may do.
+/// The purpose of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
-    /// Make the host so, as far as its mode allows.
+pub enum RunPurpose {
+    /// Make the host converge, as far as its mode allows.
     Converge,
-    /// Look alone.
+    /// Only check.
     Check,
 }
 
-/// A task set that is being worked off.
-pub struct Run {
+/// The run of a task set.
+pub struct TaskRun {
     site: Site,
     task_set: PartDigest,
-    purpose: Purpose,
+    purpose: RunPurpose,
     mode: Mode,
-    graph: Graph,
-    tasks: Vec<Planned>,
-    running: Vec<Running>,
-    wishes: Wishes,
-    /// Where its tasks may leave something unfinished when this process is killed.
+    graph: TaskGraph,
+    tasks: Vec<PlannedTask>,
+    running: Vec<RunningTask>,
+    refreshes: PendingRefreshes,
+    /// Directories in which the tasks may leave unfinished files if this process is killed.
     staging: Rc<StagingDirs>,
-    before: Progress,
-    ended: BTreeMap<String, Performed>,
+    last_progress: TaskProgress,
+    new_records: BTreeMap<String, TaskRecord>,
     reasons: BTreeMap<String, Reason>,
     results: Vec<TaskResult>,
-    /// The files that its tasks have written, or found as they write them.
-    written: Written,
-    /// Kept, and not told yet.
-    numbered: Vec<TaskResult>,
-    /// Whether something is to be written down; at first that the run has begun.
-    unsettled: bool,
+    /// Files that tasks wrote in this run, or found as wanted, and that stay when the task is removed.
+    written_files: WrittenFiles,
+    /// Results that are stored in the ledger, but that [`Self::save_results`] has not returned yet because it failed
+    /// afterwards.
+    unreturned_results: Vec<TaskResult>,
+    /// True if [`Self::save_results`] has something to store. A new run has: tasks that left the profile must leave the
+    /// stored progress.
+    has_unsaved: bool,
 }
 
-/// How far a run has come.
+/// The state of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Course {
-    /// How many tasks it has: neither places in the order nor what is left out or only observed.
-    pub tasks: usize,
-    /// How those ended that have.
-    pub ended: Vec<Outcome>,
+pub struct RunSummary {
+    /// Number of tasks, without markers and skipped or observed tasks.
+    pub task_count: usize,
+    /// Outcomes of the tasks that have ended.
+    pub outcomes: Vec<Outcome>,
 }
 
-/// A task that has begun.
-struct Running {
-    at: usize,
-    permitted: Permitted,
-    future: Pending<'static, (Execution, Asked)>,
+/// A task that is running.
+struct RunningTask {
+    index: usize,
+    allowed: AllowedAction,
+    future: Pending<'static, (Execution, RefreshOutcome)>,
 }
 
-impl Run {
-    /// Plans a run of a task set over its profile.
+impl TaskRun {
+    /// Plans the run of a task set with its profile.
     ///
     /// # Errors
     /// [`HostError`] from the ledger.
@@ -105,19 +109,19 @@ impl Run {
         ceiling: &Ceiling,
         desired: &Desired,
         profile: &Profile,
-        purpose: Purpose,
+        purpose: RunPurpose,
     ) -> Result<Self, HostError> {
         let mode = match purpose {
-            Purpose::Converge => desired.mode(),
-            Purpose::Check => Mode::Noop,
+            RunPurpose::Converge => desired.mode(),
+            RunPurpose::Check => Mode::Noop,
         };
         let before = site.ledger.get(&PROGRESS)?.unwrap_or_default();
         let reasons = site.ledger.get(&REASONS)?.unwrap_or_default();
         let (vertices, mut tasks): (_, Vec<_>) =
-            profile.tasks.iter().map(|task| Planned::read(&site, ceiling, desired, task, mode)).unzip();
-        let mut graph = Graph::new(vertices, WIDTH);
-        subscribe(&mut tasks, &mut graph);
-        give_paths(&site, &mut tasks, &graph);
+            profile.tasks.iter().map(|task| PlannedTask::from_profile(&site, ceiling, desired, task, mode)).unzip();
+        let mut graph = TaskGraph::new(vertices, MAX_PARALLEL_TASKS);
+        link_subscribers(&mut tasks, &mut graph);
+        assign_paths(&site, &mut tasks, &graph);
         let mut run = Self {
             site,
             task_set: desired.digest,
@@ -126,61 +130,63 @@ impl Run {
             graph,
             tasks,
             running: Vec::new(),
-            wishes: Wishes::default(),
+            refreshes: PendingRefreshes::default(),
             staging: Rc::default(),
-            before,
-            ended: BTreeMap::new(),
+            last_progress: before,
+            new_records: BTreeMap::new(),
             reasons,
             results: Vec::new(),
-            written: Written::new(),
-            numbered: Vec::new(),
-            unsettled: true,
+            written_files: WrittenFiles::new(),
+            unreturned_results: Vec::new(),
+            has_unsaved: true,
         };
-        if purpose == Purpose::Converge {
-            // Before any of them writes: the diff and the undo copy of what comes after it are withheld by that (trust.md, rule 8).
-            run.kept_files(HostTask::is_sensitive).try_for_each(|path| run.site.ledger.note_secret_path(&path))?;
+        if purpose == RunPurpose::Converge {
+            // Recorded before any task writes, because the diffs and undo copies of all later tasks depend on it
+            // (trust.md, rule 8).
+            run.managed_files_where(HostTask::is_sensitive).try_for_each(|path| run.site.ledger.record_secret_path(&path))?;
             run.staging = Rc::new(run.staging_dirs());
-            // Where a run only looks, it changes nothing.
+            // In other modes the run changes nothing.
             if mode == Mode::Apply {
                 sweep(&run.site, &run.staging)?;
             }
         }
-        run.note_observed();
+        run.record_observed();
         Ok(run)
     }
 
-    /// Takes down which tasks are neither run nor checked, once for each task set: what an older agent told of them stays. A host in mode
-    /// `observe` begins no task, so none has an outcome there, and a look tells nothing of these.
-    fn note_observed(&mut self) {
-        if self.purpose == Purpose::Check || self.mode == Mode::Observe {
+    /// Records a result for each observed task, unless this task set has one already, perhaps from an older agent. Does
+    /// nothing if the whole host is in mode `observe`, because then no task has an outcome. A check does not report
+    /// observed tasks either.
+    fn record_observed(&mut self) {
+        if self.purpose == RunPurpose::Check || self.mode == Mode::Observe {
             return;
         }
-        let is_told = |planned: &Planned| {
-            let last = self.before.tasks.get(&planned.id);
+        let is_reported = |planned: &PlannedTask| {
+            let last = self.last_progress.tasks.get(&planned.id);
             last.is_some_and(|last| last.task_set == self.task_set && last.content == planned.content)
         };
-        let is_due = |at: &usize| self.graph.is_observed(*at) && !is_told(&self.tasks[*at]);
-        let observed: Vec<usize> = (0..self.tasks.len()).filter(is_due).collect();
+        let is_unreported = |at: &usize| self.graph.is_observed(*at) && !is_reported(&self.tasks[*at]);
+        let observed: Vec<usize> = (0..self.tasks.len()).filter(is_unreported).collect();
         for at in observed {
-            self.note(at, Execution::because(Outcome::WouldChange, OBSERVED), Permitted::Check);
+            self.record_end(at, Execution::with_message(Outcome::WouldChange, OBSERVED_MESSAGE), AllowedAction::Check);
         }
     }
 
-    /// The directories in which this run may put files together.
+    /// Returns the directories in which this run may create unfinished files.
     fn staging_dirs(&self) -> StagingDirs {
         let mut dirs = StagingDirs::new();
         for planned in &self.tasks {
-            let Readiness::Runnable { applier, task, .. } = &planned.kind else { continue };
-            if Permitted::of(self.mode, task.task.mode, false) != Permitted::Check
-                && let Some(path) = applier.keeps(&self.site, task)
+            let Readiness::Runnable { applier, task, .. } = &planned.readiness else { continue };
+            if AllowedAction::for_mode(self.mode, task.task.mode, false) != AllowedAction::Check
+                && let Some(path) = applier.managed_path(&self.site, task)
             {
-                dirs.entry(directory(&path)).or_default().extend(applier.gives_to(&self.site, task));
+                dirs.entry(directory(&path)).or_default().extend(applier.file_owner(&self.site, task));
             }
         }
         dirs
     }
 
-    /// Starts all that may start now. Nothing starts in mode `observe`.
+    /// Starts all tasks that may start now. In mode `observe`, none may.
     ///
     /// # Errors
     /// [`HostError`] from the ledger.
@@ -188,109 +194,117 @@ impl Run {
         if self.mode == Mode::Observe || self.is_stopped()? {
             return Ok(());
         }
-        let held_back = self.without_blob()?;
-        while let Some(next) = self.graph.next_move(open, &held_back) {
+        let held_back = self.tasks_without_blob()?;
+        while let Some(next) = self.graph.next_step(open, &held_back) {
             match next {
-                Move::Stop { at, by } => {
-                    let why = format!("Not run: {}, which it requires, {}.", self.tasks[by].id, self.graph.became(by));
-                    self.note(at, Execution::because(Outcome::DependencyFailed, why), Permitted::Check);
+                NextStep::Stop { at, by } => {
+                    let why = format!("Not run: {}, which it requires, {}.", self.tasks[by].id, self.graph.outcome_text(by));
+                    self.record_end(at, Execution::with_message(Outcome::DependencyFailed, why), AllowedAction::Check);
                 }
-                Move::Start(at) => self.start_one(at)?,
+                NextStep::Start(at) => self.start_task(at)?,
             }
         }
         Ok(())
     }
 
-    /// Whether this host was paused or parked meanwhile, which stops no look. It is read before each task: once `pause` has ended, none begins,
-    /// also where nobody was woken by it.
+    /// Returns whether this host is paused or parked now, so that no task may start. A check ignores this. The ledger
+    /// is read before tasks are started, so none starts after `pause` has returned, even if the command could not wake
+    /// the agent.
     fn is_stopped(&self) -> Result<bool, HostError> {
-        if self.purpose == Purpose::Check || !self.graph.is_waiting() {
+        if self.purpose == RunPurpose::Check || !self.graph.is_waiting() {
             return Ok(false);
         }
-        let local = self.site.ledger.get(&LOCAL)?.unwrap_or_default();
+        let local = self.site.ledger.get(&LOCAL_STATE)?.unwrap_or_default();
         Ok(local.paused || local.parked.is_some())
     }
 
-    fn start_one(&mut self, at: usize) -> Result<(), HostError> {
-        match &self.tasks[at].kind {
+    /// Starts a task with what it is allowed to do now, or ends it at once if it cannot run on this host. The task
+    /// makes progress only when [`Self::advance`] polls it.
+    fn start_task(&mut self, at: usize) -> Result<(), HostError> {
+        match &self.tasks[at].readiness {
             Readiness::Refused(outcome, why) => {
-                let ended = Execution::because(*outcome, why.clone());
+                let ended = Execution::with_message(*outcome, why.clone());
                 self.graph.end(at, ended.outcome);
-                self.note(at, ended, Permitted::Check);
+                self.record_end(at, ended, AllowedAction::Check);
             }
             Readiness::Runnable { applier, task, .. } => {
-                let looks = Permitted::of(self.mode, task.task.mode, false) == Permitted::Check;
-                let would_refresh = self.would_refresh(at, looks);
-                let refresh = would_refresh || self.is_to_refresh(at)?;
-                let permitted = match Permitted::of(self.mode, task.task.mode, self.was_well(at) && !refresh) {
-                    Permitted::Mend if self.is_contended(at) => Permitted::Contended,
+                let is_check = AllowedAction::for_mode(self.mode, task.task.mode, false) == AllowedAction::Check;
+                let would_refresh = self.would_refresh(at, is_check);
+                let refresh = would_refresh || self.should_refresh(at)?;
+                let permitted = match AllowedAction::for_mode(self.mode, task.task.mode, self.was_converged(at) && !refresh) {
+                    AllowedAction::Mend if self.is_contended(at) => AllowedAction::Contended,
                     permitted => permitted,
                 };
                 let (site, applier, task) = (self.site.clone(), *applier, task.clone());
                 let (refreshes, staging) = (self.tasks[at].refreshes.clone(), self.staging.clone());
-                let call = Call { permitted, refresh, refreshes, staging };
-                let future: Pending<'static, (Execution, Asked)> = match self.purpose {
-                    Purpose::Converge => Box::pin(async move { perform(&site, applier, &task, &call).await }),
-                    Purpose::Check => Box::pin(async move { look(&site, applier, &task, call, would_refresh).await }),
+                let call = TaskCall { allowed: permitted, is_refresh: refresh, subscribers: refreshes, staging };
+                let future: Pending<'static, (Execution, RefreshOutcome)> = match self.purpose {
+                    RunPurpose::Converge => Box::pin(async move { perform(&site, applier, &task, &call).await }),
+                    RunPurpose::Check => {
+                        Box::pin(async move { check_exclusively(&site, applier, &task, call, would_refresh).await })
+                    }
                 };
-                self.running.push(Running { at, permitted, future });
+                self.running.push(RunningTask { index: at, allowed: permitted, future });
             }
         }
         Ok(())
     }
 
-    /// Whether a task that this one subscribes to would change something, in a look.
-    fn would_refresh(&self, at: usize, looks: bool) -> bool {
-        looks && self.tasks[at].subscribes.iter().any(|before| self.graph.is_to_change(*before))
+    /// Returns whether the task is only checked and a task that it subscribes to would change something. It would then
+    /// run again.
+    fn would_refresh(&self, at: usize, is_check: bool) -> bool {
+        is_check && self.tasks[at].subscribes.iter().any(|before| self.graph.would_task_change(*before))
     }
 
-    /// Whether a task that this one subscribes to has changed something since it last succeeded.
-    fn is_to_refresh(&self, at: usize) -> Result<bool, HostError> {
-        let Planned { id, subscribes, .. } = &self.tasks[at];
-        Ok(!subscribes.is_empty() && self.site.ledger.is_to_refresh(id)?)
+    /// Returns whether a task that the task `at` subscribes to has changed something since the task `at` last
+    /// succeeded.
+    fn should_refresh(&self, at: usize) -> Result<bool, HostError> {
+        let PlannedTask { id, subscribes, .. } = &self.tasks[at];
+        Ok(!subscribes.is_empty() && self.site.ledger.should_refresh(id)?)
     }
 
-    /// Whether the host was as this task wants it, with this very content: then a difference is drift.
-    fn was_well(&self, at: usize) -> bool {
+    /// Returns whether the task was last converged with the same content. A difference is then drift.
+    fn was_converged(&self, at: usize) -> bool {
         let planned = &self.tasks[at];
-        self.before.tasks.get(&planned.id).is_some_and(|performed| {
-            performed.content == planned.content
-                && matches!(performed.outcome, Outcome::Unchanged | Outcome::Changed | Outcome::Drifted)
+        self.last_progress.tasks.get(&planned.id).is_some_and(|record| {
+            record.content == planned.content
+                && matches!(record.outcome, Outcome::Unchanged | Outcome::Changed | Outcome::Drifted)
         })
     }
 
-    /// When this content was mended before.
-    fn mends(&self, at: usize) -> &[u64] {
+    /// Returns the last times at which the task was mended with its present content, in seconds since 1970.
+    fn recent_mends(&self, at: usize) -> &[u64] {
         let planned = &self.tasks[at];
-        let before = self.before.tasks.get(&planned.id).filter(|performed| performed.content == planned.content);
+        let before = self.last_progress.tasks.get(&planned.id).filter(|performed| performed.content == planned.content);
         before.map_or(&[], |performed| &performed.mends)
     }
 
-    /// Whether it was mended so often within an hour that one more would not last either.
+    /// Returns whether the task was mended so often within an hour that something else must be changing the host back.
     fn is_contended(&self, at: usize) -> bool {
         let now = self.site.host.unix_seconds();
-        // One that lies ahead was noted before the clock was set back: it says nothing of this hour.
-        let of_this_hour = |mended: &&u64| (now.saturating_sub(3600) + 1..=now).contains(*mended);
-        self.mends(at).iter().filter(of_this_hour).count() >= MENDS
+        // A time in the future was recorded before the clock was set back. It does not count for this hour.
+        let within_hour = |mended: &&u64| (now.saturating_sub(3600) + 1..=now).contains(*mended);
+        self.recent_mends(at).iter().filter(within_hour).count() >= MAX_MENDS_PER_HOUR
     }
 
-    /// The files that its tasks keep.
-    pub fn files(&self) -> impl Iterator<Item = HostPath> {
-        self.kept_files(|_| true)
+    /// Returns the files that the tasks manage.
+    pub fn managed_files(&self) -> impl Iterator<Item = HostPath> {
+        self.managed_files_where(|_| true)
     }
 
-    fn kept_files(&self, of: fn(&HostTask) -> bool) -> impl Iterator<Item = HostPath> {
-        self.tasks.iter().filter_map(move |planned| match &planned.kind {
-            Readiness::Runnable { applier, task, .. } if of(task) => applier.keeps(&self.site, task),
+    /// Returns the files that the tasks selected by `select` manage. Tasks that cannot run on this host have none.
+    fn managed_files_where(&self, select: fn(&HostTask) -> bool) -> impl Iterator<Item = HostPath> {
+        self.tasks.iter().filter_map(move |planned| match &planned.readiness {
+            Readiness::Runnable { applier, task, .. } if select(task) => applier.managed_path(&self.site, task),
             Readiness::Runnable { .. } | Readiness::Refused(..) => None,
         })
     }
 
-    /// Tasks whose blob is still on its way.
-    fn without_blob(&self) -> Result<BTreeSet<usize>, HostError> {
+    /// Returns the tasks whose blob has not arrived yet.
+    fn tasks_without_blob(&self) -> Result<BTreeSet<usize>, HostError> {
         let mut missing = BTreeSet::new();
         for (at, planned) in self.tasks.iter().enumerate() {
-            if let Readiness::Runnable { blob: Some(hash), .. } = &planned.kind
+            if let Readiness::Runnable { blob: Some(hash), .. } = &planned.readiness
                 && !self.site.ledger.has_body(*hash)?
             {
                 missing.insert(at);
@@ -299,12 +313,13 @@ impl Run {
         Ok(missing)
     }
 
-    /// Starts what may start, waits until a task ends, and takes along what ends without waiting. `false` at once
-    /// when nothing runs. Safe to cancel: what has begun goes on at the next call.
+    /// Starts all tasks that may start and waits until one ends. Then records every task that has ended by now, and
+    /// starts the tasks that may follow. Returns `false` at once if no task runs. Cancel safe: running tasks continue
+    /// at the next call.
     ///
     /// # Errors
     /// [`HostError`] from the ledger.
-    pub async fn work(&mut self, open: &BTreeSet<Barrier>) -> Result<bool, HostError> {
+    pub async fn advance(&mut self, open: &BTreeSet<Barrier>) -> Result<bool, HostError> {
         self.start(open)?;
         if self.running.is_empty() {
             return Ok(false);
@@ -312,15 +327,16 @@ impl Run {
         poll_fn(|context| self.poll_ended(context)).await;
         loop {
             self.start(open)?;
-            let more = poll_fn(|context| Poll::Ready(self.poll_ended(context).is_ready())).await;
-            if !more {
+            let has_ended = poll_fn(|context| Poll::Ready(self.poll_ended(context).is_ready())).await;
+            if !has_ended {
                 return Ok(true);
             }
         }
     }
 
-    /// As [`Self::work`], for a run that was replaced: what runs ends, and nothing more begins.
-    pub async fn run_out(&mut self) -> bool {
+    /// Waits until one running task ends and records it, but starts no other. Used for a run that a newer task set has
+    /// replaced. Returns `false` at once if no task runs.
+    pub async fn finish_running(&mut self) -> bool {
         if self.running.is_empty() {
             return false;
         }
@@ -328,65 +344,70 @@ impl Run {
         true
     }
 
-    /// One running task that has ended.
+    /// Polls the running tasks, and records the first that has ended.
     fn poll_ended(&mut self, context: &mut Context<'_>) -> Poll<()> {
         for place in 0..self.running.len() {
-            if let Poll::Ready((ended, asked)) = self.running[place].future.as_mut().poll(context) {
-                let Running { at, permitted, .. } = self.running.remove(place);
-                self.take_back_wishes(at, asked);
+            if let Poll::Ready((ended, refresh)) = self.running[place].future.as_mut().poll(context) {
+                let RunningTask { index: at, allowed: permitted, .. } = self.running.remove(place);
+                self.cancel_refreshes(at, refresh);
                 self.graph.end(at, ended.outcome);
-                self.note(at, ended, permitted);
+                self.record_end(at, ended, permitted);
                 return Poll::Ready(());
             }
         }
         Poll::Pending
     }
 
-    /// Takes back what tasks have asked of others for changes that were not made. A crash before this only makes those run once more.
-    fn take_back_wishes(&mut self, at: usize, asked: Asked) {
-        let running = self.running.iter().flat_map(|running| &self.tasks[running.at].refreshes);
-        let idle = self.wishes.end(&self.tasks[at].refreshes, asked, &running.collect());
-        if let Err(error) = self.site.ledger.refreshed(&idle) {
+    /// Cancels the refreshes that a task requested before a change that it then did not make. If a crash prevents this,
+    /// the subscribed tasks only run once more than needed.
+    fn cancel_refreshes(&mut self, at: usize, refresh: RefreshOutcome) {
+        let running = self.running.iter().flat_map(|running| &self.tasks[running.index].refreshes);
+        let cancelled = self.refreshes.end_task(&self.tasks[at].refreshes, refresh, &running.collect());
+        if let Err(error) = self.site.ledger.clear_refresh(&cancelled) {
             warn!(error = error.sentence().as_str(); "tasks will run again for a change that was not made");
         }
     }
 
-    /// The file that a task leaves where it stands when it is gone.
-    fn left_by(&self, planned: &Planned) -> Option<String> {
-        let Readiness::Runnable { task, .. } = &planned.kind else { return None };
-        orphans::left_by(&self.site, task).map(|path| path.to_string())
+    /// Returns the file of a task that stays on the host when the task is removed from the profile, if it has one.
+    fn lasting_path(&self, planned: &PlannedTask) -> Option<String> {
+        let Readiness::Runnable { task, .. } = &planned.readiness else { return None };
+        orphans::lasting_path(&self.site, task).map(|path| path.to_string())
     }
 
-    /// Takes down how a task ended, and whether that is news.
-    fn note(&mut self, at: usize, ended: Execution, permitted: Permitted) {
-        let mut mends = self.mends(at).to_vec();
-        if permitted == Permitted::Mend && ended.outcome == Outcome::Changed {
+    /// Records how a task ended: its mends, its reason and the file that it wrote. Adds a result to report if the
+    /// outcome is new.
+    fn record_end(&mut self, at: usize, ended: Execution, permitted: AllowedAction) {
+        let mut mends = self.recent_mends(at).to_vec();
+        if permitted == AllowedAction::Mend && ended.outcome == Outcome::Changed {
             mends.push(self.site.host.unix_seconds());
-            mends.drain(..mends.len().saturating_sub(MENDS));
+            mends.drain(..mends.len().saturating_sub(MAX_MENDS_PER_HOUR));
         }
         let planned = &self.tasks[at];
         let (content, outcome) = (planned.content, ended.outcome);
-        let performed = Performed { task_set: self.task_set, content, outcome, mends };
-        self.unsettled = true;
-        let told = self.reasons.remove(&planned.id);
+        let record = TaskRecord { task_set: self.task_set, content, outcome, mends };
+        self.has_unsaved = true;
+        let last_reason = self.reasons.remove(&planned.id);
         let stopped_by_another =
-            outcome == Outcome::DependencyFailed && told.is_some_and(|told| told.message != ended.message);
+            outcome == Outcome::DependencyFailed && last_reason.is_some_and(|reason| reason.message != ended.message);
         if !ended.message.is_empty() {
-            let reason =
-                Reason { message: ended.message.clone(), output: end_of(&ended.output, REASON_OUTPUT).into_owned() };
+            let reason = Reason {
+                message: ended.message.clone(),
+                output: truncate_front(&ended.output, MAX_REASON_OUTPUT_BYTES).into_owned(),
+            };
             self.reasons.insert(planned.id.clone(), reason);
         }
-        let is_news = stopped_by_another || is_news(self.before.tasks.get(&planned.id), &performed);
-        // What is no news was noted when it was; where an older agent noted nothing, `orphans::fill` does.
+        let is_news = stopped_by_another || should_report(self.last_progress.tasks.get(&planned.id), &record);
+        // Only a new result needs this: the file of an earlier one was recorded then. `orphans::fill_record` adds the
+        // files from the time of older agents, which recorded none.
         if is_news
-            && permitted != Permitted::Check
+            && permitted != AllowedAction::Check
             && outcome.is_success()
-            && let Some(path) = self.left_by(planned)
+            && let Some(path) = self.lasting_path(planned)
         {
-            self.written.entry(path).or_insert_with(|| planned.id.clone());
+            self.written_files.entry(path).or_insert_with(|| planned.id.clone());
         }
-        if self.purpose == Purpose::Check || is_news {
-            self.ended.insert(planned.id.clone(), performed);
+        if self.purpose == RunPurpose::Check || is_news {
+            self.new_records.insert(planned.id.clone(), record);
             self.results.push(TaskResult {
                 sequence: 0,
                 task_set: self.task_set,
@@ -400,71 +421,73 @@ impl Run {
         }
     }
 
-    /// Writes down what has ended since the last call, and gives what is news, numbered.
+    /// Stores the results, the progress and the reasons since the last call. Returns the results to report, with their
+    /// sequence numbers.
     ///
     /// # Errors
-    /// [`HostError`]; the same is then written by the next call.
-    pub fn settle(&mut self) -> Result<Vec<TaskResult>, HostError> {
-        if !self.written.is_empty() {
+    /// [`HostError`]. The next call then stores and returns what this one could not.
+    pub fn save_results(&mut self) -> Result<Vec<TaskResult>, HostError> {
+        if !self.written_files.is_empty() {
             let keeps = |path: &str, task: &str| {
-                let is_it = |planned: &&Planned| planned.id == task;
-                self.tasks.iter().find(is_it).and_then(|planned| self.left_by(planned)).is_some_and(|left| left == path)
+                let by_id = |planned: &&PlannedTask| planned.id == task;
+                self.tasks.iter().find(by_id).and_then(|planned| self.lasting_path(planned)).is_some_and(|left| left == path)
             };
-            orphans::note(&self.site, &self.written, keeps)?;
-            self.written.clear();
+            orphans::record_written(&self.site, &self.written_files, keeps)?;
+            self.written_files.clear();
         }
-        self.numbered.extend(self.site.ledger.add_results(self.results.clone())?);
+        self.unreturned_results.extend(self.site.ledger.add_results(self.results.clone())?);
         self.results.clear();
-        let mut progress = self.before.clone();
+        let mut progress = self.last_progress.clone();
         progress.tasks.retain(|id, _| self.tasks.iter().any(|planned| planned.id == *id));
-        progress.tasks.extend(self.ended.iter().map(|(id, performed)| (id.clone(), performed.clone())));
+        progress.tasks.extend(self.new_records.iter().map(|(id, performed)| (id.clone(), performed.clone())));
         self.site.ledger.put(&PROGRESS, &progress)?;
         self.reasons.retain(|id, _| progress.tasks.contains_key(id));
-        // An upgrade makes no such record: a host has none where no task ever failed, nor where one fails as it did before there were any.
-        let has_more_to_say = !self.reasons.is_empty() && !self.ended.is_empty();
-        if has_more_to_say || self.site.ledger.get(&REASONS)?.is_some() {
+        // The record of reasons is created only when a reported result has a reason. So an upgrade of the agent alone
+        // does not create it.
+        let has_new_reasons = !self.reasons.is_empty() && !self.new_records.is_empty();
+        if has_new_reasons || self.site.ledger.get(&REASONS)?.is_some() {
             self.site.ledger.put(&REASONS, &self.reasons)?;
         }
-        self.unsettled = false;
-        Ok(std::mem::take(&mut self.numbered))
+        self.has_unsaved = false;
+        Ok(std::mem::take(&mut self.unreturned_results))
     }
 
-    /// How every task ended that has: what a [`Purpose::Check`] is for. Nothing is written down.
+    /// Returns the results of all tasks that ended, as a [`RunPurpose::Check`] needs them. Stores nothing.
     #[must_use]
     pub fn into_results(self) -> Vec<TaskResult> {
         self.results
     }
 
-    /// Whether [`Self::settle`] has something to write down.
+    /// Returns whether [`Self::save_results`] has something to store.
     #[must_use]
-    pub const fn is_unsettled(&self) -> bool {
-        self.unsettled
+    pub const fn has_unsaved_results(&self) -> bool {
+        self.has_unsaved
     }
 
-    /// Whether something runs.
+    /// Returns whether a task is running.
     #[must_use]
     pub fn is_running(&self) -> bool {
         !self.running.is_empty()
     }
 
-    /// The tasks that run.
+    /// Returns the ids of the running tasks.
     pub fn running(&self) -> impl Iterator<Item = &str> {
-        self.running.iter().map(move |running| self.tasks[running.at].id.as_str())
+        self.running.iter().map(move |running| self.tasks[running.index].id.as_str())
     }
 
-    /// How far it has come.
+    /// Returns the state of the run.
     #[must_use]
-    pub fn course(&self) -> Course {
-        Course { tasks: self.graph.tasks(), ended: self.graph.ended().collect() }
+    pub fn summary(&self) -> RunSummary {
+        RunSummary { task_count: self.graph.task_count(), outcomes: self.graph.outcomes().collect() }
     }
 
-    /// Whether there is nothing more to do in it.
+    /// Returns whether no task runs and none can start.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.running.is_empty() && (self.mode == Mode::Observe || !self.graph.is_waiting())
     }
 
-    /// Where the host stands with it.
+    /// Returns the progress of the host in this run.
     #[must_use]
     pub fn progress(&self) -> observed::Progress {
         if !self.running.is_empty() {
@@ -472,7 +495,7 @@ impl Run {
         } else if self.graph.has_failed() {
             observed::Progress::Failed
         } else if self.mode == Mode::Observe || (self.mode == Mode::Noop && self.graph.would_change()) {
-            // Nothing was made so, and nothing failed.
+            // Nothing was changed and nothing failed.
             observed::Progress::Idle
         } else if self.graph.is_waiting() {
             observed::Progress::Waiting
@@ -482,8 +505,9 @@ impl Run {
     }
 }
 
-/// Whether a result is told: once for each task set, and when it differs from the last one told.
-fn is_news(last: Option<&Performed>, now: &Performed) -> bool {
+/// Returns whether a result must be reported: the first of each task set or content, each change and failure, and any
+/// other outcome that differs from the one last reported.
+fn should_report(last: Option<&TaskRecord>, now: &TaskRecord) -> bool {
     let Some(last) = last else { return true };
     if last.task_set != now.task_set || last.content != now.content {
         return true;
@@ -491,11 +515,9 @@ fn is_news(last: Option<&Performed>, now: &Performed) -> bool {
     match now.outcome {
         Outcome::Changed | Outcome::Failed => true,
         Outcome::Unchanged => !last.outcome.is_success(),
-        Outcome::WouldChange
-        | Outcome::DependencyFailed
-        | Outcome::Unsupported
-        | Outcome::Unknown
-        | Outcome::Drifted => last.outcome != now.outcome,
+        Outcome::WouldChange | Outcome::DependencyFailed | Outcome::Unsupported | Outcome::Unknown | Outcome::Drifted => {
+            last.outcome != now.outcome
+        }
     }
 }
 

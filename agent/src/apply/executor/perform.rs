@@ -1,4 +1,4 @@
-//! One task, from its check to its end.
+//! Runs one task, from its check to its end.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -8,187 +8,190 @@ use stemma_core::task::{Mode, OnDrift};
 use stemma_wire::message::observed::Outcome;
 
 use crate::apply::applier::Applier;
-use crate::apply::leftovers::{StagingDirs, note};
-use crate::apply::task::{Check, Execution, HostTask, Left, Site, TaskError};
+use crate::apply::leftovers::{StagingDirs, record_dirs};
+use crate::apply::task::{CheckResult, Execution, FailureEffect, HostTask, Site, TaskError};
 
-/// The message of a task that is no longer mended.
-const CONTENDED: &str = "contended: it was mended three times within an hour, and something else changes it again";
+/// Message of a task that is no longer mended.
+const CONTENDED_MESSAGE: &str = "contended: it was mended three times within an hour, and something else changes it again";
 
-/// How far a task may go now.
+/// What a task may do now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Permitted {
-    /// To look.
+pub enum AllowedAction {
+    /// Only check.
     Check,
-    /// To make it so: it never was with this content.
+    /// Apply: the host never matched the task with this content.
     Apply,
-    /// To make it so again, if the task wants drift mended.
+    /// Apply again if the task's `on_drift` is `mend`, because the host matched the task before.
     Mend,
-    /// To look: it was mended so often that something else must be changing it.
+    /// Only check, because the task was mended so often that something else must be changing the host.
     Contended,
 }
 
-impl Permitted {
-    /// What a task may do in a mode. Its own mode can only lower it.
+impl AllowedAction {
+    /// Returns what a task may do in a mode. The task's own mode can only restrict it further.
     #[must_use]
-    pub fn of(mode: Mode, own: Option<Mode>, was_well: bool) -> Self {
-        match mode.min(own.unwrap_or_default()) {
+    pub fn for_mode(mode: Mode, task_mode: Option<Mode>, was_converged: bool) -> Self {
+        match mode.min(task_mode.unwrap_or_default()) {
             Mode::Observe | Mode::Noop => Self::Check,
-            Mode::Apply if was_well => Self::Mend,
+            Mode::Apply if was_converged => Self::Mend,
             Mode::Apply => Self::Apply,
         }
     }
 }
 
-/// How often it is asked whether a task that another process applies has ended.
-const BETWEEN: Duration = Duration::from_millis(50);
+/// Interval of polls for the end of a task that another process applies.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The message of a task that runs for another one alone.
-const REFRESHED: &str = "a task that it subscribes to has changed something since it last succeeded";
+/// Message of a task that runs only because of another one.
+const REFRESHED_MESSAGE: &str = "a task that it subscribes to has changed something since it last succeeded";
 
-/// What a run asks of a task.
+/// The parameters of one task's run.
 #[derive(Clone, Debug)]
-pub struct Call {
-    /// How far it may go.
-    pub permitted: Permitted,
-    /// Whether it runs again, since a task that it subscribes to has changed something.
-    pub refresh: bool,
-    /// The tasks that run again when this one changes something.
-    pub refreshes: Vec<String>,
-    /// Where the tasks of the run may leave something unfinished.
+pub struct TaskCall {
+    /// What the task may do.
+    pub allowed: AllowedAction,
+    /// True if the task must run again because a task that it subscribes to has changed something.
+    pub is_refresh: bool,
+    /// The tasks that run again if this one changes something.
+    pub subscribers: Vec<String>,
+    /// Directories in which the tasks of the run may leave unfinished files.
     pub staging: Rc<StagingDirs>,
 }
 
-/// What became of the change before which a task asked others to run again.
+/// Whether a task that requested others to run again has made its change.
 #[derive(Debug, Default)]
-pub enum Asked {
-    /// It asked nobody.
+pub enum RefreshOutcome {
+    /// The task requested no other task to run again.
     #[default]
-    Nobody,
-    /// It was made, in part maybe.
-    ForChange,
-    /// It was not made. These had not been asked before.
-    ForNothing(Vec<String>),
+    NotRequested,
+    /// The change was made, perhaps in part.
+    Changed,
+    /// The change was not made. Contains the tasks whose request to run again was first recorded for this change.
+    Unchanged(Vec<String>),
 }
 
-/// Checks a task, and applies it where that is allowed and called for.
-pub async fn perform(site: &Site, applier: &dyn Applier, task: &HostTask, call: &Call) -> (Execution, Asked) {
-    let begun = site.host.uptime();
+/// Checks a task, and applies it if this is allowed and needed. A sensitive task returns neither output nor diff.
+pub async fn perform(site: &Site, applier: &dyn Applier, task: &HostTask, call: &TaskCall) -> (Execution, RefreshOutcome) {
+    let start = site.host.uptime();
     let checked = match applier.check(site, task).await {
-        Ok(Check::AsItShould) if call.refresh && applier.is_journalled(task) => {
-            Ok(Check::Differs { diff: String::new(), message: REFRESHED.into() })
+        Ok(CheckResult::Converged) if call.is_refresh && applier.is_journalled(task) => {
+            Ok(CheckResult::Drifted { diff: String::new(), message: REFRESHED_MESSAGE.into() })
         }
         checked => checked,
     };
-    let mut asked = Asked::Nobody;
-    let mut ended = match checked {
+    let mut refresh = RefreshOutcome::NotRequested;
+    let mut result = match checked {
         Err(error) => failed(error),
-        Ok(Check::AsItShould) => Execution::plain(Outcome::Unchanged),
-        Ok(Check::Blocked { diff, message }) => {
-            let is_looked_at = match call.permitted {
-                Permitted::Mend => task.task.on_drift == OnDrift::Report,
-                Permitted::Contended => true,
-                Permitted::Check | Permitted::Apply => false,
+        Ok(CheckResult::Converged) => Execution::new(Outcome::Unchanged),
+        Ok(CheckResult::Blocked { diff, message }) => {
+            let is_drift = match call.allowed {
+                AllowedAction::Mend => task.task.on_drift == OnDrift::Report,
+                AllowedAction::Contended => true,
+                AllowedAction::Check | AllowedAction::Apply => false,
             };
-            let outcome = if is_looked_at { Outcome::Drifted } else { Outcome::Failed };
-            Execution { diff, ..Execution::because(outcome, message) }
+            let outcome = if is_drift { Outcome::Drifted } else { Outcome::Failed };
+            Execution { diff, ..Execution::with_message(outcome, message) }
         }
-        Ok(Check::Differs { diff, message }) => match (call.permitted, task.task.on_drift) {
-            (Permitted::Check, _) => Execution { diff, ..Execution::because(Outcome::WouldChange, message) },
-            (Permitted::Contended, _) => Execution { diff, ..Execution::because(Outcome::Drifted, CONTENDED) },
-            (Permitted::Mend, OnDrift::Report) => Execution { diff, ..Execution::because(Outcome::Drifted, message) },
-            (Permitted::Mend, OnDrift::Mend) | (Permitted::Apply, _) => {
-                let (ended, by_it) = apply(site, applier, task, call).await;
-                asked = by_it;
-                ended
+        Ok(CheckResult::Drifted { diff, message }) => match (call.allowed, task.task.on_drift) {
+            (AllowedAction::Check, _) => Execution { diff, ..Execution::with_message(Outcome::WouldChange, message) },
+            (AllowedAction::Contended, _) => Execution { diff, ..Execution::with_message(Outcome::Drifted, CONTENDED_MESSAGE) },
+            (AllowedAction::Mend, OnDrift::Report) => Execution { diff, ..Execution::with_message(Outcome::Drifted, message) },
+            (AllowedAction::Mend, OnDrift::Mend) | (AllowedAction::Apply, _) => {
+                let (result, outcome) = apply(site, applier, task, call).await;
+                refresh = outcome;
+                result
             }
         },
     };
-    let is_done = call.permitted != Permitted::Check && ended.outcome.is_success();
-    if call.refresh
+    let is_done = call.allowed != AllowedAction::Check && result.outcome.is_success();
+    if call.is_refresh
         && is_done
-        && let Err(error) = site.ledger.refreshed(std::slice::from_ref(&task.task.id))
+        && let Err(error) = site.ledger.clear_refresh(std::slice::from_ref(&task.task.id))
     {
-        warn!(task = task.task.id.as_str(), error = error.sentence().as_str(); "a task that has run again will do so once more");
+        warn!(task = task.task.id.as_str(), error = error.sentence().as_str(); "the request to run a task again could not be cleared; it will run once more");
     }
     if task.is_sensitive() {
-        ended.output.clear();
-        ended.diff.clear();
+        result.output.clear();
+        result.diff.clear();
     }
-    let took = site.host.uptime().saturating_sub(begun);
-    ended.duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-    (ended, asked)
+    let elapsed = site.host.uptime().saturating_sub(start);
+    result.duration_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
+    (result, refresh)
 }
 
-/// Looks at a task beside whoever applies the tasks of this host. One that is applied now is looked at when that has ended: before, its journal
-/// and its files are those of a task that a crash cut off. `would_refresh`: a look has found that what it subscribes to would change.
-pub async fn look(
+/// Checks a task while another process may apply tasks on this host. If the other process applies this very task, waits
+/// until it has ended, because until then the journal and files look as if a crash had interrupted the task.
+/// `would_refresh` is true if the task subscribes to a task that would change something according to this check.
+pub async fn check_exclusively(
     site: &Site,
     applier: &dyn Applier,
     task: &HostTask,
-    mut call: Call,
+    mut call: TaskCall,
     would_refresh: bool,
-) -> (Execution, Asked) {
+) -> (Execution, RefreshOutcome) {
     loop {
         let id = task.task.id.as_str();
-        if waited_for(site, id).await {
-            call.refresh &= would_refresh || site.ledger.is_to_refresh(id).unwrap_or(false);
+        if wait_for_other_process(site, id).await {
+            call.is_refresh &= would_refresh || site.ledger.should_refresh(id).unwrap_or(false);
         }
-        let looked = perform(site, applier, task, &call).await;
-        // It may have been begun after it was asked.
-        if looked.0.outcome != Outcome::Unknown || !is_applied_elsewhere(site, id) {
-            return looked;
+        let checked = perform(site, applier, task, &call).await;
+        // The other process may have started the task after `wait_for_other_process` returned.
+        if checked.0.outcome != Outcome::Unknown || !is_applied_elsewhere(site, id) {
+            return checked;
         }
     }
 }
 
-/// Waits for the end of a task where another process applies it, and says whether one did.
-async fn waited_for(site: &Site, id: &str) -> bool {
+/// Waits for the end of the task if another process applies it. Returns whether one did.
+async fn wait_for_other_process(site: &Site, id: &str) -> bool {
     if !is_applied_elsewhere(site, id) {
         return false;
     }
-    warn!(task = id; "it is applied now: waiting for its end");
+    warn!(task = id; "another process applies this task: waiting for its end");
     while is_applied_elsewhere(site, id) {
-        tokio::time::sleep(BETWEEN).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     true
 }
 
-/// Where that cannot be seen, the task is looked at as it is.
+/// Returns whether another process applies the task. Returns `false` if this cannot be determined, so that the check
+/// does not wait.
 fn is_applied_elsewhere(site: &Site, id: &str) -> bool {
     site.ledger.is_applied_elsewhere(id).unwrap_or(false)
 }
 
-async fn apply(site: &Site, applier: &dyn Applier, task: &HostTask, call: &Call) -> (Execution, Asked) {
-    let _applying = site.ledger.applying(&task.task.id);
-    // Before the change: after a crash in it, what it left is looked for.
-    if applier.keeps(site, task).is_some()
-        && let Err(error) = note(site, &call.staging)
+/// Applies a task, with the retries that it allows. A failure with an unknown effect is not retried.
+async fn apply(site: &Site, applier: &dyn Applier, task: &HostTask, call: &TaskCall) -> (Execution, RefreshOutcome) {
+    let _guard = site.ledger.mark_applying(&task.task.id);
+    // The directories are recorded before the change, so that unfinished files are found after a crash.
+    if applier.managed_path(site, task).is_some()
+        && let Err(error) = record_dirs(site, &call.staging)
     {
-        return (failed(error.into()), Asked::Nobody);
+        return (failed(error.into()), RefreshOutcome::NotRequested);
     }
-    // Before the change: a crash after it must not lose the wish.
-    let asked = match site.ledger.ask_to_refresh(&call.refreshes) {
-        Ok(asked) => asked,
-        Err(error) => return (failed(error.into()), Asked::Nobody),
+    // The refreshes are requested before the change, so that a crash after the change does not lose the requests.
+    let requested = match site.ledger.request_refresh(&call.subscribers) {
+        Ok(added) => added,
+        Err(error) => return (failed(error.into()), RefreshOutcome::NotRequested),
     };
-    let (retries, interval) = applier.retries(task);
-    let (mut attempt, mut is_as_it_was) = (0, true);
+    let (retries, interval) = applier.retry_policy(task);
+    let (mut attempt, mut is_unchanged) = (0, true);
     loop {
         match applier.apply(site, task).await {
             Ok(applied) => {
-                let ended = Execution::because(Outcome::Changed, applied.message);
-                return (Execution { output: applied.output, diff: applied.diff, ..ended }, Asked::ForChange);
+                let result = Execution::with_message(Outcome::Changed, applied.message);
+                return (Execution { output: applied.output, diff: applied.diff, ..result }, RefreshOutcome::Changed);
             }
-            Err(error) if error.left == Left::Unknown || attempt == retries => {
-                is_as_it_was &= error.left == Left::AsItWas;
-                let mut ended = failed(error);
+            Err(error) if error.effect == FailureEffect::Unknown || attempt == retries => {
+                is_unchanged &= error.effect == FailureEffect::Unchanged;
+                let mut result = failed(error);
                 if attempt > 0 {
-                    ended.message = format!("{} (attempt {})", ended.message, attempt + 1);
+                    result.message = format!("{} (attempt {})", result.message, attempt + 1);
                 }
-                return (ended, if is_as_it_was { Asked::ForNothing(asked) } else { Asked::ForChange });
+                return (result, if is_unchanged { RefreshOutcome::Unchanged(requested) } else { RefreshOutcome::Changed });
             }
             Err(error) => {
-                is_as_it_was &= error.left == Left::AsItWas;
+                is_unchanged &= error.effect == FailureEffect::Unchanged;
                 attempt += 1;
             }
         }
@@ -197,6 +200,6 @@ async fn apply(site: &Site, applier: &dyn Applier, task: &HostTask, call: &Call)
 }
 
 fn failed(error: TaskError) -> Execution {
-    let outcome = if error.left == Left::Unknown { Outcome::Unknown } else { Outcome::Failed };
-    Execution { output: error.output, ..Execution::because(outcome, error.message) }
+    let outcome = if error.effect == FailureEffect::Unknown { Outcome::Unknown } else { Outcome::Failed };
+    Execution { output: error.output, ..Execution::with_message(outcome, error.message) }
 }

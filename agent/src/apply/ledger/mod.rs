@@ -1,9 +1,9 @@
-//! What the root half keeps: the last accepted desired state, bodies by hash, steps in flight, results that were
-//! not acknowledged, and which keys of the host label map are the agent's.
+//! The state of the root half: the last accepted desired state, bodies by hash, running steps, results that were not
+//! acknowledged, and the keys of the host label map that the agent owns.
 //!
-//! Each fact is a small file of its own, checksummed and replaced whole. Not one append-only log: a torn file
-//! then costs one fact, which is set aside under another name and said, and an agent never fails to start over
-//! its own state (F13). Whether a fact is on disk decides what is done next, so nothing is cached here.
+//! Each record is a small file of its own, checksummed and replaced as a whole, instead of an entry in one append-only
+//! log. So a torn file costs one record. The file is renamed and reported, and the agent always starts despite damaged
+//! state (F13). Nothing is cached here, because what the agent does next must depend on what is on disk.
 
 mod bodies;
 mod record;
@@ -26,74 +26,73 @@ use crate::host::atomic::{Attributes, Staged, ensure_dir, replace, sweep};
 use crate::host::{Dir, Host, HostError, HostPath};
 use crate::paths;
 
-pub use bodies::{Arriving, Piece};
-use record::Kind;
-pub(crate) use state::part;
+pub use bodies::{BodyProgress, IncomingBody};
+use record::RecordKind;
+pub(crate) use state::read_part;
 pub use state::{
-    Accepted, Desired, HookSnapshot, HostMapRecord, OpenBarriers, Performed, Progress, Reason, Step, StepState,
-    UndoNote,
+    Accepted, Desired, HookSnapshot, HostMapRecord, OpenBarriers, Reason, Step, StepState, TaskProgress, TaskRecord, UndoNote,
 };
 
-/// The largest record: a desired state of 256 KiB with what stands around it, or a batch of results.
-const LARGEST: u64 = 8 * 1024 * 1024;
+/// Maximum size of a record, in bytes: a desired state of 256 KiB with its header, or a batch of results.
+const MAX_RECORD_BYTES: u64 = 8 * 1024 * 1024;
 
-/// How many bytes [`Ledger::check_writable`] writes: as many as a small record needs.
-const PROBE: usize = 4096;
+/// Number of bytes that [`Ledger::check_writable`] writes: the size of a small record.
+const PROBE_BYTES: usize = 4096;
 
-/// What a record that cannot be used is called from then on.
-const SET_ASIDE: &str = ".set-aside";
+/// Suffix of the name that an unusable record gets when it is set aside.
+const SET_ASIDE_SUFFIX: &str = ".set-aside";
 
-/// The most of them that are named, in each directory.
-const MOST_SET_ASIDE: usize = 8;
+/// Maximum number of unusable records that are reported for each directory.
+const MAX_SET_ASIDE: usize = 8;
 
-/// What the file is called by that says that a task is applied, before the name of its record.
-const APPLYING: &str = "applying-";
+/// Prefix of the file that marks a task as being applied. The name of the task's record follows.
+const APPLYING_PREFIX: &str = "applying-";
 
-/// A record that the ledger has once: what it holds, and the name of its file.
-pub struct Record<T> {
-    kind: Kind,
+/// A record that exists once in the ledger: the type of its value, and its file name.
+pub struct RecordName<T> {
+    kind: RecordKind,
     name: &'static str,
     value: PhantomData<fn() -> T>,
 }
 
-impl<T> Record<T> {
-    const fn new(kind: Kind, name: &'static str) -> Self {
+impl<T> RecordName<T> {
+    const fn new(kind: RecordKind, name: &'static str) -> Self {
         Self { kind, name, value: PhantomData }
     }
 }
 
-/// The last accepted desired state; [`Ledger::accepted`] reads it.
-pub const ACCEPTED: Record<Accepted> = Record::new(Kind::Accepted, "accepted");
-/// How far the present task set has come.
-pub const PROGRESS: Record<Progress> = Record::new(Kind::Progress, "progress");
-/// Which keys of the host label map are the agent's. It is absent when nothing was ever noted, or the record was lost.
-pub const HOST_MAP: Record<HostMapRecord> = Record::new(Kind::HostMap, "host-map");
-/// What the hooks were told last.
-pub const HOOK_SNAPSHOT: Record<HookSnapshot> = Record::new(Kind::HookSnapshot, "told");
-/// What was said on the host itself.
-pub const LOCAL: Record<LocalState> = Record::new(Kind::Local, "local");
-/// What was last reported of this host, for `status`.
-pub const REPORT: Record<Report> = Record::new(Kind::Report, "report");
-/// The private half of the key that secrets are sealed to.
-pub const SEAL_KEY: Record<[u8; 32]> = Record::new(Kind::SealKey, "seal-key");
-/// The barriers that were said to be open.
-pub const OPEN_BARRIERS: Record<OpenBarriers> = Record::new(Kind::Open, "open-barriers");
-/// Why tasks ended as they did, where there is something to say; by task id.
-pub const REASONS: Record<BTreeMap<String, Reason>> = Record::new(Kind::Reasons, "reasons");
-/// The number of the last look that a verb on the host asked the running agent for.
-pub const LOOK_ASKED: Record<u64> = Record::new(Kind::LookAsked, "look-asked");
-/// How far the running agent is with looks that were asked for: the last one that it took up, and the last one that is over.
-pub const LOOK_DONE: Record<(u64, u64)> = Record::new(Kind::LookDone, "look-done");
-/// The tasks that are to run again, since one that they subscribe to has changed something.
-pub const REFRESHES: Record<BTreeSet<String>> = Record::new(Kind::Refreshes, "refreshes");
-/// The directories in which a pass may put files together, and whom tasks give files in them to.
-pub const STAGING_DIRS: Record<BTreeMap<String, BTreeSet<u32>>> = Record::new(Kind::StagingDirs, "staging-dirs");
-/// The files that tasks wrote, each with the task.
-pub const WRITTEN: Record<BTreeMap<String, String>> = Record::new(Kind::Written, "written-files");
-/// The next free number of a result.
-const SEQUENCE: Record<u64> = Record::new(Kind::Sequence, "sequence");
-/// How many results went before a controller took them.
-const DROPPED: Record<u64> = Record::new(Kind::Dropped, "dropped-results");
+/// The last accepted desired state. Read it with [`Ledger::accepted`].
+pub const ACCEPTED: RecordName<Accepted> = RecordName::new(RecordKind::Accepted, "accepted");
+/// The progress of the current task set.
+pub const PROGRESS: RecordName<TaskProgress> = RecordName::new(RecordKind::Progress, "progress");
+/// The keys of the host label map that the agent owns. Absent if none were ever recorded, or the record was lost.
+pub const HOST_MAP: RecordName<HostMapRecord> = RecordName::new(RecordKind::HostMap, "host-map");
+/// The last snapshot that the hooks received.
+pub const HOOK_SNAPSHOT: RecordName<HookSnapshot> = RecordName::new(RecordKind::HookSnapshot, "told");
+/// Pause, hold and park as set on the host itself.
+pub const LOCAL_STATE: RecordName<LocalState> = RecordName::new(RecordKind::LocalState, "local");
+/// The last report of this host, for `status`.
+pub const REPORT: RecordName<Report> = RecordName::new(RecordKind::Report, "report");
+/// The private key that unseals secrets.
+pub const SEAL_KEY: RecordName<[u8; 32]> = RecordName::new(RecordKind::SealKey, "seal-key");
+/// The barriers that a controller reported as open.
+pub const OPEN_BARRIERS: RecordName<OpenBarriers> = RecordName::new(RecordKind::OpenBarriers, "open-barriers");
+/// The reason for the outcome of a task, by task id. A task without a reason has no entry.
+pub const REASONS: RecordName<BTreeMap<String, Reason>> = RecordName::new(RecordKind::Reasons, "reasons");
+/// The number of the last reconcile that a command on the host requested from the running agent.
+pub const RECONCILE_REQUESTED: RecordName<u64> = RecordName::new(RecordKind::ReconcileRequested, "look-asked");
+/// The numbers of the last requested reconciles: the last that the running agent began, and the last that it finished.
+pub const RECONCILE_DONE: RecordName<(u64, u64)> = RecordName::new(RecordKind::ReconcileDone, "look-done");
+/// The tasks that must run again because a task that they subscribe to has changed something.
+pub const REFRESHES: RecordName<BTreeSet<String>> = RecordName::new(RecordKind::Refreshes, "refreshes");
+/// The directories in which a pass may create unfinished files, with the owners that tasks give to files in them.
+pub const STAGING_DIRS: RecordName<BTreeMap<String, BTreeSet<u32>>> = RecordName::new(RecordKind::StagingDirs, "staging-dirs");
+/// The files that tasks wrote, each with its task.
+pub const WRITTEN_FILES: RecordName<BTreeMap<String, String>> = RecordName::new(RecordKind::WrittenFiles, "written-files");
+/// The next free sequence number of a result.
+const SEQUENCE: RecordName<u64> = RecordName::new(RecordKind::Sequence, "sequence");
+/// Number of results that were dropped before a controller stored them.
+const DROPPED_RESULTS: RecordName<u64> = RecordName::new(RecordKind::DroppedResults, "dropped-results");
 
 /// The state directory of the root half.
 pub struct Ledger {
@@ -106,216 +105,224 @@ pub struct Ledger {
     secret_paths: Box<dyn Dir>,
 }
 
-/// A task that this process applies. Other commands on this host see it until this is dropped, or the process is gone.
+/// Marks a task as being applied by this process, by a locked file. Other commands on this host see the mark until the
+/// guard is dropped or the process ends.
 #[must_use]
-pub struct Applying<'a> {
+pub struct ApplyGuard<'a> {
     ledger: &'a Ledger,
     name: String,
-    held: Option<OwnedFd>,
+    lock: Option<OwnedFd>,
 }
 
-impl Drop for Applying<'_> {
+impl Drop for ApplyGuard<'_> {
     fn drop(&mut self) {
-        // The lock goes after the file: who finds the file while the task is applied finds it held.
-        if self.held.is_some() {
+        // The file is removed before its lock is released, so it is locked for as long as another process can find it.
+        if self.lock.is_some() {
             let _ = self.ledger.dir.remove(&self.name);
         }
     }
 }
 
 impl Ledger {
-    /// Opens the state directory, making it where it is missing.
+    /// Opens the directories of the ledger, and creates those that are missing.
     ///
     /// # Errors
-    /// [`HostError`] when the directory itself cannot be had; never over what is in it.
+    /// [`HostError`] if a directory cannot be opened or created. A damaged record is not an error.
     pub fn open(host: Rc<dyn Host>) -> Result<Self, HostError> {
-        let below = |name: &str| {
-            let path = HostPath::own(&format!("{}{name}", paths::APPLY_STATE));
+        let open_dir = |name: &str| {
+            let path = HostPath::from_static(&format!("{}{name}", paths::APPLY_STATE));
             ensure_dir(&*host, &path, 0o700)
         };
-        ensure_dir(&*host, &HostPath::own(paths::STATE), 0o755)?;
+        ensure_dir(&*host, &HostPath::from_static(paths::STATE), 0o755)?;
         let (dir, steps, results, bodies, undo, secret_paths) = (
-            below("")?,
-            below("/steps")?,
-            below("/results")?,
-            below("/bodies")?,
-            below("/undo")?,
-            below("/secret-paths")?,
+            open_dir("")?,
+            open_dir("/steps")?,
+            open_dir("/results")?,
+            open_dir("/bodies")?,
+            open_dir("/undo")?,
+            open_dir("/secret-paths")?,
         );
         Ok(Self { host, dir, steps, results, bodies, undo, secret_paths })
     }
 
-    /// Takes away unfinished files of an agent that was killed. Only while no other agent runs on this state.
+    /// Removes the unfinished files and the marks of applied tasks that a killed agent left. Call this only while no
+    /// other agent uses this state.
     ///
     /// # Errors
     /// [`HostError`].
     pub fn sweep(&self) -> Result<(), HostError> {
-        // The identity lies above them.
-        let above = ensure_dir(&*self.host, &HostPath::own(paths::STATE), 0o755)?;
-        let mut applied = self.dir.names()?.into_iter().filter(|name| name.starts_with(APPLYING));
-        applied.try_for_each(|name| self.dir.remove(&name))?;
-        [&above, &self.dir, &self.steps, &self.results, &self.bodies, &self.undo, &self.secret_paths]
+        // The parent directory, which also contains the identity, may contain unfinished files too.
+        let state_dir = ensure_dir(&*self.host, &HostPath::from_static(paths::STATE), 0o755)?;
+        let mut markers = self.dir.names()?.into_iter().filter(|name| name.starts_with(APPLYING_PREFIX));
+        markers.try_for_each(|name| self.dir.remove(&name))?;
+        [&state_dir, &self.dir, &self.steps, &self.results, &self.bodies, &self.undo, &self.secret_paths]
             .into_iter()
             .try_for_each(|dir| sweep(&*self.host, &**dir))
     }
 
-    /// What a record holds; a record that is not there, or that cannot be used, is absent.
+    /// Returns the value of a record, or `None` if the record does not exist or is unusable.
     ///
     /// # Errors
-    /// [`HostError`] from the machine, here and below.
-    pub fn get<T: DeserializeOwned>(&self, record: &Record<T>) -> Result<Option<T>, HostError> {
+    /// [`HostError`] if the host fails, as in all methods below.
+    pub fn get<T: DeserializeOwned>(&self, record: &RecordName<T>) -> Result<Option<T>, HostError> {
         Self::read(&*self.dir, record.name, record.kind)
     }
 
-    /// Writes a record, durable when this returns. One that stands there already, equal, is left alone.
+    /// Writes a record. It is durable when this returns. Does nothing if the record has this value already.
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn put<T: Serialize>(&self, record: &Record<T>, value: &T) -> Result<(), HostError> {
+    pub fn put<T: Serialize>(&self, record: &RecordName<T>, value: &T) -> Result<(), HostError> {
         self.write(&*self.dir, record.name, record.kind, value)
     }
 
-    /// Whether a record can be written now: one is begun beside the others, and taken away again.
+    /// Checks that a record can be written: stages a probe and discards it.
     ///
     /// # Errors
-    /// [`HostError`], as of the record of the accepted state.
+    /// [`HostError`], as for the record of the accepted state.
     pub fn check_writable(&self) -> Result<(), HostError> {
-        let attributes = Attributes::mode(0o600);
+        let attributes = Attributes::with_mode(0o600);
         self.dir.check_replaceable(ACCEPTED.name)?;
-        let probe = Staged::write(&*self.host, &*self.dir, ACCEPTED.name, &[0; PROBE], &attributes)?;
-        // Where an agent that starts has swept it away, it is gone as well.
+        let probe = Staged::write(&*self.host, &*self.dir, ACCEPTED.name, &[0; PROBE_BYTES], &attributes)?;
+        // An agent that starts at this moment sweeps unfinished files, so the probe may be gone. This error is ignored.
         let _ = probe.discard(&*self.dir);
         Ok(())
     }
 
-    /// The same, where nothing is to be written to find out: one is begun only where the file system says that it takes none.
+    /// Like [`Self::check_writable`], but writes a probe only if the file system reports that it is full.
     ///
     /// # Errors
     /// As [`Self::check_writable`].
     pub fn check_room(&self) -> Result<(), HostError> {
         self.dir.check_replaceable(ACCEPTED.name)?;
-        // What it says of its room may be wrong, as over a network: whether a record can be written decides.
-        if self.dir.is_full(PROBE as u64)? { self.check_writable() } else { Ok(()) }
+        // The file system may report no free space although there is some, as on a network. So a real write decides.
+        if self.dir.is_full(PROBE_BYTES as u64)? { self.check_writable() } else { Ok(()) }
     }
 
-    /// The last accepted desired state, when both of its parts can be read.
+    /// Returns the last accepted desired state if both of its parts are readable.
     ///
     /// # Errors
     /// [`HostError`].
     pub fn accepted(&self) -> Result<Option<Accepted>, HostError> {
-        Ok(self.get(&ACCEPTED)?.filter(Accepted::is_whole))
+        Ok(self.get(&ACCEPTED)?.filter(Accepted::is_readable))
     }
 
-    /// What the journal says of a task.
+    /// Returns the journal entry of a task.
     ///
     /// # Errors
     /// [`HostError`].
     pub fn step(&self, task: &str) -> Result<Option<Step>, HostError> {
-        Self::read(&*self.steps, &by_name(task), Kind::Step)
+        Self::read(&*self.steps, &encode_file_name(task), RecordKind::Step)
     }
 
-    /// Writes a task's line of the journal, durable when this returns.
+    /// Writes the journal entry of a task. It is durable when this returns.
     ///
     /// # Errors
-    /// [`HostError`]; then the step must not be begun.
+    /// [`HostError`]. Then the step must not begin.
     pub fn set_step(&self, step: &Step) -> Result<(), HostError> {
-        self.write(&*self.steps, &by_name(&step.task), Kind::Step, step)
+        self.write(&*self.steps, &encode_file_name(&step.task), RecordKind::Step, step)
     }
 
-    /// Says to other commands on this host that this process applies a task. Where the state takes no file, they do not see it.
-    pub fn applying(&self, task: &str) -> Applying<'_> {
-        let name = format!("{APPLYING}{}", by_name(task));
-        let held = self.host.hold(&own(&name)).ok().flatten();
-        Applying { ledger: self, name, held }
+    /// Marks a task as being applied by this process, so that other commands on this host can wait for its end. If the
+    /// marker file cannot be created, the task is applied nevertheless, and other commands do not see it.
+    pub fn mark_applying(&self, task: &str) -> ApplyGuard<'_> {
+        let name = format!("{APPLYING_PREFIX}{}", encode_file_name(task));
+        let lock = self.host.lock_file(&ledger_path(&name)).ok().flatten();
+        ApplyGuard { ledger: self, name, lock }
     }
 
-    /// Whether another process applies a task now.
+    /// Returns whether another process applies this task now.
     ///
     /// # Errors
     /// [`HostError`].
     pub fn is_applied_elsewhere(&self, task: &str) -> Result<bool, HostError> {
-        self.host.is_held(&own(&format!("{APPLYING}{}", by_name(task))))
+        self.host.is_file_locked(&ledger_path(&format!("{APPLYING_PREFIX}{}", encode_file_name(task))))
     }
 
-    /// Whether a task is to run again, since one that it subscribes to has changed something.
+    /// Returns whether a task must run again because a task that it subscribes to has changed something.
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn is_to_refresh(&self, task: &str) -> Result<bool, HostError> {
+    pub fn should_refresh(&self, task: &str) -> Result<bool, HostError> {
         Ok(self.get(&REFRESHES)?.is_some_and(|tasks| tasks.contains(task)))
     }
 
-    /// Notes that tasks are to run again, durable when this returns: those of which it was not noted yet.
+    /// Records that tasks must run again. The record is durable when this returns. Returns the tasks that the record
+    /// did not contain before.
     ///
     /// # Errors
-    /// [`HostError`]; then what they subscribe to must not be changed.
-    pub fn ask_to_refresh(&self, tasks: &[String]) -> Result<Vec<String>, HostError> {
-        let mut asked = Vec::new();
-        self.change_refreshes(tasks, |kept| {
-            asked.extend(tasks.iter().filter(|task| kept.insert((*task).clone())).cloned());
+    /// [`HostError`]. Then the task that requests the refresh must change nothing.
+    pub fn request_refresh(&self, tasks: &[String]) -> Result<Vec<String>, HostError> {
+        let mut added = Vec::new();
+        self.update_refreshes(tasks, |set| {
+            added.extend(tasks.iter().filter(|task| set.insert((*task).clone())).cloned());
         })?;
-        Ok(asked)
+        Ok(added)
     }
 
-    /// Notes that tasks have run again.
+    /// Removes tasks from the record of those that must run again, because they have run or need not run.
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn refreshed(&self, tasks: &[String]) -> Result<(), HostError> {
-        self.change_refreshes(tasks, |kept| kept.retain(|task| !tasks.contains(task)))
+    pub fn clear_refresh(&self, tasks: &[String]) -> Result<(), HostError> {
+        self.update_refreshes(tasks, |set| set.retain(|task| !tasks.contains(task)))
     }
 
-    fn change_refreshes(&self, tasks: &[String], change: impl FnOnce(&mut BTreeSet<String>)) -> Result<(), HostError> {
+    /// Applies `change` to the recorded refreshes, and writes the record only if this changed it. Without `tasks`, does
+    /// not even read it.
+    fn update_refreshes(&self, tasks: &[String], change: impl FnOnce(&mut BTreeSet<String>)) -> Result<(), HostError> {
         if tasks.is_empty() {
             return Ok(());
         }
         let before = self.get(&REFRESHES)?.unwrap_or_default();
-        let mut kept = before.clone();
-        change(&mut kept);
-        if kept == before { Ok(()) } else { self.put(&REFRESHES, &kept) }
+        let mut refreshes = before.clone();
+        change(&mut refreshes);
+        if refreshes == before { Ok(()) } else { self.put(&REFRESHES, &refreshes) }
     }
 
-    /// Whether a task's line of the journal was there and could not be used.
+    /// Returns whether the journal entry of a task was unusable and set aside.
     ///
     /// # Errors
     /// [`HostError`].
     pub fn is_step_set_aside(&self, task: &str) -> Result<bool, HostError> {
-        Ok(self.steps.stat(&format!("{}{SET_ASIDE}", by_name(task)))?.is_some())
+        Ok(self.steps.stat(&format!("{}{SET_ASIDE_SUFFIX}", encode_file_name(task)))?.is_some())
     }
 
-    /// Notes that a sensitive task keeps the file at this path, durable when this returns.
+    /// Records that a sensitive task manages the file at this path. It is durable when this returns.
     ///
     /// # Errors
-    /// [`HostError`]; then the task must not be begun.
-    pub fn note_secret_path(&self, path: &HostPath) -> Result<(), HostError> {
+    /// [`HostError`]. Then the task must not begin.
+    pub fn record_secret_path(&self, path: &HostPath) -> Result<(), HostError> {
         if self.is_secret_path(path)? {
             return Ok(());
         }
-        self.write(&*self.secret_paths, &by_name(path.as_str()), Kind::SecretPath, &path.as_str())
+        self.write(&*self.secret_paths, &encode_file_name(path.as_str()), RecordKind::SecretPath, &path.as_str())
     }
 
-    /// Whether a sensitive task ever kept the file at this path: whatever stands there may hold a secret. The note's name
-    /// alone says so, so that a damaged note counts too.
+    /// Returns whether a sensitive task ever managed the file at this path, so the file may hold a secret. Only the
+    /// name of the record matters, so a damaged record counts too.
     ///
     /// # Errors
     /// [`HostError`].
     pub fn is_secret_path(&self, path: &HostPath) -> Result<bool, HostError> {
-        Ok(self.secret_paths.stat(&by_name(path.as_str()))?.is_some())
+        Ok(self.secret_paths.stat(&encode_file_name(path.as_str()))?.is_some())
     }
 
-    /// Keeps what a task replaced.
+    /// Stores a copy of the file that a task replaces or deletes, in place of the earlier copy for this path.
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn keep_replaced(&self, note: &UndoNote) -> Result<(), HostError> {
-        self.write(&*self.undo, &by_name(&note.path), Kind::Undo, note)
+    pub fn store_undo(&self, note: &UndoNote) -> Result<(), HostError> {
+        self.write(&*self.undo, &encode_file_name(&note.path), RecordKind::Undo, note)
     }
 
-    fn read<T: DeserializeOwned>(dir: &dyn Dir, name: &str, kind: Kind) -> Result<Option<T>, HostError> {
-        let bytes = match dir.read(name, LARGEST) {
+    /// Reads a record. Sets the record aside and returns `None` if it is damaged or is not a plain file. Fails if the
+    /// host cannot read at all.
+    fn read<T: DeserializeOwned>(dir: &dyn Dir, name: &str, kind: RecordKind) -> Result<Option<T>, HostError> {
+        let bytes = match dir.read(name, MAX_RECORD_BYTES) {
             Ok(Some(bytes)) => bytes,
             Ok(None) => return Ok(None),
-            Err(error) if error.is_of_the_file() => {
+            Err(error) if error.is_about_file() => {
                 Self::set_aside(dir, name, &error.sentence())?;
                 return Ok(None);
             }
@@ -323,66 +330,67 @@ impl Ledger {
         };
         match record::decode(kind, &bytes) {
             Ok(value) => Ok(Some(value)),
-            Err(unreadable) => {
-                Self::set_aside(dir, name, &unreadable.to_string())?;
+            Err(error) => {
+                Self::set_aside(dir, name, &error.to_string())?;
                 Ok(None)
             }
         }
     }
 
-    /// What could not be used and was set aside: a finding each, until a person has taken it away.
+    /// Returns a finding for each unusable record that was set aside, until a person removes it.
     ///
     /// # Errors
     /// [`HostError`].
     pub fn set_aside_records(&self) -> Result<Vec<String>, HostError> {
         let dirs = [(&self.dir, ""), (&self.steps, "steps/"), (&self.results, "results/"), (&self.undo, "undo/")];
         let mut findings = Vec::new();
-        for (dir, below) in dirs {
-            let names = dir.names()?.into_iter().filter(|name| name.ends_with(SET_ASIDE));
-            findings.extend(names.take(MOST_SET_ASIDE).map(|name| {
-                let path = format!("{}/{below}{name}", paths::APPLY_STATE);
+        for (dir, prefix) in dirs {
+            let names = dir.names()?.into_iter().filter(|name| name.ends_with(SET_ASIDE_SUFFIX));
+            findings.extend(names.take(MAX_SET_ASIDE).map(|name| {
+                let path = format!("{}/{prefix}{name}", paths::APPLY_STATE);
                 format!("{path}: a record of the agent could not be used and was set aside; look at it, then remove it")
             }));
         }
         Ok(findings)
     }
 
-    /// Moves a record out of the way, where a person finds it, and says so.
+    /// Renames an unusable record and logs the reason. The agent continues without the record, and a person can look at
+    /// it.
     fn set_aside(dir: &dyn Dir, name: &str, why: &str) -> Result<(), HostError> {
-        let aside = format!("{name}{SET_ASIDE}");
+        let aside = format!("{name}{SET_ASIDE_SUFFIX}");
         warn!(name, error = why, to = aside.as_str(); "a record of the agent's state cannot be used and is set aside");
         match dir.rename(name, &aside) {
-            // Another command of the agent has set it aside.
-            Err(error) if error.is(ErrorKind::NotFound) => Ok(()),
+            // Another command of the agent has set it aside already.
+            Err(error) if error.has_kind(ErrorKind::NotFound) => Ok(()),
             renamed => renamed,
         }
     }
 
-    /// Writes a record; one that stands there already, equal, is left alone.
-    fn write<T: Serialize>(&self, dir: &dyn Dir, name: &str, kind: Kind, value: &T) -> Result<(), HostError> {
+    /// Writes a record into one of the ledger's directories. Does nothing if the record has this value already.
+    fn write<T: Serialize>(&self, dir: &dyn Dir, name: &str, kind: RecordKind, value: &T) -> Result<(), HostError> {
         let bytes = record::encode(kind, value);
-        if matches!(dir.read(name, LARGEST), Ok(Some(present)) if present == bytes) {
+        if matches!(dir.read(name, MAX_RECORD_BYTES), Ok(Some(present)) if present == bytes) {
             return Ok(());
         }
-        replace(&*self.host, dir, name, &bytes, &Attributes::mode(0o600))
+        replace(&*self.host, dir, name, &bytes, &Attributes::with_mode(0o600))
     }
 }
 
 #[cfg(test)]
 impl Ledger {
-    /// What a task last replaced at a path.
-    pub(crate) fn replaced(&self, path: &str) -> Option<UndoNote> {
-        Self::read(&*self.undo, &by_name(path), Kind::Undo).unwrap()
+    /// Returns what a task last replaced at a path.
+    pub(crate) fn undo_note(&self, path: &str) -> Option<UndoNote> {
+        Self::read(&*self.undo, &encode_file_name(path), RecordKind::Undo).unwrap()
     }
 }
 
-/// The path of a file of the ledger.
-fn own(name: &str) -> HostPath {
-    HostPath::own(&format!("{}/{name}", paths::APPLY_STATE))
+/// Returns the path of a ledger file.
+fn ledger_path(name: &str) -> HostPath {
+    HostPath::from_static(&format!("{}/{name}", paths::APPLY_STATE))
 }
 
-/// A file name for what may be any text.
-fn by_name(text: &str) -> String {
+/// Returns a file name for an arbitrary text.
+fn encode_file_name(text: &str) -> String {
     Hex(&sha256(text.as_bytes())[..16]).to_string()
 }
 

@@ -1,14 +1,16 @@
-//! One record of the ledger as bytes: a head with kind, version and checksum, then postcard.
+//! The bytes of a ledger record: a header with kind, layout and checksum, then postcard.
 //!
-//! A record is read only when all of it is as it was written. What is not (cut by a power loss, empty, written
-//! by a newer agent, of another kind) is told apart by name, so that it can be set aside and said (F13).
+//! A record is read only if it is intact. The other cases (cut by a power loss, empty, written by a newer agent, of
+//! another kind) are distinct errors, so that the record can be set aside with its reason (F13).
 //!
-//! Two numbers say what is in a record. The layout is this module's. The wire version is that of what a controller sent: it stands first in
-//! the one record that holds such bytes, the accepted state. Layout 1 of that record, as 118d023 wrote it, ends without one: its parts
-//! are of the first version.
+//! Two numbers describe the content of a record. The layout, defined in this module, is in the header of each record.
+//! The wire version says how the controller encoded bytes that are stored as they were received. Only the accepted
+//! state contains such bytes, and begins with their wire version. Its layout 1, written by agents up to commit 118d023,
+//! has no wire version, because there was only the first one.
 //!
-//! Other records hold types of the wire too, yet in the form that this program has for them and never as bytes that came. So a new form of such
-//! a type is a new layout here, whatever it is on the wire; a test has the bytes of each.
+//! Other records also contain types of the wire, but encoded by this program. So when the encoding of such a type
+//! changes, the record gets a new layout. A test contains the bytes of each record, so that no encoding changes
+//! unnoticed.
 
 use std::borrow::Cow;
 
@@ -20,13 +22,13 @@ use stemma_wire::message::WireVersion;
 /// First bytes of every record.
 const MAGIC: &[u8; 8] = b"stemmaL\n";
 
-/// Magic, version, kind, checksum.
-const HEAD: usize = 8 + 2 + 2 + 32;
+/// Size of the header, in bytes: magic, layout, kind, checksum.
+const HEADER_BYTES: usize = 8 + 2 + 2 + 32;
 
-/// What a record holds. The number is written into it.
+/// The kind of a record. Its number is stored in the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
-pub(super) enum Kind {
+pub(super) enum RecordKind {
     Accepted = 1,
     Progress = 2,
     Step = 3,
@@ -34,23 +36,23 @@ pub(super) enum Kind {
     Sequence = 5,
     HostMap = 6,
     HookSnapshot = 7,
-    Local = 8,
-    Open = 9,
+    LocalState = 8,
+    OpenBarriers = 9,
     Undo = 10,
     Report = 11,
     SealKey = 12,
     Refreshes = 13,
     Reasons = 14,
-    LookAsked = 15,
-    LookDone = 16,
+    ReconcileRequested = 15,
+    ReconcileDone = 16,
     SecretPath = 17,
     StagingDirs = 18,
-    Dropped = 19,
-    Written = 20,
+    DroppedResults = 19,
+    WrittenFiles = 20,
 }
 
-impl Kind {
-    /// The layout that this program writes, and the newest that it reads.
+impl RecordKind {
+    /// Returns the layout that this program writes, which is also the newest that it reads.
     const fn layout(self) -> u16 {
         match self {
             Self::Accepted => 2,
@@ -60,29 +62,29 @@ impl Kind {
             | Self::Sequence
             | Self::HostMap
             | Self::HookSnapshot
-            | Self::Local
-            | Self::Open
+            | Self::LocalState
+            | Self::OpenBarriers
             | Self::Undo
             | Self::Report
             | Self::SealKey
             | Self::Refreshes
             | Self::Reasons
-            | Self::LookAsked
-            | Self::LookDone
+            | Self::ReconcileRequested
+            | Self::ReconcileDone
             | Self::SecretPath
             | Self::StagingDirs
-            | Self::Dropped
-            | Self::Written => 1,
+            | Self::DroppedResults
+            | Self::WrittenFiles => 1,
         }
     }
 }
 
-/// Why a record is not used.
+/// Why a record is unusable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unreadable {
     #[error("it is empty")]
     Empty,
-    #[error("it was not written to its end, or was changed since")]
+    #[error("it is incomplete, or was changed after it was written")]
     Torn,
     #[error(
         "a newer agent wrote it (layout {found}, this one reads up to {newest}): run that stemma-agent again, or remove the record when this \
@@ -99,11 +101,11 @@ pub(super) enum Unreadable {
     OtherKind,
 }
 
-/// A record's bytes.
-pub(super) fn encode<T: Serialize>(kind: Kind, value: &T) -> Vec<u8> {
-    let mut bytes = vec![0; HEAD];
+/// Encodes a record.
+pub(super) fn encode<T: Serialize>(kind: RecordKind, value: &T) -> Vec<u8> {
+    let mut bytes = vec![0; HEADER_BYTES];
     bytes = postcard::to_extend(value, bytes).expect("records are plain data, which postcard always takes");
-    let (head, body) = bytes.split_at_mut(HEAD);
+    let (head, body) = bytes.split_at_mut(HEADER_BYTES);
     head[..8].copy_from_slice(MAGIC);
     head[8..10].copy_from_slice(&kind.layout().to_be_bytes());
     head[10..12].copy_from_slice(&(kind as u16).to_be_bytes());
@@ -111,12 +113,12 @@ pub(super) fn encode<T: Serialize>(kind: Kind, value: &T) -> Vec<u8> {
     bytes
 }
 
-/// What the bytes hold, when they are whole.
-pub(super) fn decode<T: DeserializeOwned>(kind: Kind, bytes: &[u8]) -> Result<T, Unreadable> {
+/// Decodes a record of this kind. Fails unless the record is intact and this program knows its layout.
+pub(super) fn decode<T: DeserializeOwned>(kind: RecordKind, bytes: &[u8]) -> Result<T, Unreadable> {
     if bytes.is_empty() {
         return Err(Unreadable::Empty);
     }
-    let (head, body) = bytes.split_at_checked(HEAD).ok_or(Unreadable::Torn)?;
+    let (head, body) = bytes.split_at_checked(HEADER_BYTES).ok_or(Unreadable::Torn)?;
     if head[..8] != *MAGIC {
         return Err(Unreadable::Torn);
     }
@@ -130,15 +132,16 @@ pub(super) fn decode<T: DeserializeOwned>(kind: Kind, bytes: &[u8]) -> Result<T,
     if head[12..] != checksum(kind, body) {
         return Err(Unreadable::Torn);
     }
-    match postcard::take_from_bytes(&in_present_layout(kind, found, body)?) {
+    match postcard::take_from_bytes(&upgrade_layout(kind, found, body)?) {
         Ok((value, [])) => Ok(value),
         _ => Err(Unreadable::Torn),
     }
 }
 
-/// A record's body as this program writes it, from one of this layout or an earlier one.
-fn in_present_layout(kind: Kind, layout: u16, body: &[u8]) -> Result<Cow<'_, [u8]>, Unreadable> {
-    if kind != Kind::Accepted {
+/// Converts the body of a record from the layout that it was written in to the current layout. Fails if the body has a
+/// wire version that this agent cannot read.
+fn upgrade_layout(kind: RecordKind, layout: u16, body: &[u8]) -> Result<Cow<'_, [u8]>, Unreadable> {
+    if kind != RecordKind::Accepted {
         return Ok(Cow::Borrowed(body));
     }
     if layout < 2 {
@@ -146,13 +149,14 @@ fn in_present_layout(kind: Kind, layout: u16, body: &[u8]) -> Result<Cow<'_, [u8
         return Ok(Cow::Owned([&first, body].concat()));
     }
     match postcard::take_from_bytes::<WireVersion>(body) {
-        Ok((found, _)) if !found.is_known() => Err(Unreadable::Wire { found }),
+        Ok((found, _)) if !found.is_supported() => Err(Unreadable::Wire { found }),
         Ok(_) => Ok(Cow::Borrowed(body)),
         Err(_) => Err(Unreadable::Torn),
     }
 }
 
-fn checksum(kind: Kind, body: &[u8]) -> [u8; 32] {
+/// Returns the checksum of a record. It includes the kind, so that a damaged kind in the header is noticed too.
+fn checksum(kind: RecordKind, body: &[u8]) -> [u8; 32] {
     sha256(&[&(kind as u16).to_be_bytes(), body].concat())
 }
 
@@ -167,13 +171,13 @@ mod tests {
 
     use super::*;
     use crate::apply::ledger::{
-        Accepted, HookSnapshot, HostMapRecord, OpenBarriers, Performed, Progress, Reason, Step, StepState, UndoNote,
+        Accepted, HookSnapshot, HostMapRecord, OpenBarriers, Reason, Step, StepState, TaskProgress, TaskRecord, UndoNote,
     };
 
     #[test]
-    fn f13_only_a_whole_record_of_this_kind_is_read() {
-        let whole = encode(Kind::Sequence, &7_u64);
-        assert_eq!(decode::<u64>(Kind::Sequence, &whole), Ok(7));
+    fn f13_decode_rejects_record_when_truncated_or_of_other_kind() {
+        let whole = encode(RecordKind::Sequence, &7_u64);
+        assert_eq!(decode::<u64>(RecordKind::Sequence, &whole), Ok(7));
         let mut flipped = whole.clone();
         *flipped.last_mut().unwrap() ^= 1;
         let mut future = whole.clone();
@@ -185,14 +189,14 @@ mod tests {
             (vec![0; 100], Unreadable::Torn),
             (flipped, Unreadable::Torn),
             (future, Unreadable::Layout { found: 2, newest: 1 }),
-            (encode(Kind::Local, &7_u64), Unreadable::OtherKind),
+            (encode(RecordKind::LocalState, &7_u64), Unreadable::OtherKind),
             ([&whole[..], b"x"].concat(), Unreadable::Torn),
         ] {
-            assert_eq!(decode::<u64>(Kind::Sequence, &bytes), Err(said));
+            assert_eq!(decode::<u64>(RecordKind::Sequence, &bytes), Err(said));
         }
     }
 
-    /// An accepted state without what came after it was first written, as 118d023 has it.
+    /// An accepted state as 118d023 wrote it, without the fields that were added later.
     #[derive(Serialize)]
     struct Accepted118d023 {
         epoch: [u8; 16],
@@ -201,18 +205,18 @@ mod tests {
         task_set: Vec<u8>,
     }
 
-    /// A record, written by hand: of a kind that has this number, and of this layout.
-    fn record(kind: Kind, [number, layout]: [u16; 2], body: &[u8]) -> Vec<u8> {
+    /// A hand-written record with this kind number and layout.
+    fn record(kind: RecordKind, [number, layout]: [u16; 2], body: &[u8]) -> Vec<u8> {
         [&MAGIC[..], &layout.to_be_bytes(), &number.to_be_bytes(), &checksum(kind, body), body].concat()
     }
 
-    /// A record of the accepted state, written by hand.
+    /// A hand-written record of the accepted state.
     fn accepted(layout: u16, body: &[u8]) -> Vec<u8> {
-        record(Kind::Accepted, [1, layout], body)
+        record(RecordKind::Accepted, [1, layout], body)
     }
 
     #[test]
-    fn an_accepted_state_says_in_which_wire_version_its_parts_are_and_one_of_118d023_is_of_the_first() {
+    fn decode_reads_118d023_accepted_state_as_first_wire_version() {
         let (epoch, revision, known, task_set) = ([1; 16], 7, vec![2, 3], vec![4]);
         let state = |version| Accepted {
             version,
@@ -223,13 +227,13 @@ mod tests {
         };
         let earlier = Accepted118d023 { epoch, revision, known: known.clone(), task_set: task_set.clone() };
         let body = postcard::to_stdvec(&earlier).unwrap();
-        let read = |bytes: &[u8]| decode::<Accepted>(Kind::Accepted, bytes);
+        let read = |bytes: &[u8]| decode::<Accepted>(RecordKind::Accepted, bytes);
         assert_eq!(read(&accepted(1, &body)), Ok(state(WireVersion::FIRST)), "without a version");
-        assert_eq!(encode(Kind::Accepted, &state(WireVersion::FIRST)), accepted(2, &[&[1], &body[..]].concat()));
+        assert_eq!(encode(RecordKind::Accepted, &state(WireVersion::FIRST)), accepted(2, &[&[1], &body[..]].concat()));
         for version in WireVersion::all() {
-            assert_eq!(read(&encode(Kind::Accepted, &state(version))), Ok(state(version)), "{version}");
+            assert_eq!(read(&encode(RecordKind::Accepted, &state(version))), Ok(state(version)), "{version}");
         }
-        // Whatever a later agent has behind the version, the version is what is wrong with it.
+        // The wire version is the reported problem, whatever a later agent wrote after it.
         let later = read(&accepted(2, &[9, 0xff, 0xff])).unwrap_err();
         assert_eq!(later, Unreadable::Wire { found: postcard::from_bytes(&[9]).unwrap() });
         let sentence = "a newer agent wrote it (wire version 9, this one reads up to 1): run that stemma-agent again, or remove the record when \
@@ -239,8 +243,14 @@ mod tests {
         assert_eq!(read(&accepted(2, &[])), Err(Unreadable::Torn));
     }
 
-    /// That a value stands in a record of this number and layout as these bytes, hexadecimal, and is read from them.
-    fn stands<T: Serialize + DeserializeOwned + PartialEq + Debug>(kind: Kind, head: [u16; 2], value: &T, hex: &str) {
+    /// Asserts that a record with this kind number and layout encodes the value as these bytes (hexadecimal), and
+    /// decodes to it.
+    fn assert_encoding<T: Serialize + DeserializeOwned + PartialEq + Debug>(
+        kind: RecordKind,
+        head: [u16; 2],
+        value: &T,
+        hex: &str,
+    ) {
         let digits: String = hex.split_whitespace().collect();
         let byte = |at: usize| u8::from_str_radix(&digits[at..at + 2], 16).unwrap();
         let body: Vec<u8> = (0..digits.len()).step_by(2).map(byte).collect();
@@ -249,14 +259,14 @@ mod tests {
         assert_eq!(encode(kind, value), record, "{kind:?}: the form has changed without a new layout");
     }
 
-    /// The bytes of each record that holds types of the wire, each field set. (Those of the accepted state are above.)
+    /// The bytes of each record that holds wire types, with each field set. (Those of the accepted state are above.)
     ///
-    /// Hosts have these bytes on their disks. Whoever changes a type so that a record gets other bytes gives its kind one layout more in
-    /// [`Kind::layout`], and lets [`in_present_layout`] make the present bytes from the earlier ones. The bytes here stay, as a record of the
-    /// earlier layout that is still read; those of the new layout are put beside them. Without that, an agent that is upgraded sets the record
-    /// aside, or reads something else in it: results are lost, and a pause or a hold that was said on the host is forgotten.
+    /// Hosts have these bytes on disk. If a change of a type changes the bytes of a record, increase the layout of its
+    /// kind in [`RecordKind::layout`], and let [`upgrade_layout`] convert the older bytes. Keep the bytes here as a
+    /// record of the older layout that is still read, and add those of the new layout. Otherwise an upgraded agent sets
+    /// the record aside or misreads it: results are lost, and a pause or hold that was set on the host is forgotten.
     #[test]
-    fn records_that_hold_types_of_the_wire_stand_as_they_did() {
+    fn records_of_wire_types_keep_encoding() {
         let (task_set, set_hex) = (PartDigest([5; 32]), "05".repeat(32));
         let result = TaskResult {
             sequence: 300,
@@ -269,15 +279,11 @@ mod tests {
             duration_ms: 1000,
         };
         let hex = format!("01 ac02 {set_hex} 04 6d6f7464 07 03 776879 03 6f7574 02 2d61 e807");
-        stands(Kind::Results, [4, 1], &vec![result], &hex);
+        assert_encoding(RecordKind::Results, [4, 1], &vec![result], &hex);
 
-        let local = LocalState {
-            paused: true,
-            hold: Some((1_800_000_000, "exam".to_owned())),
-            parked: Some("moved".to_owned()),
-        };
+        let local = LocalState { paused: true, hold: Some((1_800_000_000, "exam".to_owned())), parked: Some("moved".to_owned()) };
         let local_hex = "01 01 80a4a7da06 04 6578616d 01 05 6d6f766564";
-        stands(Kind::Local, [8, 1], &local, local_hex);
+        assert_encoding(RecordKind::LocalState, [8, 1], &local, local_hex);
 
         let report = Report {
             agent_version: "1.2.3".to_owned(),
@@ -287,55 +293,52 @@ mod tests {
             local,
         };
         let hex = format!("05 312e322e33 01 04 6c6f6164 03 302e35 01 09 612066696e64696e67 04 {local_hex}");
-        stands(Kind::Report, [11, 1], &report, &hex);
+        assert_encoding(RecordKind::Report, [11, 1], &report, &hex);
 
         let barrier = Barrier { task: "db".to_owned(), selector: "kind=node".to_owned() };
         let open = OpenBarriers { task_set, revision: Revision(300), open: [barrier].into() };
         let hex = format!("{set_hex} ac02 01 02 6462 09 6b696e643d6e6f6465");
-        stands(Kind::Open, [9, 1], &open, &hex);
+        assert_encoding(RecordKind::OpenBarriers, [9, 1], &open, &hex);
 
-        let performed = Performed { task_set, content: [6; 32], outcome: Outcome::Drifted, mends: vec![300, 1000] };
-        let progress = Progress { tasks: [("motd".to_owned(), performed)].into() };
+        let performed = TaskRecord { task_set, content: [6; 32], outcome: Outcome::Drifted, mends: vec![300, 1000] };
+        let progress = TaskProgress { tasks: [("motd".to_owned(), performed)].into() };
         let hex = format!("01 04 6d6f7464 {set_hex} {} 07 02 ac02 e807", "06".repeat(32));
-        stands(Kind::Progress, [2, 1], &progress, &hex);
+        assert_encoding(RecordKind::Progress, [2, 1], &progress, &hex);
     }
 
-    /// The bytes of each other record, each field set.
+    /// The bytes of each other record, with each field set.
     #[test]
-    fn records_of_the_agents_own_types_stand_as_they_did() {
+    fn records_of_agent_types_keep_encoding() {
         let content_hex = "07".repeat(32);
-        for (state, number) in
-            [(StepState::Begun, 0), (StepState::Done, 1), (StepState::Failed, 2), (StepState::Unknown, 3)]
-        {
+        for (state, number) in [(StepState::Begun, 0), (StepState::Done, 1), (StepState::Failed, 2), (StepState::Unknown, 3)] {
             let step = Step { task: "motd".to_owned(), content: [7; 32], state };
-            stands(Kind::Step, [3, 1], &step, &format!("04 6d6f7464 {content_hex} 0{number}"));
+            assert_encoding(RecordKind::Step, [3, 1], &step, &format!("04 6d6f7464 {content_hex} 0{number}"));
         }
-        stands(Kind::Sequence, [5, 1], &300_u64, "ac02");
+        assert_encoding(RecordKind::Sequence, [5, 1], &300_u64, "ac02");
         let one = |key: &str, value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
         let map = HostMapRecord { path: "/l".to_owned(), owned: one("a", "b"), writing: one("c", "d") };
-        stands(Kind::HostMap, [6, 1], &map, "02 2f6c 01 01 61 01 62 01 01 63 01 64");
+        assert_encoding(RecordKind::HostMap, [6, 1], &map, "02 2f6c 01 01 61 01 62 01 01 63 01 64");
         let names = |name: &str| BTreeSet::from([name.to_owned()]);
-        let told =
-            HookSnapshot { labels: one("a", "b"), annotations: one("c", "d"), traits: names("T"), tags: names("t") };
-        stands(Kind::HookSnapshot, [7, 1], &told, "01 01 61 01 62 01 01 63 01 64 01 01 54 01 01 74");
+        let told = HookSnapshot { labels: one("a", "b"), annotations: one("c", "d"), traits: names("T"), tags: names("t") };
+        assert_encoding(RecordKind::HookSnapshot, [7, 1], &told, "01 01 61 01 62 01 01 63 01 64 01 01 54 01 01 74");
         let undo = UndoNote {
             task: "motd".to_owned(),
             path: "/m".to_owned(),
             bytes: Some(vec![1, 2]),
             attributes: Some((0, 300, 0o644)),
         };
-        stands(Kind::Undo, [10, 1], &undo, "04 6d6f7464 02 2f6d 01 02 0102 01 00 ac02 a403");
-        stands(Kind::SealKey, [12, 1], &[7_u8; 32], &content_hex);
-        stands(Kind::Refreshes, [13, 1], &names("motd"), "01 04 6d6f7464");
+        assert_encoding(RecordKind::Undo, [10, 1], &undo, "04 6d6f7464 02 2f6d 01 02 0102 01 00 ac02 a403");
+        assert_encoding(RecordKind::SealKey, [12, 1], &[7_u8; 32], &content_hex);
+        assert_encoding(RecordKind::Refreshes, [13, 1], &names("motd"), "01 04 6d6f7464");
         let reason = Reason { message: "why".to_owned(), output: "out".to_owned() };
         let reasons = BTreeMap::from([("motd".to_owned(), reason)]);
-        stands(Kind::Reasons, [14, 1], &reasons, "01 04 6d6f7464 03 776879 03 6f7574");
-        stands(Kind::LookAsked, [15, 1], &300_u64, "ac02");
-        stands(Kind::LookDone, [16, 1], &(300_u64, 2_u64), "ac02 02");
-        stands(Kind::SecretPath, [17, 1], &"/s".to_owned(), "02 2f73");
+        assert_encoding(RecordKind::Reasons, [14, 1], &reasons, "01 04 6d6f7464 03 776879 03 6f7574");
+        assert_encoding(RecordKind::ReconcileRequested, [15, 1], &300_u64, "ac02");
+        assert_encoding(RecordKind::ReconcileDone, [16, 1], &(300_u64, 2_u64), "ac02 02");
+        assert_encoding(RecordKind::SecretPath, [17, 1], &"/s".to_owned(), "02 2f73");
         let dirs = BTreeMap::from([("/d".to_owned(), BTreeSet::from([0_u32, 300]))]);
-        stands(Kind::StagingDirs, [18, 1], &dirs, "01 02 2f64 02 00 ac02");
-        stands(Kind::Dropped, [19, 1], &300_u64, "ac02");
-        stands(Kind::Written, [20, 1], &one("/m", "motd"), "01 02 2f6d 04 6d6f7464");
+        assert_encoding(RecordKind::StagingDirs, [18, 1], &dirs, "01 02 2f64 02 00 ac02");
+        assert_encoding(RecordKind::DroppedResults, [19, 1], &300_u64, "ac02");
+        assert_encoding(RecordKind::WrittenFiles, [20, 1], &one("/m", "motd"), "01 02 2f6d 04 6d6f7464");
     }
 }

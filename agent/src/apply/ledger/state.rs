@@ -1,23 +1,23 @@
-//! The facts that the ledger holds.
+//! The types of the ledger's records.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use stemma_core::task::Mode;
-use stemma_wire::message::checkin::Held;
+use stemma_wire::message::checkin::HeldDesired;
 use stemma_wire::message::desired::{Barrier, Known, TaskSet};
 use stemma_wire::message::observed::Outcome;
 use stemma_wire::message::{Epoch, Message, PartDigest, Revision, WireVersion, decode_part, digest_part};
 
-/// A desired state that was verified: both parts as they were sent.
+/// A verified desired state, with both parts as they were sent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Accepted {
-    /// The wire version of the parts, of their digests, and of the profile that the task set names. It stands first, where every later
-    /// agent has it too.
+    /// The wire version of the parts, of their digests, and of the profile that the task set names. This is the first
+    /// field, so that an agent can read it before it knows how to read the rest.
     pub version: WireVersion,
-    /// The store's epoch.
+    /// The epoch of the controller's store.
     pub epoch: Epoch,
-    /// The revision of the snapshot that was resolved.
+    /// The revision of the store at which the controller computed this desired state.
     pub revision: Revision,
     /// The bytes of [`Known`].
     pub known: Vec<u8>,
@@ -26,10 +26,11 @@ pub struct Accepted {
 }
 
 impl Accepted {
-    /// What the agent says that it holds.
+    /// Returns what the agent reports to the controller about this desired state: its revision and the digests of its
+    /// parts.
     #[must_use]
-    pub fn held(&self) -> Held {
-        Held {
+    pub fn held(&self) -> HeldDesired {
+        HeldDesired {
             epoch: self.epoch,
             revision: self.revision,
             known: digest_part(self.version, &self.known),
@@ -37,157 +38,162 @@ impl Accepted {
         }
     }
 
-    /// Whether both parts can be read.
+    /// Returns whether both parts are readable.
     #[must_use]
-    pub fn is_whole(&self) -> bool {
-        part::<Known>(self.version, &self.known).is_some() && part::<TaskSet>(self.version, &self.task_set).is_some()
+    pub fn is_readable(&self) -> bool {
+        read_part::<Known>(self.version, &self.known).is_some() && read_part::<TaskSet>(self.version, &self.task_set).is_some()
     }
 
-    /// Both parts, read.
+    /// Decodes both parts. A part that cannot be read becomes an empty one, so check [`Self::is_readable`] first.
     #[must_use]
     pub fn desired(&self) -> Desired {
         Desired {
             version: self.version,
-            known: part(self.version, &self.known).unwrap_or_default(),
-            task_set: part(self.version, &self.task_set).unwrap_or_default(),
+            known: read_part(self.version, &self.known).unwrap_or_default(),
+            task_set: read_part(self.version, &self.task_set).unwrap_or_default(),
             digest: digest_part(self.version, &self.task_set),
         }
     }
 }
 
-/// A desired state as it is read.
+/// A decoded desired state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Desired {
-    /// The wire version in which it was sent, and in which the profile is that the task set names.
+    /// The wire version in which the controller sent this state and the profile that the task set names.
     pub version: WireVersion,
-    /// The part that is replaced at once.
+    /// Labels, traits and lifecycle fields, which reach the host at once.
     pub known: Known,
-    /// The part that is replaced when it is released.
+    /// What the host runs, which reaches the host only when it is released.
     pub task_set: TaskSet,
-    /// The digest of the second part, as results name it.
+    /// The digest of the task set, as results name it.
     pub digest: PartDigest,
 }
 
 impl Desired {
-    /// The mode that is in force: the lower of the ceiling and the task set's.
+    /// Returns the effective mode: the lower of the ceiling and the task set's mode.
     #[must_use]
     pub fn mode(&self) -> Mode {
         self.known.ceiling.min(self.task_set.mode)
     }
 
-    /// Whether a hold or a pause keeps every task set from a node that never had one: its labels alone have come. Of a task set of a release, also
-    /// of one without tasks, a controller names the profile and the version of its digest. Where neither a hold nor a pause is, having none is
-    /// what was released, as where no level names a release; that a requirement keeps it away is not told to a host.
+    /// Returns whether a hold or a pause keeps the first task set from the node, so that the node only has its labels.
+    /// This is recognized by the task set: with every released task set, even one without tasks, the controller sends a
+    /// profile and the version of its digest. Without a hold or a pause, an empty task set means that no level names a
+    /// release. The controller does not tell a host that a requirement withholds its task set, so this returns `false`
+    /// then.
     #[must_use]
     pub fn is_unreleased(&self) -> bool {
         let Known { group, hold, paused, .. } = &self.known;
-        let is_kept = !group.is_empty() && (hold.is_some() || *paused);
-        is_kept && self.task_set.profile.is_none() && self.task_set.digest_version == 0
+        let is_withheld = !group.is_empty() && (hold.is_some() || *paused);
+        is_withheld && self.task_set.profile.is_none() && self.task_set.digest_version == 0
     }
 }
 
-/// A part of a desired state, or a profile, from the bytes that were sent in this version; `None` when this agent cannot read it.
-pub(crate) fn part<M: Message>(version: WireVersion, bytes: &[u8]) -> Option<M> {
+/// Decodes a part of a desired state, or a profile, of this version. Returns `None` if this agent cannot read it.
+pub(crate) fn read_part<M: Message>(version: WireVersion, bytes: &[u8]) -> Option<M> {
     decode_part(version, bytes).ok()
 }
 
-/// How far the tasks have come on this host.
+/// The progress of the tasks on this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Progress {
-    /// By task id.
-    pub tasks: BTreeMap<String, Performed>,
+pub struct TaskProgress {
+    /// The tasks by id.
+    pub tasks: BTreeMap<String, TaskRecord>,
 }
 
 /// How a task last ended, and for which content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Performed {
-    /// The task set that it was last reported for.
+pub struct TaskRecord {
+    /// The task set for which the task was last reported.
     pub task_set: PartDigest,
-    /// Its content: definition and inputs.
+    /// Digest of the task's definition and inputs.
     pub content: [u8; 32],
-    /// How it ended.
+    /// How the task ended.
     pub outcome: Outcome,
-    /// When this content was last mended, seconds since 1970; at most three, the oldest first.
+    /// When this content was last mended, in seconds since 1970. At most three times, oldest first.
     pub mends: Vec<u64>,
 }
 
 /// Why a task ended as it did, for people on the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reason {
-    /// One sentence.
+    /// The reason as one sentence.
     pub message: String,
-    /// The last lines of its output.
+    /// The last lines of the task's output.
     pub output: String,
 }
 
-/// The journal's line of a task whose effect cannot be looked up on the host: a command without guards.
+/// The journal entry of a task whose effect cannot be checked on the host: a command without guards.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
-    /// The task.
+    /// Id of the task.
     pub task: String,
-    /// Its definition and inputs: another content is another step.
+    /// Digest of the task's definition and inputs. With another content the task is a new step, which has not run yet.
     pub content: [u8; 32],
-    /// Where it stands.
+    /// The state of the step.
     pub state: StepState,
 }
 
-/// Where a step stands.
+/// The state of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StepState {
-    /// Written before it is begun. Found at a start of the agent, nobody knows what became of it.
+    /// The command was about to start when this was written. If a check finds this state, it is unknown whether and how
+    /// the command ended.
     Begun,
-    /// It ended well, or a person said so.
+    /// The command succeeded, or a person confirmed that it did.
     Done,
-    /// It ended, and not well.
+    /// The command ended and did not succeed.
     Failed,
-    /// Begun and not known to have ended; waits for `resolve-unknown`.
+    /// The command was begun and is not known to have ended. It does not run again until a person resolves this with
+    /// `resolve-unknown`.
     Unknown,
 }
 
-/// The keys of the host label map that are the agent's, with the value that it put there.
+/// The keys of the host label map that the agent owns, with the values that it wrote.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostMapRecord {
-    /// The file that they were put into.
+    /// The path of the map.
     pub path: String,
-    /// Value by key.
+    /// The values that the agent wrote, by key.
     pub owned: BTreeMap<String, String>,
-    /// What is being put there, from before the map is replaced until after.
+    /// The keys and values that the agent is about to write. Set before the map is replaced and cleared afterwards, so
+    /// that a crash in between leaves no key without an owner.
     pub writing: BTreeMap<String, String>,
 }
 
-/// What the hooks were told last: the base of the next change.
+/// The last snapshot that the hooks received, from which the next change is computed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HookSnapshot {
-    /// Labels.
+    /// The effective labels of the node.
     pub labels: BTreeMap<String, String>,
-    /// Annotations.
+    /// The annotations of the node.
     pub annotations: BTreeMap<String, String>,
-    /// Traits.
+    /// The traits of the node.
     pub traits: BTreeSet<String>,
-    /// Tags, `NAME` or `NAME:VALUE`.
+    /// The tags of the node, as `NAME` or `NAME:VALUE_CLASS`, and its primaries, as `primary-NAME`.
     pub tags: BTreeSet<String>,
 }
 
-/// The barriers that a controller said to be open, for one task set.
+/// The barriers that a controller reported as open, for one task set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenBarriers {
-    /// The task set.
+    /// Digest of the task set for which the barriers are open.
     pub task_set: PartDigest,
-    /// The revision at which it was said.
+    /// The store revision at which the controller reported the barriers.
     pub revision: Revision,
-    /// Those that are open.
+    /// The open barriers.
     pub open: BTreeSet<Barrier>,
 }
 
-/// What stood at a path before a task replaced it.
+/// The file at a path before a task replaced it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UndoNote {
-    /// The task that replaced it.
+    /// Id of the task that replaced the file.
     pub task: String,
-    /// The path.
+    /// The path of the file.
     pub path: String,
-    /// Its bytes; `None`: nothing stood there.
+    /// The bytes of the file, or `None` if there was none.
     pub bytes: Option<Vec<u8>>,
-    /// Owner, group and mode, where something stood there.
+    /// Owner, group and mode, if there was a file.
     pub attributes: Option<(u32, u32, u32)>,
 }

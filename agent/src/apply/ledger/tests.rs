@@ -1,4 +1,4 @@
-//! What the ledger keeps over damage, power cuts and restarts.
+//! The ledger after damage, power cuts and restarts.
 
 use stemma_wire::message::desired::{Known, TaskSet};
 use stemma_wire::message::observed::{Outcome, TaskResult};
@@ -21,7 +21,7 @@ fn accepted(revision: u64) -> Accepted {
     }
 }
 
-/// A result of a task that has no number yet.
+/// A result of a task, without a sequence number.
 pub(crate) fn result(task: &str) -> TaskResult {
     TaskResult {
         sequence: 0,
@@ -40,7 +40,7 @@ fn sequences(ledger: &Ledger) -> Vec<u64> {
 }
 
 #[test]
-fn f13_state_that_cannot_be_used_is_set_aside_and_the_agent_starts() {
+fn f13_ledger_sets_aside_unusable_record_when_opened() {
     for damage in ["", "torn", "stemmaL\n\u{0}\u{9}future, whatever follows here, at least as long as a head is"] {
         let host = MemoryHost::new();
         ledger(&host).put(&ACCEPTED, &accepted(1)).unwrap();
@@ -53,7 +53,7 @@ fn f13_state_that_cannot_be_used_is_set_aside_and_the_agent_starts() {
 }
 
 #[test]
-fn y02_a_record_that_another_command_has_set_aside_meanwhile_fails_nobody() {
+fn y02_get_succeeds_when_another_command_set_record_aside() {
     let host = MemoryHost::new();
     let ledger = ledger(&host);
     host.put("/var/lib/stemma-agent/apply/accepted", "torn");
@@ -64,18 +64,18 @@ fn y02_a_record_that_another_command_has_set_aside_meanwhile_fails_nobody() {
 }
 
 #[test]
-fn f03_after_a_power_cut_at_any_call_the_old_state_or_the_new_one_is_there() {
+fn f03_put_leaves_old_or_new_state_when_power_fails() {
     let host = MemoryHost::new();
     ledger(&host).put(&ACCEPTED, &accepted(1)).unwrap();
-    host.revive();
+    host.restart();
     ledger(&host).put(&ACCEPTED, &accepted(2)).unwrap();
     let calls = host.calls();
     assert!(calls >= 5, "a file is made, written, given a mode, synced, renamed: {calls}");
     for call in 0..=calls {
         let host = MemoryHost::new();
         ledger(&host).put(&ACCEPTED, &accepted(1)).unwrap();
-        host.revive();
-        host.die_before(call);
+        host.restart();
+        host.crash_before(call);
         let done = ledger(&host).put(&ACCEPTED, &accepted(2)).is_ok();
         host.cut_power();
         let found = ledger(&host).accepted().unwrap().expect("one of the two");
@@ -84,7 +84,7 @@ fn f03_after_a_power_cut_at_any_call_the_old_state_or_the_new_one_is_there() {
 }
 
 #[test]
-fn results_keep_their_numbers_until_they_are_acknowledged() {
+fn results_keep_sequence_until_acknowledged() {
     let host = MemoryHost::new();
     ledger(&host).add_results(vec![result("a"), result("b")]).unwrap();
     ledger(&host).add_results(vec![result("c")]).unwrap();
@@ -98,7 +98,7 @@ fn results_keep_their_numbers_until_they_are_acknowledged() {
 }
 
 #[test]
-fn x01_of_results_that_no_controller_takes_the_oldest_go_and_are_counted() {
+fn x01_ledger_drops_and_counts_oldest_results_when_unacknowledged() {
     let host = MemoryHost::new();
     let kept = ledger(&host);
     let add = |batches: usize| {
@@ -106,11 +106,11 @@ fn x01_of_results_that_no_controller_takes_the_oldest_go_and_are_counted() {
             kept.add_results(vec![result("a"), result("b")]).unwrap();
         }
     };
-    // Another process reads it from the disk.
+    // Reads the count from disk, like another process.
     let dropped = || ledger(&host).dropped_results().unwrap();
     let sentence = |count: u64| {
         format!(
-            "{count} results of tasks were dropped here before a controller took them (at most 1000 batches wait): what the controller shows of \
+            "{count} task results were dropped on this host before a controller stored them (at most 1000 batches wait): what the controller shows of \
              these tasks may be older than what was done"
         )
     };
@@ -121,17 +121,17 @@ fn x01_of_results_that_no_controller_takes_the_oldest_go_and_are_counted() {
     assert_eq!(dropped(), Some(sentence(4)));
     add(1);
     assert_eq!(dropped(), Some(sentence(6)));
-    kept.forget_dropped_results().unwrap();
+    kept.reset_dropped_results().unwrap();
     assert_eq!(dropped(), None);
 }
 
 #[test]
-fn a_young_ledger_goes_on_above_what_the_controller_has() {
+fn sequence_continues_above_acknowledged_when_ledger_is_new() {
     let host = MemoryHost::new();
     ledger(&host).acknowledge(70).unwrap();
     ledger(&host).add_results(vec![result("a")]).unwrap();
     assert_eq!(sequences(&ledger(&host)), [71]);
-    // Numbers that leave none above them are nobody's.
+    // A sequence number that leaves none above it cannot be a host's.
     for beyond in [u64::MAX, u64::MAX - 1] {
         ledger(&host).acknowledge(beyond).unwrap();
         ledger(&host).add_results(vec![result("b")]).unwrap();
@@ -140,16 +140,16 @@ fn a_young_ledger_goes_on_above_what_the_controller_has() {
 }
 
 #[test]
-fn equal_state_is_not_written_again() {
+fn put_writes_nothing_when_value_is_equal() {
     let host = MemoryHost::new();
     ledger(&host).put(&ACCEPTED, &accepted(1)).unwrap();
-    host.revive();
+    host.restart();
     ledger(&host).put(&ACCEPTED, &accepted(1)).unwrap();
     assert_eq!(host.calls(), 0);
 }
 
 #[test]
-fn s68_a_body_that_changed_at_rest_is_not_used() {
+fn s68_body_is_discarded_when_changed_at_rest() {
     let host = MemoryHost::new();
     let hash = Hash(sha256(b"body"));
     ledger(&host).store_body(hash, b"body").unwrap();
@@ -160,10 +160,9 @@ fn s68_a_body_that_changed_at_rest_is_not_used() {
 }
 
 #[test]
-fn x05_what_was_left_unfinished_beside_the_identity_is_swept_too() {
+fn x05_sweep_removes_unfinished_files_next_to_identity() {
     let host = MemoryHost::new();
-    let left =
-        ["/var/lib/stemma-agent/.stemma-0123456789abcdef", "/var/lib/stemma-agent/apply/undo/.stemma-0123456789abcdef"];
+    let left = ["/var/lib/stemma-agent/.stemma-0123456789abcdef", "/var/lib/stemma-agent/apply/undo/.stemma-0123456789abcdef"];
     for path in left {
         host.put(path, "half");
     }
@@ -174,15 +173,14 @@ fn x05_what_was_left_unfinished_beside_the_identity_is_swept_too() {
 }
 
 #[test]
-fn y02_the_file_of_a_task_that_is_applied_goes_with_its_end_and_that_of_a_killed_agent_when_one_starts() {
+fn y02_applying_file_is_removed_at_task_end_and_at_start() {
     let root = tempfile::tempdir().unwrap();
     let ledger = Ledger::open(Rc::new(crate::host::real::RealHost::new(root.path()).unwrap())).unwrap();
     let dir = root.path().join("var/lib/stemma-agent/apply");
-    let is_applying = |entry: std::io::Result<std::fs::DirEntry>| {
-        entry.unwrap().file_name().to_string_lossy().starts_with("applying-")
-    };
+    let is_applying =
+        |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name().to_string_lossy().starts_with("applying-");
     let files = || std::fs::read_dir(&dir).unwrap().map(is_applying).filter(|is| *is).count();
-    let applying = ledger.applying("t");
+    let applying = ledger.mark_applying("t");
     assert_eq!(files(), 1);
     drop(applying);
     assert_eq!(files(), 0);

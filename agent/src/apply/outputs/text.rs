@@ -1,11 +1,11 @@
-//! The texts of `/run/stemma`.
+//! The contents of the files in `/run/stemma`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use stemma_core::labels::variable;
+use stemma_core::labels::variable_name;
 
-/// One flat object, keys sorted, with a line end.
+/// Returns a map as one flat JSON object with sorted keys, and a line end.
 #[must_use]
 pub fn json(map: &BTreeMap<&str, &str>) -> String {
     let mut text = serde_json::to_string(map).expect("a map of texts is JSON");
@@ -13,7 +13,7 @@ pub fn json(map: &BTreeMap<&str, &str>) -> String {
     text
 }
 
-/// One a line.
+/// Returns the items in sorted order, one per line.
 #[must_use]
 pub fn lines(items: &[String]) -> String {
     let mut sorted: Vec<_> = items.iter().map(String::as_str).collect();
@@ -21,14 +21,15 @@ pub fn lines(items: &[String]) -> String {
     sorted.iter().flat_map(|item| [*item, "\n"]).collect()
 }
 
-/// `labels.env` for a unit's `EnvironmentFile=`, and what could not be written into it.
+/// Returns `labels.env` for a unit's `EnvironmentFile=`, and findings about labels that cannot be in it.
 ///
-/// Of two keys that give one variable neither is written: which one a unit would get must not depend on an order.
+/// If two label keys become the same variable name, neither is written. Otherwise the order of the keys would decide
+/// which value a unit gets.
 #[must_use]
 pub fn env(labels: &BTreeMap<&str, &str>) -> (String, Vec<String>) {
     let mut by_name: BTreeMap<String, Vec<(&str, &str)>> = BTreeMap::new();
     for (key, value) in labels {
-        by_name.entry(variable(key)).or_default().push((key, value));
+        by_name.entry(variable_name(key)).or_default().push((key, value));
     }
     let (mut text, mut findings) = (String::new(), Vec::new());
     for (name, keys) in by_name {
@@ -37,7 +38,7 @@ pub fn env(labels: &BTreeMap<&str, &str>) -> (String, Vec<String>) {
                 if value.chars().any(char::is_control) {
                     findings.push(format!("label {key} has control characters and is not in labels.env"));
                 } else {
-                    writeln!(text, "{name}=\"{}\"", quoted(value)).expect("a String takes all that is written");
+                    writeln!(text, "{name}=\"{}\"", quote(value)).expect("a String takes all that is written");
                 }
             }
             several => {
@@ -49,7 +50,8 @@ pub fn env(labels: &BTreeMap<&str, &str>) -> (String, Vec<String>) {
     (text, findings)
 }
 
-/// The files of `tags/`: name and content, one for each tag; `primary-NAME` for each that is held as primary.
+/// Returns the files of `/run/stemma/tags` with their content: one for each tag name, with its value classes as lines,
+/// and `primary-NAME` for each primary. Also returns findings about tags that cannot be files.
 #[must_use]
 pub fn tags(tags: &[String], primaries: &[String]) -> (BTreeMap<String, String>, Vec<String>) {
     let (mut files, mut findings) = (BTreeMap::<String, String>::new(), Vec::new());
@@ -69,16 +71,18 @@ pub fn tags(tags: &[String], primaries: &[String]) -> (BTreeMap<String, String>,
     (files, findings)
 }
 
-/// Names of tags are `[A-Za-z0-9][A-Za-z0-9_.-]{0,62}`, with `primary-` at most before it: looked at again, since
-/// here it becomes a file's name.
+/// Returns whether a tag name can be a file name. The controller sends only names that can: a tag name is
+/// `[A-Za-z0-9][A-Za-z0-9_.-]{0,62}`, and a primary has the prefix `primary-`. The agent checks this again, because
+/// another name could lead out of the directory.
 fn is_file_name(name: &str) -> bool {
     name.len() <= 71
         && name.starts_with(|c: char| c.is_ascii_alphanumeric())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-'))
 }
 
-/// Inside double quotes systemd takes the backslash from before `"`, `\`, `` ` `` and `$`, and leaves all else.
-fn quoted(value: &str) -> String {
+/// Escapes a value for double quotes in an `EnvironmentFile=`. In quotes, systemd removes a backslash only before `"`,
+/// `\`, `` ` `` and `$`, so only these characters are escaped.
+fn quote(value: &str) -> String {
     let escape = |c| matches!(c, '"' | '\\' | '`' | '$').then_some('\\');
     value.chars().flat_map(|c| escape(c).into_iter().chain([c])).collect()
 }
@@ -88,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn s70_a_value_stays_inside_its_quotes() {
+    fn s70_env_keeps_value_inside_quotes() {
         for (value, line) in [
             ("gold", "STEMMA_LABEL_K=\"gold\"\n"),
             ("", "STEMMA_LABEL_K=\"\"\n"),
@@ -102,20 +106,18 @@ mod tests {
     }
 
     #[test]
-    fn of_two_keys_that_meet_neither_is_written() {
+    fn env_omits_both_keys_when_variables_collide() {
         let labels = BTreeMap::from([("example.net/a-b", "1"), ("example.net/a.b", "2"), ("tier", "gold")]);
         let (text, findings) = env(&labels);
         assert_eq!(text, "STEMMA_LABEL_TIER=\"gold\"\n");
         assert_eq!(
             findings,
-            [
-                "labels example.net/a-b, example.net/a.b would all be STEMMA_LABEL_EXAMPLE_NET_A_B: none is in labels.env"
-            ]
+            ["labels example.net/a-b, example.net/a.b would all be STEMMA_LABEL_EXAMPLE_NET_A_B: none is in labels.env"]
         );
     }
 
     #[test]
-    fn a_tag_is_a_file_that_holds_its_value() {
+    fn tags_writes_value_as_file_content() {
         let said = ["mysql:1", "mysql:2", "nginx", "../etc/x", "primary-db"].map(str::to_owned);
         let (files, findings) = tags(&said, &["mysql".to_owned()]);
         let expected = [("mysql", "1\n2\n"), ("nginx", ""), ("primary-db", ""), ("primary-mysql", "")];

@@ -1,123 +1,132 @@
-//! Profiles and blobs. One that the desired state names and the disk lacks is asked for, and arrives in pieces.
+//! Receives profiles and blobs, here called bodies. The agent requests each body that the desired state names and its
+//! disk lacks. A body arrives in pieces.
 
 use std::collections::BTreeSet;
 
 use log::warn;
 use stemma_wire::message::Hash;
-use stemma_wire::message::channel::FromApply;
+use stemma_wire::message::channel::ApplyMessage;
 use stemma_wire::message::desired::Profile;
 use tokio::time::Instant;
 
-use super::{ASK_AGAIN, ApplyError, ApplyWorker};
-use crate::apply::executor::is_in_order;
-use crate::apply::ledger::{Arriving, Desired, Piece, part};
+use super::{ApplyError, ApplyWorker, BODY_RETRY_DELAY};
+use crate::apply::executor::is_topologically_sorted;
+use crate::apply::ledger::{BodyProgress, Desired, IncomingBody, read_part};
 use crate::apply::verify::Refused;
 use crate::host::HostError;
 
-/// What is on its way.
+/// The bodies that are being downloaded.
 #[derive(Default)]
-pub(super) struct Bodies {
-    /// Asked for, and not here yet.
-    wanted: BTreeSet<Hash>,
-    /// The one that comes now.
-    arriving: Option<Box<Arriving>>,
+pub(super) struct BodyDownloads {
+    /// Hashes of the bodies that were requested and have not arrived completely.
+    requested: BTreeSet<Hash>,
+    /// The body that is being received.
+    incoming: Option<Box<IncomingBody>>,
 }
 
 impl ApplyWorker {
-    /// The next piece of a body; an empty one begins it.
-    pub(super) async fn body(&mut self, hash: Hash, bytes: &[u8]) -> Result<(), ApplyError> {
+    /// Handles the next piece of a body. An empty piece begins the body.
+    pub(super) async fn receive_piece(&mut self, hash: Hash, bytes: &[u8]) -> Result<(), ApplyError> {
         if bytes.is_empty() {
-            let before = self.bodies.arriving.take();
-            self.give_up(before);
-            if !self.bodies.wanted.contains(&hash) {
-                // A second copy is accepted: it may have been asked for twice.
+            let previous = self.bodies.incoming.take();
+            self.discard(previous);
+            if !self.bodies.requested.contains(&hash) {
+                // The agent may have requested a body twice. So the second copy of a body that is on disk is not
+                // refused.
                 return if self.site.ledger.has_body(hash)? { Ok(()) } else { self.refuse(&Refused::Body).await };
             }
-            self.bodies.arriving = Some(self.site.ledger.arriving(hash).inspect_err(|_| self.ask_again(hash))?);
+            self.bodies.incoming = Some(self.site.ledger.begin_body(hash).inspect_err(|_| self.retry_later(hash))?);
         }
         // Further pieces of a refused body are ignored.
-        let Some(arriving) = self.bodies.arriving.take_if(|arriving| arriving.hash() == hash) else { return Ok(()) };
-        match self.site.ledger.take_piece(arriving, bytes).inspect_err(|_| self.ask_again(hash))? {
-            Piece::More(arriving) => {
-                self.bodies.arriving = Some(arriving);
+        let Some(incoming) = self.bodies.incoming.take_if(|arriving| arriving.hash() == hash) else { return Ok(()) };
+        match self.site.ledger.append_piece(incoming, bytes).inspect_err(|_| self.retry_later(hash))? {
+            BodyProgress::More(incoming) => {
+                self.bodies.incoming = Some(incoming);
                 Ok(())
             }
-            Piece::TooLarge => {
-                self.ask_again(hash);
+            BodyProgress::TooLarge => {
+                self.retry_later(hash);
                 self.refuse(&Refused::Body).await
             }
-            Piece::Whole => self.arrived(hash).await,
+            BodyProgress::Complete => self.complete_body(hash).await,
         }
     }
 
-    async fn arrived(&mut self, hash: Hash) -> Result<(), ApplyError> {
-        self.bodies.wanted.remove(&hash);
+    /// Handles a body that is now on disk. If it is the profile of the desired state, requests the blobs that the
+    /// profile names and plans a run. A blob needs no more: the run starts its task by itself.
+    async fn complete_body(&mut self, hash: Hash) -> Result<(), ApplyError> {
+        self.bodies.requested.remove(&hash);
         if let Some(desired) = self.desired.clone()
             && desired.task_set.profile == Some(hash)
         {
-            self.want_bodies(&desired).await?;
-            self.plan(&desired)?;
+            self.request_bodies(&desired).await?;
+            self.plan_run(&desired)?;
         }
         Ok(())
     }
 
-    /// A body was not given, or not all of it.
-    pub(super) fn not_given(&mut self, hash: Hash) {
-        warn!(hash:% = hash; "a profile or blob was not given; it is asked for again");
-        let begun = self.bodies.arriving.take_if(|arriving| arriving.hash() == hash);
-        self.give_up(begun);
-        self.ask_again(hash);
+    /// Handles a body that was not sent, or not completely. It is requested again later.
+    pub(super) fn body_unavailable(&mut self, hash: Hash) {
+        warn!(hash:% = hash; "a profile or blob was not sent; it is requested again");
+        let incoming = self.bodies.incoming.take_if(|body| body.hash() == hash);
+        self.discard(incoming);
+        self.retry_later(hash);
     }
 
-    fn ask_again(&mut self, hash: Hash) {
-        self.bodies.wanted.remove(&hash);
-        self.look_at = self.look_at.min(Instant::now() + ASK_AGAIN);
+    /// Makes a reconcile request a body again, after [`BODY_RETRY_DELAY`] at the latest.
+    fn retry_later(&mut self, hash: Hash) {
+        self.bodies.requested.remove(&hash);
+        self.next_reconcile_at = self.next_reconcile_at.min(Instant::now() + BODY_RETRY_DELAY);
     }
 
-    fn give_up(&self, arriving: Option<Box<Arriving>>) {
-        if let Some(arriving) = arriving {
-            self.site.ledger.give_up(*arriving);
+    /// Removes the unfinished file of an incomplete body, if there is one.
+    fn discard(&self, incoming: Option<Box<IncomingBody>>) {
+        if let Some(incoming) = incoming {
+            self.site.ledger.discard_body(*incoming);
         }
     }
 
-    /// Asks for what the desired state names and the disk has not, and drops what it no longer names.
-    pub(super) async fn want_bodies(&mut self, desired: &Desired) -> Result<(), ApplyError> {
+    /// Requests the bodies that the desired state names and the disk lacks. Deletes the bodies that the desired state
+    /// no longer names.
+    pub(super) async fn request_bodies(&mut self, desired: &Desired) -> Result<(), ApplyError> {
         let mut named = BTreeSet::new();
         if let Some(hash) = desired.task_set.profile {
             named.insert(hash);
             if let Some(profile) = self.profile(desired)? {
                 named.extend(profile.blobs());
             } else {
-                // Which blobs it will name is not known yet: none is dropped.
-                return self.want(named).await;
+                // The blobs of the profile are not known yet, so none is deleted.
+                return self.request(named).await;
             }
         }
-        self.site.ledger.keep_bodies(&named)?;
-        self.want(named).await
+        self.site.ledger.retain_bodies(&named)?;
+        self.request(named).await
     }
 
-    async fn want(&mut self, named: BTreeSet<Hash>) -> Result<(), ApplyError> {
-        let asked = std::mem::take(&mut self.bodies.wanted);
+    /// Requests the named bodies that are not on disk, unless they are requested already. Forgets other requests.
+    async fn request(&mut self, named: BTreeSet<Hash>) -> Result<(), ApplyError> {
+        let requested = std::mem::take(&mut self.bodies.requested);
         for hash in named {
             if self.site.ledger.has_body(hash)? {
                 continue;
             }
-            if !asked.contains(&hash) {
-                self.end.send(&FromApply::Want(hash)).await?;
+            if !requested.contains(&hash) {
+                self.end.send(&ApplyMessage::ContentRequest(hash)).await?;
             }
-            self.bodies.wanted.insert(hash);
+            self.bodies.requested.insert(hash);
         }
         Ok(())
     }
 
-    /// The profile of a task set; one that names none has no tasks. `None`: it is not here yet, or cannot be read, which is a finding then.
+    /// Returns the profile of a task set. A task set that names no profile has no tasks. Returns `None` if the profile
+    /// has not arrived yet, or if this agent cannot read it. In the latter case a finding reports this.
     pub(super) fn profile(&mut self, desired: &Desired) -> Result<Option<Profile>, HostError> {
         self.findings.state = None;
         let Some(hash) = desired.task_set.profile else { return Ok(Some(Profile::default())) };
         let Some(bytes) = self.site.ledger.body(hash)? else { return Ok(None) };
-        let profile = part::<Profile>(desired.version, &bytes).filter(is_in_order);
+        let profile = read_part::<Profile>(desired.version, &bytes).filter(is_topologically_sorted);
         if profile.is_none() {
-            self.findings.state = Some("the task profile cannot be read by this agent; upgrade it".into());
+            self.findings.state = Some("this agent cannot read the task profile; upgrade the agent".into());
         }
         Ok(profile)
     }

@@ -1,101 +1,106 @@
-//! A state directory that cannot be written: the disk is full, read-only, or broken.
+//! Handles a state directory that cannot be written, because the disk is full, read-only or broken.
 //!
-//! Nothing that needs a record is begun then, and nothing ends over it: a service that was started again every other
-//! second would take its host with it. It is said once, to the controller too, and tried again at the next look, which
-//! comes soon (F06, F08). An offer that could not be kept is refused, so that the controller is asked for it ever more seldom.
-//! Whether a record could be kept is checked also while there is none to keep.
+//! Then the agent starts nothing that needs a record. It does not exit, because a service that restarts every other
+//! second would harm its host. The error is reported once, to the controller too. The next reconcile, at the latest
+//! after [`RETRY_DELAY`], tries again (F06, F08). An offer that cannot be stored is refused, so that the controller
+//! sends it less and less often. Each minute the agent checks that a record could be written, even if there is none to
+//! write.
 
 use std::io::ErrorKind;
 use std::time::Duration;
 
 use log::{error, info};
-use stemma_wire::message::channel::FromApply;
+use stemma_wire::message::channel::ApplyMessage;
 use stemma_wire::message::observed::Progress;
 use tokio::time::Instant;
 
-use super::{ApplyError, ApplyWorker, Run, Until};
+use super::{ApplyError, ApplyWorker, StopWhen, TaskRun};
 use crate::host::HostError;
 
-/// When it is tried again.
-pub(super) const TRY_AGAIN: Duration = Duration::from_secs(30);
+/// Delay before the agent tries a failed write again.
+pub(super) const RETRY_DELAY: Duration = Duration::from_secs(30);
 
-/// How often that is checked while there is nothing to keep.
-const LOOK_AT_ROOM: Duration = Duration::from_mins(1);
+/// Interval between the checks that a record could be written.
+const ROOM_CHECK_INTERVAL: Duration = Duration::from_mins(1);
 
-/// Why the state cannot be kept.
-pub(super) struct Stuck {
+/// The reason why the state cannot be written.
+pub(super) struct StuckReason {
     pub(super) sentence: String,
+    /// The kind of the system's error. Another failure of the same kind is not reported again.
     cause: Option<ErrorKind>,
 }
 
 impl ApplyWorker {
-    /// Goes on where the state could not be kept; where all is done once, that is its end.
-    pub(super) async fn endure(&mut self, done: Result<(), ApplyError>) -> Result<(), ApplyError> {
-        let failed = match done {
-            Ok(()) => return self.recovered().await,
-            Err(ApplyError::State(failed)) if self.mode == Until::Stopped => failed,
+    /// Keeps the agent running if `result` is an error of its own state, and starts nothing before the next reconcile.
+    /// A run that ends when there is nothing more to do returns the error instead. After a success, lets runs start
+    /// again.
+    pub(super) async fn survive_state_error(&mut self, result: Result<(), ApplyError>) -> Result<(), ApplyError> {
+        let failed = match result {
+            Ok(()) => return self.unblock_runs().await,
+            Err(ApplyError::State(failed)) if self.stop_when == StopWhen::OnRequest => failed,
             Err(error) => return Err(error),
         };
-        self.block(&failed).await
+        self.block_runs(&failed).await
     }
 
-    /// Whether a record could be kept now. A host whose disk is full is not well, also while it has nothing to keep. What runs is not stopped
-    /// over it: its own records fail then.
+    /// Fails if a record could not be written now, so that a full disk is reported even if there is nothing to write.
+    /// Does not check while a task runs: if the disk is full, writing the record of that task fails.
     pub(super) fn check_room(&mut self) -> Result<(), ApplyError> {
-        self.room_at = Instant::now() + LOOK_AT_ROOM;
-        if self.run.as_ref().is_some_and(Run::is_running) {
+        self.check_room_at = Instant::now() + ROOM_CHECK_INTERVAL;
+        if self.run.as_ref().is_some_and(TaskRun::is_running) {
             return Ok(());
         }
         Ok(self.site.ledger.check_room()?)
     }
 
-    /// What is looked at each minute, whether or not anything happens: the room, and whether files that tasks left are still there. Where
-    /// none is, that costs nothing; where nothing changed, nothing is written.
-    pub(super) async fn look_each_minute(&mut self) -> Result<(), ApplyError> {
+    /// Does what is due every minute: checks that a record could be written, and whether the files that removed tasks
+    /// left still exist. If nothing changed, nothing is written.
+    pub(super) async fn check_each_minute(&mut self) -> Result<(), ApplyError> {
         self.check_room()?;
         if self.orphans.is_empty() {
             return Ok(());
         }
-        self.look_for_orphans()?;
+        self.find_orphans()?;
         self.report().await
     }
 
-    /// Begins nothing before the next look, and says why.
-    async fn block(&mut self, failed: &HostError) -> Result<(), ApplyError> {
+    /// Lets no task start before the next reconcile, and reports why. An offer that has no response yet is refused.
+    async fn block_runs(&mut self, failed: &HostError) -> Result<(), ApplyError> {
         self.is_blocked = true;
-        self.look_at = self.look_at.min(Instant::now() + TRY_AGAIN);
-        // Nothing goes on.
-        (self.running_at, self.progress) = (None, Progress::Failed);
+        self.next_reconcile_at = self.next_reconcile_at.min(Instant::now() + RETRY_DELAY);
+        // No task can continue, so the report must not say that tasks run.
+        (self.report_running_at, self.progress) = (None, Progress::Failed);
         let (sentence, cause) = (failed.sentence(), failed.cause());
-        if std::mem::take(&mut self.owes_answer) {
-            self.end.send(&FromApply::Refused { reason: sentence.clone() }).await?;
+        if std::mem::take(&mut self.is_offer_unanswered) {
+            self.end.send(&ApplyMessage::Refused { reason: sentence.clone() }).await?;
         }
-        // Which record is tried is another one each time, and no news.
+        // A failure of another record with the same cause is not reported again.
         if self.findings.disk.as_ref().is_none_or(|stuck| stuck.cause != cause) {
             error!(error = sentence.as_str(); "the agent's own state cannot be kept; nothing is begun before it can");
-            self.findings.disk = Some(Stuck { sentence, cause });
+            self.findings.disk = Some(StuckReason { sentence, cause });
         }
-        told_anyway(self.report().await)
+        ignore_state_error(self.report().await)
     }
 
-    async fn recovered(&mut self) -> Result<(), ApplyError> {
+    /// Ends the report of a state that could not be written, once a write succeeds.
+    async fn unblock_runs(&mut self) -> Result<(), ApplyError> {
         if self.is_blocked || self.findings.disk.is_none() {
             return Ok(());
         }
-        // That nothing had to be written does not say that anything can be.
+        // Success does not prove that the disk is writable, because there may have been nothing to write.
         if let Err(failed) = self.site.ledger.check_writable() {
-            return self.block(&failed).await;
+            return self.block_runs(&failed).await;
         }
-        // The look that came before has planned what goes on now.
+        // No run need be planned here: the reconcile that ended the block has planned it.
         (self.findings.disk, self.progress) = (None, Progress::Idle);
         info!("the agent's own state can be kept again");
-        told_anyway(self.report().await)
+        ignore_state_error(self.report().await)
     }
 }
 
-/// A report is told before it is kept.
-fn told_anyway(reported: Result<(), ApplyError>) -> Result<(), ApplyError> {
-    match reported {
+/// Ignores the error that a report could not be stored, because the report has been sent before.
+fn ignore_state_error(result: Result<(), ApplyError>) -> Result<(), ApplyError> {
+    match result {
         Err(ApplyError::State(_)) => Ok(()),
         other => other,
     }

@@ -1,7 +1,8 @@
-//! Grants by key: what is given of one kind replaces what was given of that kind before, and nothing else.
+//! The grants of a controller: open barriers, and leases by kind. A new grant replaces the earlier one of its kind.
 //!
-//! So a lease stands beside the open barriers, and a message that brings one does not take back the other. Barriers are on
-//! disk as well, since a restart must not close them. A lease ends by the clock of this boot and is not kept longer.
+//! A lease is therefore independent of the open barriers, and a message with a lease does not close barriers. Open
+//! barriers are also stored on disk, because a restart must not close them. A lease is not stored, because its end is a
+//! time of the clock that counts since this boot.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,55 +13,57 @@ use stemma_wire::message::signed::LeaseKind;
 
 use crate::apply::ledger::OpenBarriers;
 
-/// The newest grant of each key.
+/// The newest grant of each kind.
 #[derive(Default)]
-pub(super) struct Grants {
+pub(super) struct GrantTable {
     barriers: Option<OpenBarriers>,
-    /// No task type of this agent takes a lease yet.
-    leases: BTreeMap<LeaseKind, Lease>,
+    /// No task type of this agent uses a lease yet.
+    leases: BTreeMap<LeaseKind, HeldLease>,
 }
 
-/// A lease that was given.
+/// A lease that was granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Lease {
-    /// The revision at which it was given.
+pub(super) struct HeldLease {
+    /// The revision at which it was granted.
     pub(super) revision: Revision,
-    /// When it ends, as time since the machine started.
-    pub(super) until: Duration,
+    /// The time at which it ends, since the machine started.
+    pub(super) expires_at: Duration,
 }
 
-/// The set of open barriers where none is open.
-static NONE_OPEN: BTreeSet<Barrier> = BTreeSet::new();
+/// An empty set of open barriers.
+static NO_BARRIERS: BTreeSet<Barrier> = BTreeSet::new();
 
-impl Grants {
-    /// The barriers that are open now.
-    pub(super) fn open(&self) -> &BTreeSet<Barrier> {
-        self.barriers.as_ref().map_or(&NONE_OPEN, |barriers| &barriers.open)
+impl GrantTable {
+    /// Returns the barriers that are open now.
+    pub(super) fn open_barriers(&self) -> &BTreeSet<Barrier> {
+        self.barriers.as_ref().map_or(&NO_BARRIERS, |barriers| &barriers.open)
     }
 
-    /// Takes up the barriers that are on disk for the task set held, or none.
-    pub(super) fn restore(&mut self, kept: Option<OpenBarriers>) {
-        self.barriers = kept;
+    /// Replaces the open barriers by those that are stored on disk for the current task set, or closes all if there are
+    /// none.
+    pub(super) fn restore(&mut self, stored: Option<OpenBarriers>) {
+        self.barriers = stored;
     }
 
-    /// Keeps open barriers, unless later ones are held for the same task set. Returns them where they are kept.
-    pub(super) fn keep_barriers(&mut self, given: OpenBarriers) -> Option<&OpenBarriers> {
+    /// Takes over a report of open barriers, unless a later one is held for the same task set. Returns the report if it
+    /// was taken over, so that the caller writes it to disk.
+    pub(super) fn update_barriers(&mut self, barriers: OpenBarriers) -> Option<&OpenBarriers> {
         let held = self.barriers.as_ref();
-        if held.is_some_and(|held| held.task_set == given.task_set && held.revision > given.revision) {
+        if held.is_some_and(|held| held.task_set == barriers.task_set && held.revision > barriers.revision) {
             return None;
         }
-        Some(self.barriers.insert(given))
+        Some(self.barriers.insert(barriers))
     }
 
-    /// Ends all leases: those of an epoch that ended count no more.
+    /// Ends all leases, because the epoch in which they were granted has ended.
     pub(super) fn end_leases(&mut self) {
         self.leases.clear();
     }
 
-    /// Keeps a lease, unless a later one of its kind is held.
-    pub(super) fn keep_lease(&mut self, kind: LeaseKind, given: Lease) {
-        if self.leases.get(&kind).is_none_or(|held| held.revision <= given.revision) {
-            self.leases.insert(kind, given);
+    /// Takes over a lease, unless a later lease of the same kind is held.
+    pub(super) fn update_lease(&mut self, kind: LeaseKind, lease: HeldLease) {
+        if self.leases.get(&kind).is_none_or(|held| held.revision <= lease.revision) {
+            self.leases.insert(kind, lease);
         }
     }
 }
@@ -77,35 +80,35 @@ mod tests {
         OpenBarriers { task_set: PartDigest([1; 32]), revision: Revision(revision), open }
     }
 
-    fn lease(revision: u64, seconds: u64) -> Lease {
-        Lease { revision: Revision(revision), until: Duration::from_secs(seconds) }
+    fn lease(revision: u64, seconds: u64) -> HeldLease {
+        HeldLease { revision: Revision(revision), expires_at: Duration::from_secs(seconds) }
     }
 
     #[test]
-    fn a_grant_replaces_the_earlier_one_of_its_key_alone() {
-        let mut grants = Grants::default();
-        assert!(grants.keep_barriers(barriers(5, &["db"])).is_some());
-        grants.keep_lease(LeaseKind::Mend, lease(6, 60));
-        grants.keep_lease(LeaseKind::Reboot, lease(7, 90));
-        assert_eq!(*grants.open(), barriers(5, &["db"]).open, "a lease takes no barrier back");
+    fn grant_replaces_earlier_one_of_same_key_only() {
+        let mut grants = GrantTable::default();
+        assert!(grants.update_barriers(barriers(5, &["db"])).is_some());
+        grants.update_lease(LeaseKind::Mend, lease(6, 60));
+        grants.update_lease(LeaseKind::Reboot, lease(7, 90));
+        assert_eq!(*grants.open_barriers(), barriers(5, &["db"]).open, "a lease takes no barrier back");
 
-        assert!(grants.keep_barriers(barriers(8, &[])).is_some());
-        grants.keep_lease(LeaseKind::Mend, lease(9, 70));
-        assert!(grants.open().is_empty());
+        assert!(grants.update_barriers(barriers(8, &[])).is_some());
+        grants.update_lease(LeaseKind::Mend, lease(9, 70));
+        assert!(grants.open_barriers().is_empty());
         let leases = [(LeaseKind::Mend, lease(9, 70)), (LeaseKind::Reboot, lease(7, 90))];
         assert_eq!(grants.leases, leases.into(), "nor do barriers take a lease back");
     }
 
     #[test]
-    fn an_earlier_grant_of_the_same_key_is_not_taken_for_a_later_one() {
-        let mut grants = Grants::default();
-        grants.keep_barriers(barriers(8, &["db"]));
-        assert!(grants.keep_barriers(barriers(7, &[])).is_none());
-        assert_eq!(*grants.open(), barriers(8, &["db"]).open);
-        grants.keep_lease(LeaseKind::Reboot, lease(8, 60));
-        grants.keep_lease(LeaseKind::Reboot, lease(7, 600));
+    fn grant_is_ignored_when_older_than_held_one() {
+        let mut grants = GrantTable::default();
+        grants.update_barriers(barriers(8, &["db"]));
+        assert!(grants.update_barriers(barriers(7, &[])).is_none());
+        assert_eq!(*grants.open_barriers(), barriers(8, &["db"]).open);
+        grants.update_lease(LeaseKind::Reboot, lease(8, 60));
+        grants.update_lease(LeaseKind::Reboot, lease(7, 600));
         assert_eq!(grants.leases, [(LeaseKind::Reboot, lease(8, 60))].into());
         let other = OpenBarriers { task_set: PartDigest([2; 32]), ..barriers(1, &["web"]) };
-        assert!(grants.keep_barriers(other).is_some(), "another task set has barriers of its own");
+        assert!(grants.update_barriers(other).is_some(), "another task set has barriers of its own");
     }
 }

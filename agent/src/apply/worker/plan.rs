@@ -1,120 +1,125 @@
-//! Looking at everything again, and planning a run. A schedule, an event, a start and a verb on the host all take this path.
+//! Reconciles: writes the outputs again and plans a run of the desired state. The schedule, an event, the start of the
+//! agent and a command on the host all take this path.
 
 use std::time::Duration;
 
 use log::{error, info};
 use stemma_core::task::Mode;
-use stemma_wire::message::channel::FromApply;
+use stemma_wire::message::channel::ApplyMessage;
 use stemma_wire::message::desired::Known;
 use stemma_wire::message::observed::{LocalState, Progress};
 use tokio::time::Instant;
 
-use super::disk::TRY_AGAIN;
-use super::{ApplyError, ApplyWorker, BETWEEN_LOOKS, SAID_TO_RUN, SETTLE};
-use crate::apply::executor::{Purpose, Run};
-use crate::apply::ledger::{Desired, LOCAL, LOOK_ASKED, LOOK_DONE, OPEN_BARRIERS, PROGRESS};
+use super::disk::RETRY_DELAY;
+use super::{ApplyError, ApplyWorker, MIN_RECONCILE_INTERVAL, RUNNING_REPORT_DELAY, SETTLE_TIME};
+use crate::apply::executor::{RunPurpose, TaskRun};
+use crate::apply::ledger::{Desired, LOCAL_STATE, OPEN_BARRIERS, PROGRESS, RECONCILE_DONE, RECONCILE_REQUESTED};
 use crate::apply::leftovers::sweep_recorded;
 use crate::apply::{hooks, orphans, outputs};
 use crate::host::HostError;
-use crate::watch::Part;
+use crate::watch::WatchScope;
 
 impl ApplyWorker {
-    /// Takes in local state from a verb on the host.
-    pub(super) async fn said(&mut self, local: LocalState) -> Result<(), ApplyError> {
-        self.site.ledger.put(&LOCAL, &local)?;
-        self.end.send(&FromApply::Local(local.clone())).await?;
+    /// Stores a new local state (pause, hold, park), tells the network half, and reconciles.
+    pub(super) async fn set_local_state(&mut self, local: LocalState) -> Result<(), ApplyError> {
+        self.site.ledger.put(&LOCAL_STATE, &local)?;
+        self.end.send(&ApplyMessage::Local(local.clone())).await?;
         self.local = local;
-        self.look().await
+        self.reconcile().await
     }
 
-    pub(super) async fn woken(&mut self) -> Result<(), ApplyError> {
-        self.hear_local().await?;
-        self.take_up_look()?;
-        self.look().await
+    /// Handles a wakeup by a command on the host: reads what the command wrote into the ledger, and reconciles.
+    pub(super) async fn on_wake(&mut self) -> Result<(), ApplyError> {
+        self.read_local_state().await?;
+        self.take_reconcile_request()?;
+        self.reconcile().await
     }
 
-    /// Reads what a verb on the host has said since. One that works by itself is woken by nobody: it reads this after each task. Where nothing
-    /// may begin by it, what runs ends, and the rest is planned anew.
-    pub(super) async fn hear_local(&mut self) -> Result<(), ApplyError> {
-        let local = self.site.ledger.get(&LOCAL)?.unwrap_or_default();
+    /// Reads the local state again, in case a command on the host changed it. A one-time run gets no wakeup, so this is
+    /// also called after each task. If the new state stops tasks, the run counts as replaced: running tasks end, and no
+    /// other starts.
+    pub(super) async fn read_local_state(&mut self) -> Result<(), ApplyError> {
+        let local = self.site.ledger.get(&LOCAL_STATE)?.unwrap_or_default();
         if local != self.local {
-            self.end.send(&FromApply::Local(local.clone())).await?;
+            self.end.send(&ApplyMessage::Local(local.clone())).await?;
             self.local = local;
-            self.replaced |=
-                self.run.is_some() && self.desired.as_ref().is_some_and(|desired| self.is_stopped(desired));
+            self.is_run_replaced |= self.run.is_some() && self.desired.as_ref().is_some_and(|desired| self.is_stopped(desired));
         }
         Ok(())
     }
 
-    /// Takes up a look that a verb on the host asked for and waits for; also one that the last process did not end.
-    pub(super) fn take_up_look(&mut self) -> Result<(), HostError> {
-        let asked = self.site.ledger.get(&LOOK_ASKED)?.unwrap_or_default();
-        let (taken_up, done) = self.site.ledger.get(&LOOK_DONE)?.unwrap_or_default();
-        if asked > done {
-            self.asked = Some(asked);
-            self.site.ledger.put(&LOOK_DONE, &(asked.max(taken_up), done))?;
+    /// Reads whether a command on the host waits for a reconcile, and records that this reconcile begins. A request
+    /// that an earlier process of the agent did not finish counts too.
+    pub(super) fn take_reconcile_request(&mut self) -> Result<(), HostError> {
+        let requested = self.site.ledger.get(&RECONCILE_REQUESTED)?.unwrap_or_default();
+        let (started, done) = self.site.ledger.get(&RECONCILE_DONE)?.unwrap_or_default();
+        if requested > done {
+            self.requested_reconcile = Some(requested);
+            self.site.ledger.put(&RECONCILE_DONE, &(requested.max(started), done))?;
         }
         Ok(())
     }
 
-    /// Looks at everything again: on schedule, and after a verb on the host.
-    pub(super) async fn look(&mut self) -> Result<(), ApplyError> {
+    /// Brings the host to its desired state again: writes the outputs, schedules hooks, requests missing bodies, and
+    /// plans a run unless tasks are running. Runs on schedule, after a command on the host, and after a file changed.
+    pub(super) async fn reconcile(&mut self) -> Result<(), ApplyError> {
         self.is_blocked = false;
-        self.looked_at = Instant::now();
-        self.look_at = self.looked_at + self.pause();
-        self.findings.look_at(&self.site.ledger)?;
-        hooks::forget_gone(&*self.site.host, &mut self.findings.hooks);
+        self.last_reconcile_at = Instant::now();
+        self.next_reconcile_at = self.last_reconcile_at + self.reconcile_delay();
+        self.findings.refresh(&self.site.ledger)?;
+        hooks::prune_failures(&*self.site.host, &mut self.findings.hooks);
         if let Some(desired) = self.desired.clone() {
             self.write_outputs(&desired, Some(&desired.known));
-            self.tell_hooks(&desired)?;
-            self.want_bodies(&desired).await?;
-            if !self.run.as_ref().is_some_and(Run::is_running) || self.is_stopped(&desired) {
-                self.plan(&desired)?;
+            self.schedule_hooks(&desired)?;
+            self.request_bodies(&desired).await?;
+            if !self.run.as_ref().is_some_and(TaskRun::is_running) || self.is_stopped(&desired) {
+                self.plan_run(&desired)?;
             }
         }
-        self.tell_others().await?;
+        self.report_foreign_labels().await?;
         self.check_room()?;
         self.report().await
     }
 
-    /// Looks which files that tasks wrote no task keeps now. Before the profile has come, nobody knows.
-    pub(super) fn look_for_orphans(&mut self) -> Result<(), HostError> {
+    /// Finds the files that tasks wrote and that no task manages now. Until the profile has arrived, the earlier result
+    /// stays.
+    pub(super) fn find_orphans(&mut self) -> Result<(), HostError> {
         let Some(desired) = self.desired.clone() else { return Ok(()) };
         if let Some(profile) = self.profile(&desired)? {
-            self.orphans = orphans::orphans_and_forget_gone(&self.site, &desired, &profile)?;
+            self.orphans = orphans::prune_orphans(&self.site, &desired, &profile)?;
         }
         Ok(())
     }
 
-    /// Notes the files of a task set that is replaced, where an older agent kept no record of them.
-    pub(super) fn note_files_of(&mut self, desired: &Desired) -> Result<(), HostError> {
+    /// Records the files of a task set that is replaced, if an older agent did not record them.
+    pub(super) fn record_files(&mut self, desired: &Desired) -> Result<(), HostError> {
         match self.profile(desired)? {
-            Some(profile) => orphans::fill(&self.site, desired, &profile),
+            Some(profile) => orphans::fill_record(&self.site, desired, &profile),
             None => Ok(()),
         }
     }
 
-    /// Watches the files that the tasks of the run keep.
+    /// Watches the files that the tasks of the run manage.
     pub(super) fn watch_files(&mut self) {
         if let Some((managed, run)) = self.managed.as_mut().zip(self.run.as_ref()) {
-            managed.set(run.files().map(|path| (self.site.host.outside(&path), Part::File)).collect());
+            managed.set(run.managed_files().map(|path| (self.site.host.system_path(&path), WatchScope::File)).collect());
         }
     }
 
-    /// Looks when whoever writes a managed file has had time to end, and not too often.
-    pub(super) fn look_soon(&mut self) {
-        let soonest = self.looked_at + BETWEEN_LOOKS;
-        self.look_at = self.look_at.min(soonest.max(Instant::now() + SETTLE));
+    /// Schedules a reconcile once the writer of a managed file has had time to finish, within the rate limit.
+    pub(super) fn reconcile_soon(&mut self) {
+        let soonest = self.last_reconcile_at + MIN_RECONCILE_INTERVAL;
+        self.next_reconcile_at = self.next_reconcile_at.min(soonest.max(Instant::now() + SETTLE_TIME));
     }
 
-    /// Writes what services and people read. Where some of it cannot be written, that is tried again soon, whether or not anything happens:
-    /// this host does not have what it was told until then.
-    pub(super) fn write_outputs(&mut self, now: &Desired, before: Option<&Known>) {
-        let written = outputs::write(&*self.site.host, &self.site.ledger, &self.config, now, before);
-        self.outputs_at = (!written.unwritten.is_empty()).then(|| Instant::now() + TRY_AGAIN);
+    /// Writes the outputs for services and people. A failed write is tried again after [`RETRY_DELAY`], even without an
+    /// event, because the host does not have its desired state before.
+    pub(super) fn write_outputs(&mut self, desired: &Desired, previous: Option<&Known>) {
+        let written = outputs::write(&*self.site.host, &self.site.ledger, &self.config, desired, previous);
+        self.retry_outputs_at = (!written.unwritten.is_empty()).then(|| Instant::now() + RETRY_DELAY);
         match (self.findings.outputs.unwritten.first(), written.unwritten.first()) {
-            (None, Some(why)) => {
-                error!(error = why.as_str(); "labels cannot be written on this host; it is tried again");
+            (None, Some(reason)) => {
+                error!(error = reason.as_str(); "labels cannot be written on this host; it is tried again");
             }
             (Some(_), None) => info!("labels can be written on this host again"),
             (None, None) | (Some(_), Some(_)) => {}
@@ -122,49 +127,53 @@ impl ApplyWorker {
         self.findings.outputs = written;
     }
 
+    /// Reads the open barriers of this task set from the ledger.
     pub(super) fn restore_barriers(&mut self, desired: &Desired) -> Result<(), HostError> {
         self.grants.restore(self.site.ledger.get(&OPEN_BARRIERS)?.filter(|open| open.task_set == desired.digest));
         Ok(())
     }
 
-    /// Plans a run of what is held, unless something forbids it now.
-    pub(super) fn plan(&mut self, desired: &Desired) -> Result<(), HostError> {
-        if self.run.as_ref().is_some_and(Run::is_running) {
-            self.replaced = true;
+    /// Plans a run of the desired state. If tasks of an earlier run are still running, only marks that run as replaced.
+    /// On a host that is paused, parked or held, plans nothing and removes leftovers.
+    pub(super) fn plan_run(&mut self, desired: &Desired) -> Result<(), HostError> {
+        if self.run.as_ref().is_some_and(TaskRun::is_running) {
+            self.is_run_replaced = true;
             return Ok(());
         }
-        (self.run, self.replaced) = (None, false);
-        self.look_for_orphans()?;
+        (self.run, self.is_run_replaced) = (None, false);
+        self.find_orphans()?;
         if self.is_stopped(desired) || desired.is_unreleased() {
             self.progress = Progress::Idle;
-            // As in a pass: where tasks only look, nothing is changed.
+            // As in a run, leftovers are removed only in mode `apply`, because other modes change nothing.
             return if desired.mode() == Mode::Apply { sweep_recorded(&self.site) } else { Ok(()) };
         }
         if let Some(profile) = self.profile(desired)? {
             let ceiling = &self.config.ceiling;
-            self.run = Some(Run::plan(self.site.clone(), ceiling, desired, &profile, Purpose::Converge)?);
-            self.running_at = Some(Instant::now() + SAID_TO_RUN);
-            self.touched.in_this_run = false;
+            self.run = Some(TaskRun::plan(self.site.clone(), ceiling, desired, &profile, RunPurpose::Converge)?);
+            self.report_running_at = Some(Instant::now() + RUNNING_REPORT_DELAY);
+            self.changed_files.has_changes = false;
             self.watch_files();
         }
         Ok(())
     }
 
-    /// Paused, parked, or held before the task set was begun: no task is touched; labels flow on.
+    /// Returns whether no task of this desired state may start, because the host is paused, parked, or held while no
+    /// task of the task set has ended yet. Labels are still written.
     pub(super) fn is_stopped(&self, desired: &Desired) -> bool {
         let now = self.site.host.unix_seconds();
         let held = self.local.hold.as_ref().is_some_and(|(until, _)| *until > now);
         self.local.paused || self.local.parked.is_some() || desired.known.parked || (held && !self.has_begun(desired))
     }
 
-    /// Whether a task of this task set has ended here.
+    /// Returns whether any task of this task set has ended on this host.
     pub(super) fn has_begun(&self, desired: &Desired) -> bool {
         let progress = self.site.ledger.get(&PROGRESS).ok().flatten();
         progress.is_some_and(|progress| progress.tasks.values().any(|performed| performed.task_set == desired.digest))
     }
 
-    /// How long until the next look: the schedule, spread a little, or sooner after a failure.
-    pub(super) fn pause(&self) -> Duration {
+    /// Returns the delay until the next reconcile: the scheduled interval with some jitter. After failed runs, a
+    /// shorter delay that doubles with each failure.
+    pub(super) fn reconcile_delay(&self) -> Duration {
         let schedule = &self.config.schedule;
         let drift = Duration::from_secs(schedule.drift_seconds);
         let spread = drift.mul_f64(f64::from(u32::try_from(self.site.host.random() & 0xFFFF).unwrap_or(0)) / 655_360.0);

@@ -1,8 +1,8 @@
-//! A machine in memory, for tests: it can die before any of its calls, and forget what was not synced.
+//! A machine in memory, for tests. It can crash before any of its calls, and lose what was not synced.
 //!
-//! Bytes of a file and names in a directory are each kept twice, as they are and as they would be after a power
-//! cut. Death (SIGKILL) makes every later call fail until [`MemoryHost::revive`]; [`MemoryHost::cut_power`]
-//! also brings back what was durable.
+//! The content of a file and the names in a directory are each stored twice: as they are, and as they would be after a
+//! power cut. A crash (SIGKILL) makes every later call fail until [`MemoryHost::restart`]. [`MemoryHost::cut_power`]
+//! also restores what was durable.
 
 mod tree;
 
@@ -13,54 +13,58 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
-use super::{Command, Dir, End, Extras, Finished, Fixed, Host, HostError, HostPath, Kind, Pending};
+use super::{CommandResult, Dir, ExitKind, Extras, FileKind, Host, HostCommand, HostError, HostPath, Pending, ReplaceBlocker};
 use tree::MemoryDir;
 
-type Names = BTreeMap<String, usize>;
-type Answer = dyn Fn(&MemoryHost, &Command) -> Finished;
+/// The entries of a directory: the index of a node by name.
+type NameTable = BTreeMap<String, usize>;
+/// Takes the place of a command: receives the command and returns its result.
+type CommandStub = dyn Fn(&MemoryHost, &HostCommand) -> CommandResult;
 
+/// What a node contains: as it is `now`, and as it would be after a power cut (`durable`).
 #[derive(Clone, Debug)]
-enum Content {
+enum MemoryEntry {
     File { now: Vec<u8>, durable: Vec<u8> },
-    Dir { now: Names, durable: Names },
+    Dir { now: NameTable, durable: NameTable },
     Link,
     Special,
 }
 
+/// A file, directory, link or FIFO with its metadata.
 #[derive(Clone, Debug)]
-struct Node {
-    content: Content,
+struct MemoryNode {
+    content: MemoryEntry,
     mode: u32,
     user: u32,
     group: u32,
     links: u64,
-    /// `None`: they cannot be read.
+    /// Attributes and flags, or `None` if they cannot be read.
     extras: Option<Extras>,
-    fixed: Option<Fixed>,
+    blocker: Option<ReplaceBlocker>,
 }
 
-/// A machine that a test holds in its hand. Clones are the same machine.
+/// A simulated machine that a test controls. Clones share the same machine.
 #[derive(Clone)]
-pub struct MemoryHost(Rc<Machine>);
+pub struct MemoryHost(Rc<MachineState>);
 
-struct Machine {
-    nodes: RefCell<Vec<Node>>,
+struct MachineState {
+    nodes: RefCell<Vec<MemoryNode>>,
     calls: Cell<usize>,
-    dies_before: Cell<Option<usize>>,
-    dead: Cell<bool>,
-    full: Cell<bool>,
-    keeps_nothing: Cell<bool>,
-    /// The mode that each file has, whatever it is given.
-    only_mode: Cell<Option<u32>>,
-    /// What a new file has, as by a default list of its directory.
-    given: RefCell<Extras>,
-    /// The directories whose names were read, one for each time.
-    listed: RefCell<Vec<String>>,
-    /// A file that cannot be read, and how many times more.
-    spoilt: RefCell<(String, usize)>,
+    crash_before: Cell<Option<usize>>,
+    is_crashed: Cell<bool>,
+    is_full: Cell<bool>,
+    drops_extras: Cell<bool>,
+    /// The mode that each file gets, whatever mode is set.
+    forced_mode: Cell<Option<u32>>,
+    /// Attributes of new files, as if their directory had a default access control list.
+    new_file_extras: RefCell<Extras>,
+    /// The directories that were listed, one entry per call.
+    listed_dirs: RefCell<Vec<String>>,
+    /// A file that cannot be read, and the number of reads that still fail.
+    failing_file: RefCell<(String, usize)>,
     random: Cell<u64>,
-    ran: RefCell<Vec<Command>>,
-    answer: RefCell<Rc<Answer>>,
+    commands: RefCell<Vec<HostCommand>>,
+    stub: RefCell<Rc<CommandStub>>,
     uptime: Cell<Duration>,
 }
 
@@ -71,239 +75,243 @@ impl Default for MemoryHost {
 }
 
 impl MemoryHost {
-    /// An empty machine, on which every command ends with status 0 and no output.
+    /// Creates an empty machine, on which every command ends with status 0 and no output.
     pub fn new() -> Self {
-        Self(Rc::new(Machine {
-            nodes: RefCell::new(vec![directory()]),
+        Self(Rc::new(MachineState {
+            nodes: RefCell::new(vec![new_dir()]),
             calls: Cell::new(0),
-            dies_before: Cell::new(None),
-            dead: Cell::new(false),
-            full: Cell::new(false),
-            keeps_nothing: Cell::new(false),
-            only_mode: Cell::new(None),
-            given: RefCell::default(),
-            listed: RefCell::default(),
-            spoilt: RefCell::default(),
+            crash_before: Cell::new(None),
+            is_crashed: Cell::new(false),
+            is_full: Cell::new(false),
+            drops_extras: Cell::new(false),
+            forced_mode: Cell::new(None),
+            new_file_extras: RefCell::default(),
+            listed_dirs: RefCell::default(),
+            failing_file: RefCell::default(),
             random: Cell::new(1),
-            ran: RefCell::default(),
-            answer: RefCell::new(Rc::new(|_, _| Finished { end: End::Status(0), output: String::new() })),
+            commands: RefCell::default(),
+            stub: RefCell::new(Rc::new(|_, _| CommandResult { end: ExitKind::Status(0), output: String::new() })),
             uptime: Cell::new(Duration::from_secs(1)),
         }))
     }
 
-    /// What commands do from now on.
-    pub fn on_run(&self, answer: impl Fn(&Self, &Command) -> Finished + 'static) {
-        *self.0.answer.borrow_mut() = Rc::new(answer);
+    /// Sets what commands do from now on.
+    pub fn on_run(&self, stub: impl Fn(&Self, &HostCommand) -> CommandResult + 'static) {
+        *self.0.stub.borrow_mut() = Rc::new(stub);
     }
 
-    /// The commands that were run, as their words.
-    pub fn ran(&self) -> Vec<Vec<String>> {
-        self.0.ran.borrow().iter().map(|command| command.argv.clone()).collect()
+    /// Returns the arguments of the commands that were run.
+    pub fn commands_run(&self) -> Vec<Vec<String>> {
+        self.0.commands.borrow().iter().map(|command| command.argv.clone()).collect()
     }
 
-    /// The last command that was run.
-    pub fn last_run(&self) -> Option<Command> {
-        self.0.ran.borrow().last().cloned()
+    /// Returns the last command that was run.
+    pub fn last_command(&self) -> Option<HostCommand> {
+        self.0.commands.borrow().last().cloned()
     }
 
-    /// How often the names in a directory were read.
-    pub fn times_listed(&self, path: &str) -> usize {
-        self.0.listed.borrow().iter().filter(|listed| *listed == path).count()
+    /// Returns how often a directory was listed.
+    pub fn list_count(&self, path: &str) -> usize {
+        self.0.listed_dirs.borrow().iter().filter(|listed| *listed == path).count()
     }
 
-    /// How many changing calls were made since the last [`Self::revive`].
+    /// Returns the number of changing calls since the last [`Self::restart`].
     pub fn calls(&self) -> usize {
         self.0.calls.get()
     }
 
-    /// The process dies before its `call`-th changing call from now, counted from 0.
-    pub fn die_before(&self, call: usize) {
+    /// Crashes the process before its `call`-th changing call from now, counted from 0.
+    pub fn crash_before(&self, call: usize) {
         self.0.calls.set(0);
-        self.0.dies_before.set(Some(call));
+        self.0.crash_before.set(Some(call));
     }
 
-    /// Whether the process is dead.
-    pub fn is_dead(&self) -> bool {
-        self.0.dead.get()
+    /// Returns whether the process has crashed.
+    pub fn is_crashed(&self) -> bool {
+        self.0.is_crashed.get()
     }
 
-    /// From now on the disk takes no new file and no more bytes, or takes them again.
-    pub fn fill(&self, full: bool) {
-        self.0.full.set(full);
+    /// Sets whether the disk is full. A full disk accepts no new file and no more bytes.
+    pub fn set_full(&self, full: bool) {
+        self.0.is_full.set(full);
     }
 
-    /// From now on a new file has this beside its bytes.
-    pub fn give_new_files(&self, extras: Extras) {
-        *self.0.given.borrow_mut() = extras;
+    /// Sets the attributes and flags that new files have from now on.
+    pub fn set_new_file_extras(&self, extras: Extras) {
+        *self.0.new_file_extras.borrow_mut() = extras;
     }
 
-    /// From now on the file system gives a new file no attribute of the old one.
-    pub fn keep_no_extras(&self) {
-        self.0.keeps_nothing.set(true);
+    /// Makes the file system discard the attributes that are copied to a new file, from now on.
+    pub fn drop_extras(&self) {
+        self.0.drops_extras.set(true);
     }
 
-    /// From now on the file system gives each new file this mode, as FAT does, and says nothing.
-    pub fn keep_no_modes_but(&self, mode: u32) {
-        self.0.only_mode.set(Some(mode));
+    /// Makes the file system give each new file this mode from now on without an error, as FAT does.
+    pub fn force_mode(&self, mode: u32) {
+        self.0.forced_mode.set(Some(mode));
     }
 
-    /// The next so many times that this file is read, the disk says no.
-    pub fn spoil(&self, path: &str, times: usize) {
-        *self.0.spoilt.borrow_mut() = (path.to_owned(), times);
+    /// Makes the next `times` reads of this file fail.
+    pub fn fail_reads(&self, path: &str, times: usize) {
+        *self.0.failing_file.borrow_mut() = (path.to_owned(), times);
     }
 
-    fn readable(&self, path: &str) -> Result<(), HostError> {
-        let mut spoilt = self.0.spoilt.borrow_mut();
-        if spoilt.0 != path || spoilt.1 == 0 {
+    /// Fails for a file whose reads must fail ([`Self::fail_reads`]), and counts the failure.
+    fn check_readable(&self, path: &str) -> Result<(), HostError> {
+        let mut failing = self.0.failing_file.borrow_mut();
+        if failing.0 != path || failing.1 == 0 {
             return Ok(());
         }
-        spoilt.1 -= 1;
-        Err(failed("read", path, io::ErrorKind::Other))
+        failing.1 -= 1;
+        Err(io_error("read", path, io::ErrorKind::Other))
     }
 
-    fn room(&self, path: &str) -> Result<(), HostError> {
-        if self.0.full.get() { Err(failed("write", path, io::ErrorKind::StorageFull)) } else { Ok(()) }
+    fn check_room(&self, path: &str) -> Result<(), HostError> {
+        if self.0.is_full.get() { Err(io_error("write", path, io::ErrorKind::StorageFull)) } else { Ok(()) }
     }
 
-    /// A new process begins.
-    pub fn revive(&self) {
-        self.0.dead.set(false);
-        self.0.dies_before.set(None);
+    /// Starts a new process, with a new session id. The id is the upper bits of the random state.
+    pub fn restart(&self) {
+        self.0.is_crashed.set(false);
+        self.0.crash_before.set(None);
         self.0.calls.set(0);
         self.0.random.set(self.0.random.get() + (1 << 40));
     }
 
-    /// The power goes: what was not synced is gone, and the process with it.
+    /// Cuts the power: what was not synced is lost, and a new process starts.
     pub fn cut_power(&self) {
         for node in self.0.nodes.borrow_mut().iter_mut() {
             match &mut node.content {
-                Content::File { now, durable } => now.clone_from(durable),
-                Content::Dir { now, durable } => now.clone_from(durable),
-                Content::Link | Content::Special => {}
+                MemoryEntry::File { now, durable } => now.clone_from(durable),
+                MemoryEntry::Dir { now, durable } => now.clone_from(durable),
+                MemoryEntry::Link | MemoryEntry::Special => {}
             }
         }
-        self.revive();
+        self.restart();
     }
 
-    /// Lets time pass.
-    pub fn pass(&self, time: Duration) {
+    /// Advances the time.
+    pub fn advance_time(&self, time: Duration) {
         self.0.uptime.set(self.0.uptime.get() + time);
     }
 
-    /// Puts a file there, durably, with its directories, as another program would.
+    /// Creates a file and its directories, durably, as another program would.
     pub fn put(&self, path: &str, text: &str) {
-        let (dir, name) = self.place(path);
-        self.add(dir, &name, Content::File { now: text.into(), durable: text.into() }, 0o644);
+        let (dir, name) = self.parent_and_name(path);
+        self.add(dir, &name, MemoryEntry::File { now: text.into(), durable: text.into() }, 0o644);
     }
 
-    /// Puts a symbolic link there.
+    /// Creates a symbolic link.
     pub fn put_link(&self, path: &str) {
-        let (dir, name) = self.place(path);
-        self.add(dir, &name, Content::Link, 0o777);
+        let (dir, name) = self.parent_and_name(path);
+        self.add(dir, &name, MemoryEntry::Link, 0o777);
     }
 
-    /// Puts a FIFO there.
+    /// Creates a FIFO.
     pub fn put_special(&self, path: &str) {
-        let (dir, name) = self.place(path);
-        self.add(dir, &name, Content::Special, 0o644);
+        let (dir, name) = self.parent_and_name(path);
+        self.add(dir, &name, MemoryEntry::Special, 0o644);
     }
 
-    /// Gives the file there a second name somewhere else.
+    /// Gives a file a second hard link.
     pub fn put_hard_link(&self, path: &str) {
-        let node = self.find(path).expect("the file is there");
+        let node = self.find_node(path).expect("the file is there");
         self.0.nodes.borrow_mut()[node].links += 1;
     }
 
-    /// Sets the mode of what is there.
+    /// Sets the mode of an entry.
     pub fn chmod(&self, path: &str, mode: u32) {
-        let node = self.find(path).expect("the file is there");
+        let node = self.find_node(path).expect("the file is there");
         self.0.nodes.borrow_mut()[node].mode = mode;
     }
 
-    /// Gives what is there to another user.
+    /// Sets the owner of an entry.
     pub fn chown(&self, path: &str, user: u32) {
-        let node = self.find(path).expect("the file is there");
+        let node = self.find_node(path).expect("the file is there");
         self.0.nodes.borrow_mut()[node].user = user;
     }
 
-    /// Gives the file there to another group.
+    /// Sets the group of a file.
     pub fn chgrp(&self, path: &str, group: u32) {
-        let node = self.find(path).expect("the file is there");
+        let node = self.find_node(path).expect("the file is there");
         self.0.nodes.borrow_mut()[node].group = group;
     }
 
-    /// Gives the file there attributes and flags; `None`: they cannot be read.
+    /// Sets the attributes and flags of a file. `None` makes them unreadable.
     pub fn set_extras(&self, path: &str, extras: Option<Extras>) {
-        let node = self.find(path).expect("the file is there");
+        let node = self.find_node(path).expect("the file is there");
         self.0.nodes.borrow_mut()[node].extras = extras;
     }
 
-    /// Stops the file there from being replaced.
-    pub fn fix(&self, path: &str, by: Option<Fixed>) {
-        let node = self.find(path).expect("the file is there");
-        self.0.nodes.borrow_mut()[node].fixed = by;
+    /// Sets what prevents a file from being replaced.
+    pub fn set_blocker(&self, path: &str, blocker: Option<ReplaceBlocker>) {
+        let node = self.find_node(path).expect("the file is there");
+        self.0.nodes.borrow_mut()[node].blocker = blocker;
     }
 
-    /// The text of a file; `None` when nothing is there.
+    /// Returns the text of a file. `None` if it does not exist.
     pub fn text(&self, path: &str) -> Option<String> {
-        match &self.0.nodes.borrow()[self.find(path)?].content {
-            Content::File { now, .. } => Some(String::from_utf8_lossy(now).into_owned()),
+        match &self.0.nodes.borrow()[self.find_node(path)?].content {
+            MemoryEntry::File { now, .. } => Some(String::from_utf8_lossy(now).into_owned()),
             _ => None,
         }
     }
 
-    /// Takes away what is there.
+    /// Removes an entry.
     pub fn delete(&self, path: &str) {
-        let (dir, name) = self.place(path);
-        self.both(dir, |names| {
+        let (dir, name) = self.parent_and_name(path);
+        self.update_names(dir, |names| {
             names.remove(&name);
         });
     }
 
-    /// The names below a directory.
+    /// Returns the names in a directory.
     pub fn list(&self, path: &str) -> Vec<String> {
-        match self.find(path).map(|node| self.0.nodes.borrow()[node].content.clone()) {
-            Some(Content::Dir { now, .. }) => now.into_keys().collect(),
+        match self.find_node(path).map(|node| self.0.nodes.borrow()[node].content.clone()) {
+            Some(MemoryEntry::Dir { now, .. }) => now.into_keys().collect(),
             _ => Vec::new(),
         }
     }
 
-    fn both(&self, dir: usize, change: impl Fn(&mut Names)) {
-        if let Content::Dir { now, durable } = &mut self.0.nodes.borrow_mut()[dir].content {
+    /// Changes the entries of a directory durably.
+    fn update_names(&self, dir: usize, change: impl Fn(&mut NameTable)) {
+        if let MemoryEntry::Dir { now, durable } = &mut self.0.nodes.borrow_mut()[dir].content {
             change(now);
             change(durable);
         }
     }
 
-    fn place(&self, path: &str) -> (usize, String) {
+    /// Returns the directory of a path and the last name. Creates missing directories.
+    fn parent_and_name(&self, path: &str) -> (usize, String) {
         let path = HostPath::parse(path).expect("a path of the test");
         let mut dir = 0;
         for name in path.parent().iter().flat_map(|parent| parent.names().map(str::to_owned).collect::<Vec<_>>()) {
             dir = match self.child(dir, &name) {
                 Some(below) => below,
-                None => self.add(dir, &name, directory().content, 0o755),
+                None => self.add(dir, &name, new_dir().content, 0o755),
             };
         }
         (dir, path.name().to_owned())
     }
 
-    fn add(&self, dir: usize, name: &str, content: Content, mode: u32) -> usize {
-        let node = self.node(Node {
+    /// Adds an entry with a new node to a directory, durably. Returns the node.
+    fn add(&self, dir: usize, name: &str, content: MemoryEntry, mode: u32) -> usize {
+        let node = self.add_node(MemoryNode {
             content,
             mode,
             user: 0,
             group: 0,
             links: 1,
             extras: Some(Extras::default()),
-            fixed: None,
+            blocker: None,
         });
-        self.both(dir, |names| {
+        self.update_names(dir, |names| {
             names.insert(name.to_owned(), node);
         });
         node
     }
 
-    fn node(&self, node: Node) -> usize {
+    fn add_node(&self, node: MemoryNode) -> usize {
         let mut nodes = self.0.nodes.borrow_mut();
         nodes.push(node);
         nodes.len() - 1
@@ -311,52 +319,55 @@ impl MemoryHost {
 
     fn child(&self, dir: usize, name: &str) -> Option<usize> {
         match &self.0.nodes.borrow()[dir].content {
-            Content::Dir { now, .. } => now.get(name).copied(),
+            MemoryEntry::Dir { now, .. } => now.get(name).copied(),
             _ => None,
         }
     }
 
-    fn find(&self, path: &str) -> Option<usize> {
+    fn find_node(&self, path: &str) -> Option<usize> {
         let path = HostPath::parse(path).expect("a path of the test");
         path.names().try_fold(0, |dir, name| self.child(dir, name))
     }
 
-    fn alive(&self, path: &str) -> Result<(), HostError> {
-        if self.is_dead() { Err(failed("reach", path, io::ErrorKind::BrokenPipe)) } else { Ok(()) }
+    fn check_alive(&self, path: &str) -> Result<(), HostError> {
+        if self.is_crashed() { Err(io_error("reach", path, io::ErrorKind::BrokenPipe)) } else { Ok(()) }
     }
 
-    /// One changing call: the place where a process may die.
-    fn call(&self, path: &str) -> Result<(), HostError> {
-        self.alive(path)?;
+    /// Counts a changing call, before which the process may crash.
+    fn count_call(&self, path: &str) -> Result<(), HostError> {
+        self.check_alive(path)?;
         let call = self.0.calls.get();
-        if self.0.dies_before.get() == Some(call) {
-            self.0.dead.set(true);
+        if self.0.crash_before.get() == Some(call) {
+            self.0.is_crashed.set(true);
         }
-        self.alive(path)?;
+        self.check_alive(path)?;
         self.0.calls.set(call + 1);
         Ok(())
     }
 
-    fn opened(&self, node: usize, path: &str) -> Result<Box<dyn Dir>, HostError> {
+    /// Opens a node as a directory. Fails as the real machine does if the node is a link or another kind of file.
+    fn open_node(&self, node: usize, path: &str) -> Result<Box<dyn Dir>, HostError> {
         let nodes = self.0.nodes.borrow();
         match &nodes[node].content {
-            Content::Dir { .. } => Ok(Box::new(MemoryDir { host: self.clone(), node, path: path.into() })),
-            Content::Link => Err(HostError::Link { path: path.into(), at: path.into(), real: None }),
-            other => {
-                Err(HostError::Kind { path: path.into(), wanted: Kind::Directory.word(), found: kind_of(other).word() })
-            }
+            MemoryEntry::Dir { .. } => Ok(Box::new(MemoryDir { host: self.clone(), node, path: path.into() })),
+            MemoryEntry::Link => Err(HostError::Link { path: path.into(), at: path.into(), real: None }),
+            other => Err(HostError::WrongKind {
+                path: path.into(),
+                wanted: FileKind::Directory.as_str(),
+                found: file_kind(other).as_str(),
+            }),
         }
     }
 }
 
 impl Host for MemoryHost {
     fn root(&self) -> Result<Box<dyn Dir>, HostError> {
-        self.alive("/")?;
-        self.opened(0, "")
+        self.check_alive("/")?;
+        self.open_node(0, "")
     }
 
     fn dir(&self, path: &HostPath) -> Result<Option<Box<dyn Dir>>, HostError> {
-        self.alive(path.as_str())?;
+        self.check_alive(path.as_str())?;
         let mut dir = self.root()?;
         for name in path.names() {
             let Some(below) = dir.dir(name)? else { return Ok(None) };
@@ -365,39 +376,39 @@ impl Host for MemoryHost {
         Ok(Some(dir))
     }
 
-    fn run<'a>(&'a self, command: &'a Command) -> Pending<'a, Result<Finished, HostError>> {
+    fn run<'a>(&'a self, command: &'a HostCommand) -> Pending<'a, Result<CommandResult, HostError>> {
         Box::pin(async move {
             let program = command.argv.first().map_or("", String::as_str);
-            self.call(program)?;
-            self.0.ran.borrow_mut().push(command.clone());
-            let answer = self.0.answer.borrow().clone();
-            let finished = answer(self, command);
-            self.call(program)?;
-            Ok(finished)
+            self.count_call(program)?;
+            self.0.commands.borrow_mut().push(command.clone());
+            let stub = self.0.stub.borrow().clone();
+            let result = stub(self, command);
+            self.count_call(program)?;
+            Ok(result)
         })
     }
 
-    fn outside(&self, path: &HostPath) -> PathBuf {
+    fn system_path(&self, path: &HostPath) -> PathBuf {
         path.as_str().into()
     }
 
-    fn outside_root(&self) -> PathBuf {
+    fn system_root(&self) -> PathBuf {
         "/".into()
     }
 
-    fn user(&self, name: &str) -> Result<u32, HostError> {
-        account("user", name)
+    fn user_id(&self, name: &str) -> Result<u32, HostError> {
+        account_number("user", name)
     }
 
-    fn group(&self, name: &str) -> Result<u32, HostError> {
-        account("group", name)
+    fn group_id(&self, name: &str) -> Result<u32, HostError> {
+        account_number("group", name)
     }
 
-    fn identity(&self) -> (u32, u32) {
+    fn user_and_group(&self) -> (u32, u32) {
         (0, 0)
     }
 
-    fn session(&self) -> u32 {
+    fn session_id(&self) -> u32 {
         u32::try_from(self.0.random.get() >> 40).unwrap_or(0)
     }
 
@@ -415,21 +426,22 @@ impl Host for MemoryHost {
     }
 }
 
-fn directory() -> Node {
-    let content = Content::Dir { now: Names::new(), durable: Names::new() };
-    Node { content, mode: 0o755, user: 0, group: 0, links: 1, extras: Some(Extras::default()), fixed: None }
+fn new_dir() -> MemoryNode {
+    let content = MemoryEntry::Dir { now: NameTable::new(), durable: NameTable::new() };
+    MemoryNode { content, mode: 0o755, user: 0, group: 0, links: 1, extras: Some(Extras::default()), blocker: None }
 }
 
-fn kind_of(content: &Content) -> Kind {
+fn file_kind(content: &MemoryEntry) -> FileKind {
     match content {
-        Content::File { .. } => Kind::File,
-        Content::Dir { .. } => Kind::Directory,
-        Content::Link => Kind::Link,
-        Content::Special => Kind::Special,
+        MemoryEntry::File { .. } => FileKind::File,
+        MemoryEntry::Dir { .. } => FileKind::Directory,
+        MemoryEntry::Link => FileKind::Link,
+        MemoryEntry::Special => FileKind::Special,
     }
 }
 
-fn account(kind: &'static str, name: &str) -> Result<u32, HostError> {
+/// Returns the id of a user or group. The machine knows digits, `root` and `www-data`.
+fn account_number(kind: &'static str, name: &str) -> Result<u32, HostError> {
     match (name.parse(), name) {
         (Ok(number), _) => Ok(number),
         (_, "root") => Ok(0),
@@ -438,6 +450,6 @@ fn account(kind: &'static str, name: &str) -> Result<u32, HostError> {
     }
 }
 
-fn failed(operation: &'static str, path: &str, kind: io::ErrorKind) -> HostError {
+fn io_error(operation: &'static str, path: &str, kind: io::ErrorKind) -> HostError {
     HostError::io(operation, path)(kind.into())
 }

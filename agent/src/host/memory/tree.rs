@@ -1,11 +1,12 @@
-//! Directories and files of a machine in memory: each change is a call before which it may die, and waits for a sync.
+//! Directories and files of a machine in memory. The process may crash before each change, and a change is durable only
+//! after a sync.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io;
 
-use super::{Content, MemoryHost, Names, Node, directory, failed, kind_of};
+use super::{MemoryEntry, MemoryHost, MemoryNode, NameTable, file_kind, io_error, new_dir};
 use crate::host::extras::DEFAULT_ACL;
-use crate::host::{Dir, Extras, FileVersion, HostError, Kind, Look, NewFile, Stat};
+use crate::host::{Dir, Extras, FileDetails, FileKind, FileVersion, HostError, NewFile, Stat};
 
 pub(super) struct MemoryDir {
     pub(super) host: MemoryHost,
@@ -20,52 +21,52 @@ pub(super) struct MemoryFile {
 }
 
 impl MemoryDir {
-    fn at(&self, name: &str) -> String {
+    fn child_path(&self, name: &str) -> String {
         format!("{}/{name}", self.path)
     }
 
-    fn change(&self, operation: &'static str, change: impl FnOnce(&mut Names) -> Option<()>) -> Result<(), HostError> {
-        self.host.call(&self.path)?;
+    /// Changes the entries of the directory, but not durably. Fails if `change` returns `None`, because an entry is
+    /// missing.
+    fn update(&self, operation: &'static str, change: impl FnOnce(&mut NameTable) -> Option<()>) -> Result<(), HostError> {
+        self.host.count_call(&self.path)?;
         let mut nodes = self.host.0.nodes.borrow_mut();
-        let Content::Dir { now, .. } = &mut nodes[self.node].content else { unreachable!("opened as a directory") };
-        change(now).ok_or_else(|| failed(operation, &self.path, io::ErrorKind::NotFound))
+        let MemoryEntry::Dir { now, .. } = &mut nodes[self.node].content else { unreachable!("opened as a directory") };
+        change(now).ok_or_else(|| io_error(operation, &self.path, io::ErrorKind::NotFound))
     }
 
-    fn file(&self, name: &str) -> Result<Option<usize>, HostError> {
-        self.host.alive(&self.path)?;
-        self.host.readable(&self.at(name))?;
+    /// Returns the node of a regular file with one link, or `None` if there is no such entry. Fails for other kinds of
+    /// files.
+    fn regular_file(&self, name: &str) -> Result<Option<usize>, HostError> {
+        self.host.check_alive(&self.path)?;
+        self.host.check_readable(&self.child_path(name))?;
         let Some(node) = self.host.child(self.node, name) else { return Ok(None) };
         let nodes = self.host.0.nodes.borrow();
         match (&nodes[node].content, nodes[node].links) {
-            (Content::File { .. }, 1) => Ok(Some(node)),
-            (Content::File { .. }, links) => Err(HostError::Links { path: self.at(name), links }),
-            (Content::Link, _) => Err(HostError::Link { path: self.at(name), at: self.at(name), real: None }),
-            (other, _) => {
-                Err(HostError::Kind { path: self.at(name), wanted: Kind::File.word(), found: kind_of(other).word() })
-            }
+            (MemoryEntry::File { .. }, 1) => Ok(Some(node)),
+            (MemoryEntry::File { .. }, links) => Err(HostError::HardLinks { path: self.child_path(name), links }),
+            (MemoryEntry::Link, _) => Err(HostError::Link { path: self.child_path(name), at: self.child_path(name), real: None }),
+            (other, _) => Err(HostError::WrongKind {
+                path: self.child_path(name),
+                wanted: FileKind::File.as_str(),
+                found: file_kind(other).as_str(),
+            }),
         }
     }
 }
 
 impl Dir for MemoryDir {
     fn stat(&self, name: &str) -> Result<Option<Stat>, HostError> {
-        self.host.alive(&self.path)?;
+        self.host.check_alive(&self.path)?;
         let nodes = self.host.0.nodes.borrow();
         Ok(self.host.child(self.node, name).map(|node| {
             let node = &nodes[node];
-            let size = if let Content::File { now, .. } = &node.content { now.len() as u64 } else { 0 };
-            Stat {
-                kind: kind_of(&node.content),
-                mode: node.mode,
-                user: node.user,
-                group: node.group,
-                size,
-                links: node.links,
-            }
+            let size = if let MemoryEntry::File { now, .. } = &node.content { now.len() as u64 } else { 0 };
+            Stat { kind: file_kind(&node.content), mode: node.mode, user: node.user, group: node.group, size, links: node.links }
         }))
     }
 
-    /// The machine has no clock of changes: what the file is stands for it.
+    /// Returns the version of an entry. The machine in memory has no change times, so a hash of the node replaces the
+    /// time.
     fn version(&self, name: &str) -> Result<Option<FileVersion>, HostError> {
         let Some(stat) = self.stat(name)? else { return Ok(None) };
         let node = self.host.child(self.node, name).unwrap_or_default();
@@ -74,99 +75,99 @@ impl Dir for MemoryDir {
         Ok(Some(FileVersion { stat, file: (0, node as u64), changed: (hasher.finish().cast_signed(), 0) }))
     }
 
-    fn pieces(
+    fn read_chunks(
         &self,
         name: &str,
         limit: u64,
         sink: &mut dyn FnMut(&[u8]) -> Result<(), HostError>,
     ) -> Result<bool, HostError> {
-        let Some(node) = self.file(name)? else { return Ok(false) };
-        let Content::File { now, .. } = self.host.0.nodes.borrow()[node].content.clone() else {
+        let Some(node) = self.regular_file(name)? else { return Ok(false) };
+        let MemoryEntry::File { now, .. } = self.host.0.nodes.borrow()[node].content.clone() else {
             unreachable!("looked up as a file")
         };
         if now.len() as u64 > limit {
-            return Err(HostError::Large { path: self.at(name), limit });
+            return Err(HostError::TooLarge { path: self.child_path(name), limit });
         }
         now.chunks(64 * 1024).try_for_each(sink)?;
         Ok(true)
     }
 
-    fn look(&self, name: &str) -> Result<Option<Look>, HostError> {
-        let Some(node) = self.file(name)? else { return Ok(None) };
+    fn details(&self, name: &str) -> Result<Option<FileDetails>, HostError> {
+        let Some(node) = self.regular_file(name)? else { return Ok(None) };
         let extras = self.host.0.nodes.borrow()[node].extras.clone();
-        let extras = extras.ok_or_else(|| HostError::ManyExtras { path: self.at(name), limit: 0 });
-        Ok(self.stat(name)?.map(|stat| Look { stat, extras }))
+        let extras = extras.ok_or_else(|| HostError::ManyExtras { path: self.child_path(name), limit: 0 });
+        Ok(self.stat(name)?.map(|stat| FileDetails { stat, extras }))
     }
 
     fn check_replaceable(&self, name: &str) -> Result<(), HostError> {
-        self.host.alive(&self.path)?;
+        self.host.check_alive(&self.path)?;
         let child = self.host.child(self.node, name);
         let nodes = self.host.0.nodes.borrow();
-        let Some(by) = child.and_then(|node| nodes[node].fixed).or(nodes[self.node].fixed) else { return Ok(()) };
-        let at = if by.is_of_directory() { self.path.clone() } else { self.at(name) };
-        Err(HostError::Fixed { path: self.at(name), at, by, is_there: child.is_some() })
+        let Some(by) = child.and_then(|node| nodes[node].blocker).or(nodes[self.node].blocker) else { return Ok(()) };
+        let at = if by.is_about_directory() { self.path.clone() } else { self.child_path(name) };
+        Err(HostError::NotReplaceable { path: self.child_path(name), at, by, is_there: child.is_some() })
     }
 
     fn is_full(&self, _: u64) -> Result<bool, HostError> {
-        self.host.alive(&self.path)?;
-        Ok(self.host.0.full.get())
+        self.host.check_alive(&self.path)?;
+        Ok(self.host.0.is_full.get())
     }
 
-    fn default_list(&self) -> Result<Option<Vec<u8>>, HostError> {
-        self.host.alive(&self.path)?;
+    fn default_acl(&self) -> Result<Option<Vec<u8>>, HostError> {
+        self.host.check_alive(&self.path)?;
         let nodes = self.host.0.nodes.borrow();
         Ok(nodes[self.node].extras.as_ref().and_then(|extras| extras.attributes.get(DEFAULT_ACL).cloned()))
     }
 
     fn names(&self) -> Result<Vec<String>, HostError> {
-        self.host.alive(&self.path)?;
-        self.host.0.listed.borrow_mut().push(self.path.clone());
+        self.host.check_alive(&self.path)?;
+        self.host.0.listed_dirs.borrow_mut().push(self.path.clone());
         Ok(match &self.host.0.nodes.borrow()[self.node].content {
-            Content::Dir { now, .. } => now.keys().cloned().collect(),
+            MemoryEntry::Dir { now, .. } => now.keys().cloned().collect(),
             _ => Vec::new(),
         })
     }
 
     fn dir(&self, name: &str) -> Result<Option<Box<dyn Dir>>, HostError> {
-        self.host.alive(&self.path)?;
-        self.host.child(self.node, name).map(|node| self.host.opened(node, &self.at(name))).transpose()
+        self.host.check_alive(&self.path)?;
+        self.host.child(self.node, name).map(|node| self.host.open_node(node, &self.child_path(name))).transpose()
     }
 
     fn create(&self, name: &str) -> Result<Box<dyn NewFile>, HostError> {
-        self.host.room(&self.path)?;
-        self.host.call(&self.path)?;
+        self.host.check_room(&self.path)?;
+        self.host.count_call(&self.path)?;
         if self.host.child(self.node, name).is_some() {
-            return Err(failed("make", &self.at(name), io::ErrorKind::AlreadyExists));
+            return Err(io_error("make", &self.child_path(name), io::ErrorKind::AlreadyExists));
         }
-        let content = Content::File { now: Vec::new(), durable: Vec::new() };
-        let node = self.host.node(Node {
+        let content = MemoryEntry::File { now: Vec::new(), durable: Vec::new() };
+        let node = self.host.add_node(MemoryNode {
             content,
             mode: 0o600,
             user: 0,
             group: 0,
             links: 1,
-            extras: Some(self.host.0.given.borrow().clone()),
-            fixed: None,
+            extras: Some(self.host.0.new_file_extras.borrow().clone()),
+            blocker: None,
         });
-        if let Content::Dir { now, .. } = &mut self.host.0.nodes.borrow_mut()[self.node].content {
+        if let MemoryEntry::Dir { now, .. } = &mut self.host.0.nodes.borrow_mut()[self.node].content {
             now.insert(name.into(), node);
         }
-        Ok(Box::new(MemoryFile { host: self.host.clone(), node, path: self.at(name) }))
+        Ok(Box::new(MemoryFile { host: self.host.clone(), node, path: self.child_path(name) }))
     }
 
     fn make_dir(&self, name: &str, mode: u32) -> Result<(), HostError> {
-        let node = self.host.node(Node { mode, ..directory() });
-        self.change("make", |names| names.insert(name.into(), node).is_none().then_some(()))
+        let node = self.host.add_node(MemoryNode { mode, ..new_dir() });
+        self.update("make", |names| names.insert(name.into(), node).is_none().then_some(()))
     }
 
     fn set_mode(&self, mode: u32) -> Result<(), HostError> {
-        self.host.call(&self.path)?;
+        self.host.count_call(&self.path)?;
         self.host.0.nodes.borrow_mut()[self.node].mode = mode;
         Ok(())
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<(), HostError> {
-        self.change("replace", |names| {
+        self.update("replace", |names| {
             let node = names.remove(from)?;
             names.insert(to.into(), node);
             Some(())
@@ -174,12 +175,12 @@ impl Dir for MemoryDir {
     }
 
     fn remove(&self, name: &str) -> Result<(), HostError> {
-        self.change("remove", |names| names.remove(name).map(|_| ()))
+        self.update("remove", |names| names.remove(name).map(|_| ()))
     }
 
     fn sync(&self) -> Result<(), HostError> {
-        self.host.call(&self.path)?;
-        if let Content::Dir { now, durable } = &mut self.host.0.nodes.borrow_mut()[self.node].content {
+        self.host.count_call(&self.path)?;
+        if let MemoryEntry::Dir { now, durable } = &mut self.host.0.nodes.borrow_mut()[self.node].content {
             durable.clone_from(now);
         }
         Ok(())
@@ -187,8 +188,8 @@ impl Dir for MemoryDir {
 }
 
 impl MemoryFile {
-    fn change(&self, change: impl FnOnce(&mut Node)) -> Result<(), HostError> {
-        self.host.call(&self.path)?;
+    fn update(&self, change: impl FnOnce(&mut MemoryNode)) -> Result<(), HostError> {
+        self.host.count_call(&self.path)?;
         change(&mut self.host.0.nodes.borrow_mut()[self.node]);
         Ok(())
     }
@@ -196,45 +197,45 @@ impl MemoryFile {
 
 impl NewFile for MemoryFile {
     fn write(&mut self, bytes: &[u8]) -> Result<(), HostError> {
-        self.host.room(&self.path)?;
-        self.change(|node| {
-            if let Content::File { now, .. } = &mut node.content {
+        self.host.check_room(&self.path)?;
+        self.update(|node| {
+            if let MemoryEntry::File { now, .. } = &mut node.content {
                 now.extend_from_slice(bytes);
             }
         })
     }
 
     fn set_owner(&mut self, user: Option<u32>, group: Option<u32>) -> Result<(), HostError> {
-        self.change(|node| own(node, user, group))
+        self.update(|node| chown(node, user, group))
     }
 
     fn set_mode(&mut self, mode: u32) -> Result<(), HostError> {
-        let kept = self.host.0.only_mode.get().unwrap_or(mode);
-        self.change(|node| node.mode = kept)
+        let kept = self.host.0.forced_mode.get().unwrap_or(mode);
+        self.update(|node| node.mode = kept)
     }
 
-    fn begin_extras(&mut self, _: &Extras) -> Result<(), HostError> {
-        self.change(|_| ())
+    fn set_initial_flags(&mut self, _: &Extras) -> Result<(), HostError> {
+        self.update(|_| ())
     }
 
     fn set_extras(&mut self, extras: &Extras) -> Result<(), HostError> {
-        if self.host.0.keeps_nothing.get() {
+        if self.host.0.drops_extras.get() {
             return Err(HostError::Extra { what: "user.note".into(), source: io::ErrorKind::Unsupported.into() });
         }
-        self.change(|node| node.extras = Some(extras.clone()))
+        self.update(|node| node.extras = Some(extras.clone()))
     }
 
     fn sync(&mut self) -> Result<(), HostError> {
-        self.change(|node| {
-            if let Content::File { now, durable } = &mut node.content {
+        self.update(|node| {
+            if let MemoryEntry::File { now, durable } = &mut node.content {
                 durable.clone_from(now);
             }
         })
     }
 }
 
-/// As the kernel: a change of owner takes setuid and setgid away.
-fn own(node: &mut Node, user: Option<u32>, group: Option<u32>) {
+/// Changes owner and group of a node. As in the kernel, this clears setuid and setgid.
+fn chown(node: &mut MemoryNode, user: Option<u32>, group: Option<u32>) {
     node.user = user.unwrap_or(node.user);
     node.group = group.unwrap_or(node.group);
     node.mode &= 0o1777;

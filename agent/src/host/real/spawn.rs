@@ -1,4 +1,4 @@
-//! Commands, each in a process group of its own that ends as a whole.
+//! Runs commands. Each command has a process group of its own, which is killed as a whole.
 
 use std::fs::File;
 use std::io::{self, Seek as _, Write as _};
@@ -17,77 +17,80 @@ use tokio::process::{Child, ChildStdin};
 use tokio::time::timeout;
 
 use super::accounts::{self, Account};
-use super::surroundings::{PASSWD, UsualScore, without_terminal};
-use super::unrun::unrun;
-use crate::host::command::Tail;
-use crate::host::{Command, End, Finished, HostError, HostPath, Kind, NoDirectory};
+use super::exec_error::exec_error;
+use super::process_setup::{OomScoreGuard, PASSWD, detach_command_terminal};
+use crate::host::command::OutputTail;
+use crate::host::{CommandResult, ExitKind, FileKind, HostCommand, HostError, HostPath, NotADirectory};
 
-/// Between the polite signal and the other one.
-const GRACE: Duration = Duration::from_secs(5);
+/// Time between SIGTERM and SIGKILL for a command that exceeded its time limit.
+const TERMINATE_GRACE: Duration = Duration::from_secs(5);
 
-/// What a child left behind may hold the output open for, after the command itself has ended.
-const LINGER: Duration = Duration::from_millis(200);
+/// Time for which the output is still read after a command has ended, if a child of the command holds the output open.
+const OUTPUT_LINGER: Duration = Duration::from_millis(200);
 
-/// A process group that is ended when nobody waits for it any more.
-struct Group(Option<Pid>);
+/// The process group of a command, which is killed when this value is dropped. `None` if the group must live on.
+struct ProcessGroup(Option<Pid>);
 
-impl Group {
+impl ProcessGroup {
     fn signal(&self, signal: Signal) {
         if let Some(group) = self.0 {
-            // It may have ended by itself: then there is no one to tell.
+            // The group may have ended by itself. Then there is nothing to signal, and the error is ignored.
             let _ = kill_process_group(group, signal);
         }
     }
 }
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         self.signal(Signal::KILL);
     }
 }
 
-/// Runs a command to its end or its limit. The command's own exit decides: what it left behind may hold its output open.
-pub(super) async fn run(root: &Path, root_fd: BorrowedFd<'_>, command: &Command) -> Result<Finished, HostError> {
+/// Runs a command until it exits or exceeds its time limit. Does not wait for the end of the output, because a child
+/// that the command left may hold the output open.
+pub(super) async fn run(root: &Path, root_fd: BorrowedFd<'_>, command: &HostCommand) -> Result<CommandResult, HostError> {
     let program = command.argv.first().map_or("", String::as_str);
     let failed = |operation| HostError::io(operation, program);
     let (reader, writer) = io::pipe().map_err(failed("open a pipe for"))?;
     let mut prepared = prepare(root, command, writer)?;
-    // It is entered in the new process: until then it is held.
-    let entered = command.cwd.as_ref().map(|cwd| enter(root_fd, cwd)).transpose()?;
-    prepared.current_dir(entered.as_ref().map_or_else(|| root.to_owned(), link_of));
+    // The new process enters the directory by this descriptor, so it stays open until then.
+    let working_dir = command.cwd.as_ref().map(|cwd| open_working_dir(root_fd, cwd)).transpose()?;
+    prepared.current_dir(working_dir.as_ref().map_or_else(|| root.to_owned(), fd_path));
     let mut child = {
-        let _score = UsualScore::begin();
-        prepared.spawn().map_err(|error| unrun(program, error))?
+        let _score = OomScoreGuard::new();
+        prepared.spawn().map_err(|error| exec_error(program, error))?
     };
-    // It holds the writing end of the output too: while that is open here, the output never ends.
+    // `prepared` also holds the writing end of the output. While this end is open here, the output never ends.
     drop(prepared);
-    let mut group = Group(child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)));
+    let mut group = ProcessGroup(child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)));
     let mut output = pipe::Receiver::from_owned_fd(reader.into()).map_err(failed("read from"))?;
-    let mut tail = Tail::default();
-    let feeding = feed(child.stdin.take(), &command.input);
+    let mut tail = OutputTail::default();
+    let feeding = write_input(child.stdin.take(), &command.input);
     let end = match timeout(command.timeout, wait(&mut child, &mut output, &mut tail, feeding)).await {
         Ok(status) => {
-            let end = ended(status.map_err(failed("wait for"))?);
-            let _ = timeout(LINGER, read(&mut output, &mut tail)).await;
+            let end = exit_kind(status.map_err(failed("wait for"))?);
+            let _ = timeout(OUTPUT_LINGER, read_output(&mut output, &mut tail)).await;
             if end.is_success() {
-                // What it left running on purpose (a daemon) stays. What a failed one left would run twice after the next try.
+                // A daemon that a successful command started may live on. A process that a failed command left is
+                // killed, because the next try would start it a second time.
                 group.0 = None;
             }
             end
         }
         Err(_) => {
             stop(&group, &mut child).await;
-            End::TimedOut
+            ExitKind::TimedOut
         }
     };
-    Ok(Finished { end, output: tail.into_text() })
+    Ok(CommandResult { end, output: tail.into_text() })
 }
 
-/// Opens the directory that a command starts in. Links in it are followed, and lead nowhere out of the root.
-fn enter(root: BorrowedFd<'_>, cwd: &HostPath) -> Result<OwnedFd, HostError> {
-    let open = |path: &str, how: OFlags| {
+/// Opens the working directory of a command. Links in its path are followed, but cannot lead out of the root. If this
+/// fails, the error names the first part of the path that is not a directory.
+fn open_working_dir(root: BorrowedFd<'_>, cwd: &HostPath) -> Result<OwnedFd, HostError> {
+    let open = |path: &str, flags: OFlags| {
         let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        super::open_at(root, &path[1..], OFlags::PATH | OFlags::CLOEXEC | how, within)
+        super::open_at(root, &path[1..], OFlags::PATH | OFlags::CLOEXEC | flags, within)
     };
     open(cwd.as_str(), OFlags::DIRECTORY).map_err(|errno| {
         let path = cwd.as_str().to_owned();
@@ -98,40 +101,43 @@ fn enter(root: BorrowedFd<'_>, cwd: &HostPath) -> Result<OwnedFd, HostError> {
                 break;
             }
         }
-        match no_directory(open(&at, OFlags::NOFOLLOW)) {
-            Some(found) => HostError::Unentered { path, at, found },
+        match not_a_directory(open(&at, OFlags::NOFOLLOW)) {
+            Some(found) => HostError::BadWorkingDir { path, at, found },
             None => HostError::io("enter", path)(errno.into()),
         }
     })
 }
 
-/// What stands where no directory is, opened itself and not what it may lead to; `None`: the system does not say.
-fn no_directory(opened: Result<OwnedFd, Errno>) -> Option<NoDirectory> {
+/// Returns what exists in place of a directory, from the result of opening it. If it is a link, the link itself is
+/// examined, not its target. Returns `None` if it is a directory or the system does not say.
+fn not_a_directory(opened: Result<OwnedFd, Errno>) -> Option<NotADirectory> {
     let found = match opened {
         Ok(found) => found,
-        Err(Errno::NOENT) => return Some(NoDirectory::Nothing),
+        Err(Errno::NOENT) => return Some(NotADirectory::Nothing),
         Err(_) => return None,
     };
-    match super::kind(rustix::fs::fstat(&found).ok()?.st_mode) {
-        Kind::Directory => None,
-        Kind::Link => {
+    match super::file_kind(rustix::fs::fstat(&found).ok()?.st_mode) {
+        FileKind::Directory => None,
+        FileKind::Link => {
             let target = rustix::fs::readlinkat(&found, "", Vec::new()).ok()?;
-            Some(NoDirectory::Link(target.to_string_lossy().into_owned()))
+            Some(NotADirectory::Link(target.to_string_lossy().into_owned()))
         }
-        kind @ (Kind::File | Kind::Special) => Some(NoDirectory::Other(kind)),
+        kind @ (FileKind::File | FileKind::Special) => Some(NotADirectory::Other(kind)),
     }
 }
 
-/// The name by which a directory that is open is entered.
-fn link_of(dir: &OwnedFd) -> PathBuf {
+/// Returns a path by which a new process can enter an open directory.
+fn fd_path(dir: &OwnedFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()))
 }
 
-fn prepare(root: &Path, command: &Command, output: io::PipeWriter) -> Result<tokio::process::Command, HostError> {
+/// Prepares a command with its account, its environment, its standard input and `output` as its standard output and
+/// standard error.
+fn prepare(root: &Path, command: &HostCommand, output: io::PipeWriter) -> Result<tokio::process::Command, HostError> {
     let program = command.argv.first().map_or("", String::as_str);
     let failed = |operation| HostError::io(operation, program);
-    let account = command.user.as_deref().map(|user| accounts::account(Path::new(PASSWD), user)).transpose()?;
-    let mut spawned = begin(program, account.as_ref());
+    let account = command.user.as_deref().map(|user| accounts::find_account(Path::new(PASSWD), user)).transpose()?;
+    let mut spawned = base_command(program, account.as_ref());
     spawned
         .args(command.argv.iter().skip(1))
         .env_clear()
@@ -151,26 +157,29 @@ fn prepare(root: &Path, command: &Command, output: io::PipeWriter) -> Result<tok
         }
     }
     spawned.envs(&command.env);
-    without_terminal(&mut spawned);
+    detach_command_terminal(&mut spawned);
     Ok(spawned)
 }
 
-fn input(command: &Command) -> io::Result<Stdio> {
+/// Returns the standard input of a command: its script as a file, a pipe for its input, or nothing to read.
+fn input(command: &HostCommand) -> io::Result<Stdio> {
     let Some(script) = &command.script else {
         return Ok(if command.input.is_empty() { Stdio::null() } else { Stdio::piped() });
     };
-    // A pipe would be cut short when the agent is killed, and half a script run. This one is whole.
+    // The script is a complete file in memory. If the agent was killed while it wrote the script into a pipe, the
+    // command would run half a script.
     let mut file = File::from(rustix::fs::memfd_create(c"script", MemfdFlags::CLOEXEC)?);
     file.write_all(script.as_bytes())?;
     file.rewind()?;
     Ok(file.into())
 }
 
-/// The program, by way of `setpriv` where it runs as another account: that knows the groups which the account stands in, also those of a
-/// directory service, and becomes the program. The standard library would leave it without any but its primary group.
-fn begin(program: &str, account: Option<&Account>) -> tokio::process::Command {
-    let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    match account.filter(|account| (account.user, account.group) != own) {
+/// Returns the command that runs a program, directly or through `setpriv` if it runs as another account. `setpriv` sets
+/// all groups of the account, also those from a directory service, and then becomes the program. The standard library
+/// would set the primary group only.
+fn base_command(program: &str, account: Option<&Account>) -> tokio::process::Command {
+    let current = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    match account.filter(|account| (account.user, account.group) != current) {
         None => tokio::process::Command::new(program),
         Some(Account { user, group, name, .. }) => {
             let mut spawned = tokio::process::Command::new("setpriv");
@@ -181,48 +190,50 @@ fn begin(program: &str, account: Option<&Account>) -> tokio::process::Command {
     }
 }
 
-/// Waits for its exit, and takes in what it writes meanwhile.
+/// Waits for the child to exit, and in the meantime reads its output and writes its input (`feeding`).
 async fn wait(
     child: &mut Child,
     output: &mut pipe::Receiver,
-    tail: &mut Tail,
+    tail: &mut OutputTail,
     feeding: impl Future<Output = ()>,
 ) -> io::Result<std::process::ExitStatus> {
-    let mut beside = std::pin::pin!(async { tokio::join!(read(output, tail), feeding) });
+    let mut transfer = std::pin::pin!(async { tokio::join!(read_output(output, tail), feeding) });
     let mut is_open = true;
     loop {
         tokio::select! {
-            // First, so that no flood of output keeps it from being seen.
+            // The exit is polled first, so that a flood of output cannot hide it.
             biased;
             status = child.wait() => return status,
-            _ = &mut beside, if is_open => is_open = false,
+            _ = &mut transfer, if is_open => is_open = false,
         }
     }
 }
 
-/// Takes in all that is written, until nobody can write any more.
-async fn read(output: &mut pipe::Receiver, tail: &mut Tail) {
+/// Reads the output until all writers have closed it.
+async fn read_output(output: &mut pipe::Receiver, tail: &mut OutputTail) {
     let mut buffer = [0; 4096];
     while let Ok(length @ 1..) = output.read(&mut buffer).await {
         tail.push(&buffer[..length]);
     }
 }
 
-async fn feed(input: Option<ChildStdin>, bytes: &[u8]) {
+/// Writes the input of a command and then closes its standard input.
+async fn write_input(input: Option<ChildStdin>, bytes: &[u8]) {
     if let Some(mut input) = input {
-        // A command that does not read its input has ended already, or does not want it.
+        // A command that does not read its input has ended already, or does not need it.
         let _ = input.write_all(bytes).await;
     }
 }
 
-async fn stop(group: &Group, child: &mut Child) {
+/// Ends a process group by SIGTERM, and by SIGKILL if the command has not exited after [`TERMINATE_GRACE`].
+async fn stop(group: &ProcessGroup, child: &mut Child) {
     group.signal(Signal::TERM);
-    if timeout(GRACE, child.wait()).await.is_err() {
+    if timeout(TERMINATE_GRACE, child.wait()).await.is_err() {
         group.signal(Signal::KILL);
         let _ = child.wait().await;
     }
 }
 
-fn ended(status: std::process::ExitStatus) -> End {
-    status.code().map_or_else(|| End::Signal(status.signal().unwrap_or(0)), End::Status)
+fn exit_kind(status: std::process::ExitStatus) -> ExitKind {
+    status.code().map_or_else(|| ExitKind::Signal(status.signal().unwrap_or(0)), ExitKind::Status)
 }

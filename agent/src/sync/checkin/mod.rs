@@ -1,13 +1,13 @@
-//! The loop of the network half: one parked check-in at a time, and what comes from `apply`, the label files, the hooks and
-//! the clock meanwhile.
+//! The loop of the network half. One check-in is pending at a time. While it waits for the response, the loop handles
+//! messages of the root half (`apply`), changes of the label files and hooks, and timers.
 //!
 //! ```text
-//!              something to say (after a moment, so that several things are said at once)
-//!   parked ───────────────────────────────────────────────▶ parked on a second connection
-//!     │ answer                                                  (the first is answered `superseded`)
-//!     ├──▶ offer to apply, then parked again
+//!              something to report (after a short delay, so that several things are reported together)
+//!   pending ───────────────────────────────────────────────▶ pending on a second connection
+//!     │ response                                                (the first gets the response `superseded`)
+//!     ├──▶ offer to apply, then pending again
 //!     │ failure
-//!     └──▶ waiting (exponential, full jitter) ──▶ parked at the next controller of the list
+//!     └──▶ waiting (exponential, full jitter) ──▶ pending at the next controller of the list
 //! ```
 
 use std::collections::VecDeque;
@@ -19,457 +19,482 @@ use std::time::Duration;
 use log::{debug, info, warn};
 use stemma_wire::client::{Client, ClientLimits, Target};
 use stemma_wire::clock::Clock;
-use stemma_wire::log::chain;
-use stemma_wire::message::channel::{FromApply, FromSync};
-use stemma_wire::message::checkin::{CheckIn, CheckInAnswer, News};
+use stemma_wire::log::error_chain;
+use stemma_wire::message::channel::{ApplyMessage, SyncMessage};
+use stemma_wire::message::checkin::{CheckIn, CheckInResponse, CheckInUpdate};
 use stemma_wire::message::desired::TaskSet;
 use stemma_wire::message::{Hash, PartDigest, WireVersion, decode_part};
 use tokio::time::{Instant, sleep_until};
 
-use super::backoff::{Backoff, Rival};
-use super::connection::{Connections, Standing};
-use super::exchange::{BodyKind, ExchangeError, Returned, check_in, fetch};
+use super::backoff::{Backoff, DuplicateHost};
+use super::connection::{ConnectionLog, ConnectionState};
+use super::exchange::{BodyKind, ExchangeError, ExchangeResult, check_in, fetch};
 use super::join::JoinError;
 use super::labels;
 use super::outbox::Outbox;
-use super::renew::{AGAIN, InVain, PendingKey, due_in, renewed};
-use super::state::{Credentials, StateError, drop_pending_key, keep_refused_renewal, sweep_own};
+use super::renew::{FailedRenewals, PendingKey, RETRY_DELAY, renew, renewal_delay};
+use super::state::{StateError, TlsCredentials, delete_pending_key, store_refused_renewal, sweep_state_dir};
 use crate::channel::{ChannelError, SyncEnd};
-use crate::host::{Host, HostPath, Pending, or_never};
-use crate::identity::Identity;
+use crate::host::{Host, HostPath, Pending, or_pending};
+use crate::identity::HostIdentity;
 use crate::paths;
-use crate::watch::{Part, Watch};
+use crate::watch::{FileWatch, WatchScope};
 
-/// Several things that are said within this time are said at once.
-const GATHER: Duration = Duration::from_millis(30);
-/// Whoever writes label files or hooks is done with it after this time.
-const SETTLE: Duration = Duration::from_millis(100);
-/// Stable facts are looked at again so often.
-const OBSERVE: Duration = Duration::from_hours(1);
-/// A controller may ask for no longer a silence, as no failure does.
-const LONGEST_SILENCE: Duration = Duration::from_mins(1);
-/// By then apply has said what it makes of an offer, however slow its disk.
-const JUDGED: Duration = Duration::from_secs(30);
+/// Delay of a check-in after an event, so that other events within this time are reported in the same check-in.
+const BATCH_DELAY: Duration = Duration::from_millis(30);
+/// Delay after a change of label files or hooks, so that their author can finish writing.
+const SETTLE_TIME: Duration = Duration::from_millis(100);
+/// Interval at which the stable facts are collected again.
+const OBSERVE_INTERVAL: Duration = Duration::from_hours(1);
+/// Maximum wait that a controller can request before the next check-in. It is no longer than the wait after a failure.
+const MAX_REQUESTED_WAIT: Duration = Duration::from_mins(1);
+/// Maximum time to wait until apply has accepted or refused an offer. Then a check-in is sent anyway.
+const OFFER_ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What is the matter where two hosts have one identity, and what to do.
-const SHARED: &str = "another host, or another agent on this one, uses this host's certificate, as a copy of its disk does. Stop the \
+/// Explanation for two hosts with one identity, and what to do.
+const SHARED_IDENTITY_MESSAGE: &str = "another host, or another agent on this one, uses this host's certificate, as a copy of its disk does. Stop the \
      agent on the copy, remove /var/lib/stemma-agent there, and let it join with a token of its own";
 
-type InFlight<T> = Pending<'static, Returned<T>>;
+/// An exchange in progress.
+type InFlight<T> = Pending<'static, ExchangeResult<T>>;
 
-/// The network half.
+/// The network half of the agent: its connections, timers and everything that it has to send.
 pub struct Sync {
     host: Rc<dyn Host>,
-    identity: Identity,
-    credentials: Credentials,
+    identity: HostIdentity,
+    credentials: TlsCredentials,
     targets: VecDeque<Target>,
     tls: Arc<rustls::ClientConfig>,
     clock: Arc<dyn Clock>,
-    end: SyncEnd,
-    said: Outbox,
-    /// In which version the controller is spoken to: the newest of this agent, or an older one that the present controller reads.
-    speaks: WireVersion,
-    /// The version of the check-in that is parked, and of its answer.
-    asked_in: WireVersion,
+    channel: SyncEnd,
+    outbox: Outbox,
+    /// The wire version that is used with the controller: the newest of this agent, or an older one that the current
+    /// controller supports.
+    version: WireVersion,
+    /// The wire version of the pending check-in and of its response.
+    pending_version: WireVersion,
     backoff: Backoff,
-    idle: Option<Client>,
-    parked: Option<InFlight<CheckInAnswer>>,
-    superseded: Option<InFlight<CheckInAnswer>>,
-    fetching: Option<InFlight<bool>>,
-    fetched: Hash,
-    /// The profile of the desired state that was offered last: all else that is wanted are its blobs.
+    idle_client: Option<Client>,
+    pending_check_in: Option<InFlight<CheckInResponse>>,
+    superseded_check_in: Option<InFlight<CheckInResponse>>,
+    pending_fetch: Option<InFlight<bool>>,
+    pending_fetch_hash: Hash,
+    /// The profile of the desired state that was offered last. All other content that apply requests are blobs of this
+    /// profile.
     profile: Option<Hash>,
-    wanted: VecDeque<Hash>,
-    /// When the next check-in is due; the parked one is superseded then.
-    speak_at: Option<Instant>,
+    wanted_bodies: VecDeque<Hash>,
+    /// Time of the next check-in, which supersedes the pending one.
+    check_in_at: Option<Instant>,
     renew_at: Instant,
-    /// A renewal that was asked for.
-    renewing: Option<Pending<'static, Result<Credentials, JoinError>>>,
-    in_vain: InVain,
-    connections: Connections,
-    rival: Rival,
-    /// A desired state was offered, and apply has not said yet what it makes of it: a check-in now would only bring it again.
-    offered: bool,
-    /// Offers that were refused in a row.
+    /// The renewal in progress.
+    pending_renewal: Option<Pending<'static, Result<TlsCredentials, JoinError>>>,
+    failed_renewals: FailedRenewals,
+    connection_log: ConnectionLog,
+    duplicate_host: DuplicateHost,
+    /// True if a desired state was offered to apply, and apply has neither accepted nor refused it yet. A check-in now
+    /// would only return the same state again.
+    is_offer_pending: bool,
+    /// Determines the wait after offers that apply refused.
     refusals: Backoff,
 }
 
 /// Why the network half ended.
 #[derive(Debug, thiserror::Error)]
 pub enum SyncError {
-    /// Without credentials.
+    /// The credentials cannot be used.
     #[error(transparent)]
     State(#[from] StateError),
-    /// `apply` has ended.
+    /// The root half (`apply`) has ended.
     #[error(transparent)]
     Channel(#[from] ChannelError),
 }
 
-/// Runs until the other half ends.
+/// Runs the network half until the root half ends.
 ///
 /// # Errors
 /// [`SyncError`].
 pub async fn run(
     host: Rc<dyn Host>,
-    identity: Identity,
+    identity: HostIdentity,
     end: SyncEnd,
     clock: Arc<dyn Clock>,
 ) -> Result<Infallible, SyncError> {
     let mut sync = Sync::new(host, identity, end, clock)?;
-    // Who is held decides what is asked for, so nothing is sent before apply has said it.
-    sync.first_word().await?;
-    sync.speak_at = Some(Instant::now());
-    sync.turn().await
+    // The check-in contains the desired state that apply has, so nothing is sent before apply has reported it.
+    sync.wait_for_hello().await?;
+    sync.check_in_at = Some(Instant::now());
+    sync.run_loop().await
 }
 
 impl Sync {
-    fn new(host: Rc<dyn Host>, identity: Identity, end: SyncEnd, clock: Arc<dyn Clock>) -> Result<Self, SyncError> {
-        let credentials = Credentials::load(&*host)?;
-        // A key may lie there that was asked with and never kept.
-        if let Err(error) = sweep_own(&*host) {
-            warn!(error = error.sentence().as_str(); "an unfinished file of an agent that was killed cannot be taken away");
+    /// Reads credentials and connection record, observes the host, and creates the network half without any exchange.
+    fn new(host: Rc<dyn Host>, identity: HostIdentity, end: SyncEnd, clock: Arc<dyn Clock>) -> Result<Self, SyncError> {
+        let credentials = TlsCredentials::load(&*host)?;
+        // An unfinished file may contain a private key.
+        if let Err(error) = sweep_state_dir(&*host) {
+            warn!(error = error.sentence().as_str(); "an unfinished file of a killed agent cannot be deleted");
         }
         let tls = credentials.tls(&identity, clock.clone())?;
         let renew_at = renew_at(&credentials, &*clock);
-        let connections = Connections::load(&*host).map_err(StateError::from)?;
+        let connections = ConnectionLog::load(&*host).map_err(StateError::from)?;
         Ok(Self {
             targets: credentials.targets().into(),
-            said: Outbox::observe(&*host),
-            speaks: end.newest(),
-            asked_in: end.newest(),
+            outbox: Outbox::observe(&*host),
+            version: end.max_version(),
+            pending_version: end.max_version(),
             host,
             identity,
             credentials,
             tls,
             clock,
-            end,
+            channel: end,
             backoff: Backoff::default(),
-            idle: None,
-            parked: None,
-            superseded: None,
-            fetching: None,
-            fetched: Hash([0; 32]),
+            idle_client: None,
+            pending_check_in: None,
+            superseded_check_in: None,
+            pending_fetch: None,
+            pending_fetch_hash: Hash([0; 32]),
             profile: None,
-            wanted: VecDeque::new(),
-            speak_at: None,
+            wanted_bodies: VecDeque::new(),
+            check_in_at: None,
             renew_at,
-            renewing: None,
-            in_vain: InVain::default(),
-            connections,
-            rival: Rival::default(),
-            offered: false,
+            pending_renewal: None,
+            failed_renewals: FailedRenewals::default(),
+            connection_log: connections,
+            duplicate_host: DuplicateHost::default(),
+            is_offer_pending: false,
             refusals: Backoff::default(),
         })
     }
 
-    async fn first_word(&mut self) -> Result<(), SyncError> {
+    /// Waits for the first message of apply, which contains the desired state that it has.
+    async fn wait_for_hello(&mut self) -> Result<(), SyncError> {
         loop {
-            match self.end.receive().await {
-                Ok(message @ FromApply::Hello { .. }) => {
-                    self.hear(message);
+            match self.channel.receive().await {
+                Ok(message @ ApplyMessage::Hello { .. }) => {
+                    self.handle_message(message);
                     return Ok(());
                 }
-                Ok(message) => self.hear(message),
+                Ok(message) => self.handle_message(message),
                 Err(ChannelError::Closed) => return Err(ChannelError::Closed.into()),
                 Err(error) => warn!(error:% = error; "a message of apply is left out"),
             }
         }
     }
 
-    async fn turn(mut self) -> Result<Infallible, SyncError> {
-        let dirs = [labels::DIR, paths::HOOKS].map(|dir| (self.host.outside(&HostPath::own(dir)), Part::All));
-        let mut files = Watch::new(self.host.outside_root(), dirs.into());
-        let mut observe_at = Instant::now() + OBSERVE;
+    /// Handles responses, messages of apply, changed files and timers, until the channel to apply is closed.
+    async fn run_loop(mut self) -> Result<Infallible, SyncError> {
+        let dirs = [labels::DIR, paths::HOOKS].map(|dir| (self.host.system_path(&HostPath::from_static(dir)), WatchScope::All));
+        let mut files = FileWatch::new(self.host.system_root(), dirs.into());
+        let mut observe_at = Instant::now() + OBSERVE_INTERVAL;
         loop {
             tokio::select! {
-                (client, answer) = or_never(self.parked.as_mut()) => {
-                    self.parked = None;
-                    self.answered(client, answer).await?;
+                (client, answer) = or_pending(self.pending_check_in.as_mut()) => {
+                    self.pending_check_in = None;
+                    self.on_response(client, answer).await?;
                 }
-                (_, answer) = or_never(self.superseded.as_mut()) => {
-                    self.superseded = None;
-                    self.superseded_ended(answer);
+                (_, answer) = or_pending(self.superseded_check_in.as_mut()) => {
+                    self.superseded_check_in = None;
+                    self.on_superseded_response(answer);
                 }
-                (client, given) = or_never(self.fetching.as_mut()) => {
-                    self.fetching = None;
-                    self.fetched(client, given).await?;
+                (client, result) = or_pending(self.pending_fetch.as_mut()) => {
+                    self.pending_fetch = None;
+                    self.on_fetched(client, result).await?;
                 }
-                message = self.end.receive() => self.received(message)?,
-                () = or_never(self.speak_at.map(sleep_until)) => {
-                    self.speak();
+                message = self.channel.receive() => self.on_received(message)?,
+                () = or_pending(self.check_in_at.map(sleep_until)) => {
+                    self.send_check_in();
                     if files.is_outdated() {
-                        observe_at = observe_at.min(Instant::now() + SETTLE);
+                        observe_at = observe_at.min(Instant::now() + SETTLE_TIME);
                     }
                 }
-                () = files.changed() => observe_at = observe_at.min(Instant::now() + SETTLE),
+                () = files.changed() => observe_at = observe_at.min(Instant::now() + SETTLE_TIME),
                 () = sleep_until(observe_at) => {
-                    observe_at = Instant::now() + OBSERVE;
+                    observe_at = Instant::now() + OBSERVE_INTERVAL;
                     files.renew();
                     self.observe().await?;
                 }
-                () = sleep_until(self.renew_at), if self.renewing.is_none() => self.renew(),
-                renewed = or_never(self.renewing.as_mut()) => {
-                    self.renewing = None;
-                    self.renewed(renewed);
+                () = sleep_until(self.renew_at), if self.pending_renewal.is_none() => self.start_renewal(),
+                renewed = or_pending(self.pending_renewal.as_mut()) => {
+                    self.pending_renewal = None;
+                    self.on_renewed(renewed);
                 }
             }
         }
     }
 
-    /// Sends a check-in; one that is parked is superseded by it.
-    fn speak(&mut self) {
-        self.speak_at = None;
-        let client = self.idle.take().unwrap_or_else(|| self.client());
-        if let Some(parked) = self.parked.take()
-            && self.superseded.replace(parked).is_some()
+    /// Sends a check-in on a second connection if one is pending. The new check-in supersedes the pending one.
+    fn send_check_in(&mut self) {
+        self.check_in_at = None;
+        let client = self.idle_client.take().unwrap_or_else(|| self.new_client());
+        if let Some(pending) = self.pending_check_in.take()
+            && self.superseded_check_in.replace(pending).is_some()
         {
-            // Two have had their place taken, and the older may not have arrived yet: now it never will.
-            self.said.again();
+            // Two check-ins are superseded now. The older one is dropped. It may not have arrived, so its contents are
+            // sent again.
+            self.outbox.resend_all();
         }
-        self.asked_in = self.speaks;
-        let request = self.check_in();
-        self.parked = Some(Box::pin(check_in(client, self.speaks, request)));
+        self.pending_version = self.version;
+        let request = self.next_check_in();
+        self.pending_check_in = Some(Box::pin(check_in(client, self.version, request)));
     }
 
-    /// The next check-in. One that may end an outage asks for its answer at once: only an answer shows that this host is served, and a check-in
-    /// that is held gets it only at the end of its wait.
-    fn check_in(&mut self) -> CheckIn {
-        let said = self.said.check_in(self.speaks);
-        // While a rival is about, an answer does not end it, and check-ins without a wait would follow each other without a pause.
-        let may_end_outage = self.connections.is_outage() && !self.rival.is_about();
-        CheckIn { wait_ms: if may_end_outage { 0 } else { said.wait_ms }, ..said }
+    /// Returns the next check-in. If it may end an outage, it requests an immediate response. Only a response shows
+    /// that a controller serves this host, and a pending check-in gets it only at the end of its wait.
+    fn next_check_in(&mut self) -> CheckIn {
+        let request = self.outbox.check_in(self.version);
+        // While a duplicate host is active, a response does not end the outage. Check-ins without a wait would then
+        // follow each other without a pause.
+        let may_end_outage = self.connection_log.is_outage() && !self.duplicate_host.is_recent();
+        CheckIn { wait_ms: if may_end_outage { 0 } else { request.wait_ms }, ..request }
     }
 
-    /// Something is to be said: soon, and together with what else comes at once.
-    fn speak_soon(&mut self) {
-        if self.parked.is_some() {
-            let soon = Instant::now() + GATHER;
-            self.speak_at = Some(self.speak_at.map_or(soon, |at| at.min(soon)));
+    /// Schedules a check-in soon, so that everything that happens shortly after is reported with it.
+    fn schedule_check_in(&mut self) {
+        if self.pending_check_in.is_some() {
+            let soon = Instant::now() + BATCH_DELAY;
+            self.check_in_at = Some(self.check_in_at.map_or(soon, |at| at.min(soon)));
         }
     }
 
-    async fn answered(
-        &mut self,
-        client: Client,
-        answer: Result<CheckInAnswer, ExchangeError>,
-    ) -> Result<(), SyncError> {
+    /// Handles the response to the pending check-in, and schedules the next one.
+    async fn on_response(&mut self, client: Client, answer: Result<CheckInResponse, ExchangeError>) -> Result<(), SyncError> {
         match answer {
-            Ok(CheckInAnswer::Superseded) if self.superseded.take().is_some() => {
-                // The older one was slower on its way and came after it: neither says what is so now.
-                self.said.again();
-                self.speak_at = Some(Instant::now());
+            Ok(CheckInResponse::Superseded) if self.superseded_check_in.take().is_some() => {
+                // The older check-in arrived last and superseded this one. Both are lost, so everything is sent again.
+                self.outbox.resend_all();
+                self.check_in_at = Some(Instant::now());
             }
-            Ok(CheckInAnswer::Superseded) => {
-                // Another process of this host checked in: a check-in of our own would have replaced this one here.
-                self.speak_at = Some(Instant::now() + self.shared(&client));
+            Ok(CheckInResponse::Superseded) => {
+                // Another process with this identity checked in. A newer check-in of this process would have moved
+                // this one to `superseded_check_in`.
+                self.check_in_at = Some(Instant::now() + self.record_duplicate(&client));
             }
-            Ok(CheckInAnswer::Current(news)) => {
+            Ok(CheckInResponse::Current(update)) => {
                 let url = client.target().to_string();
-                if !self.rival.is_about()
-                    && self.connections.note(&*self.host, Standing::Connected, url.clone(), String::new())
+                if !self.duplicate_host.is_recent()
+                    && self.connection_log.record(&*self.host, ConnectionState::Connected, url.clone(), String::new())
                 {
                     info!(url; "connected");
                 }
-                self.idle = Some(client);
+                self.idle_client = Some(client);
                 self.backoff.succeed();
-                self.offered = news.desired.is_some();
-                let next = if self.offered { JUDGED } else { next_in(&news) };
-                self.speak_at = Some(Instant::now() + next);
-                self.offer(*news).await?;
+                self.is_offer_pending = update.desired.is_some();
+                let next = if self.is_offer_pending { OFFER_ANSWER_TIMEOUT } else { requested_wait(&update) };
+                self.check_in_at = Some(Instant::now() + next);
+                self.forward_offer(*update).await?;
             }
             Err(ExchangeError::Expired) => {
-                self.speak_at = Some(Instant::now() + self.backoff.fail());
-                self.renew();
+                self.check_in_at = Some(Instant::now() + self.backoff.fail());
+                self.start_renewal();
             }
-            Err(ExchangeError::Version { asked, .. }) if asked > WireVersion::FIRST => {
-                self.speak_before(asked);
-                self.idle = Some(client);
-                self.said.again();
-                self.speak_at = Some(Instant::now());
+            Err(ExchangeError::Version { version: asked, .. }) if asked > WireVersion::FIRST => {
+                self.downgrade_version(asked);
+                self.idle_client = Some(client);
+                self.outbox.resend_all();
+                self.check_in_at = Some(Instant::now());
             }
-            Err(error) => self.failed(&error),
+            Err(error) => self.on_failure(&error),
         }
         Ok(())
     }
 
-    /// The controller does not read this version, as it is older than this agent: it is spoken to in the one before. The newest is tried
-    /// again after a failure, since a controller is upgraded by starting it anew.
-    fn speak_before(&mut self, refused: WireVersion) {
-        if let Some(before) = refused.before().filter(|before| *before < self.speaks) {
-            self.speaks = before;
-            info!(version:% = before; "the controller is older, and is spoken to in its version");
+    /// Switches to the wire version before the refused one, because the controller is older than this agent. The newest
+    /// version is tried again after a connection failed, because a controller that is upgraded restarts.
+    fn downgrade_version(&mut self, refused: WireVersion) {
+        if let Some(before) = refused.previous().filter(|before| *before < self.version) {
+            self.version = before;
+            info!(version:% = before; "the controller is older; its version is used");
         }
     }
 
-    /// A check-in whose place was taken may never have arrived: what it said is said again then.
-    fn superseded_ended(&mut self, answer: Result<CheckInAnswer, ExchangeError>) {
+    /// Handles the end of a superseded check-in. If it failed, it may never have arrived, so everything is reported
+    /// again.
+    fn on_superseded_response(&mut self, answer: Result<CheckInResponse, ExchangeError>) {
         if let Err(error) = answer {
-            debug!(error:% = chain(&error); "a check-in was lost");
-            if let ExchangeError::Version { asked, .. } = error {
-                // Without this, each check-in could have its place taken before it is refused, and the next be as wrong.
-                self.speak_before(asked);
+            debug!(error:% = error_chain(&error); "a check-in was lost");
+            if let ExchangeError::Version { version: asked, .. } = error {
+                // Otherwise each check-in could be superseded before it is refused, and the next would use the same
+                // wrong version.
+                self.downgrade_version(asked);
             }
-            self.said.again();
-            self.speak_soon();
+            self.outbox.resend_all();
+            self.schedule_check_in();
         }
     }
 
-    /// Another process checks in with this host's certificate; how long this one waits.
-    fn shared(&mut self, client: &Client) -> Duration {
-        let (is_news, wait) = self.rival.meet();
-        if is_news {
-            warn!(error = SHARED; "another agent with this host's certificate has checked in");
+    /// Records that another process checks in with this host's certificate. Returns how long to wait.
+    fn record_duplicate(&mut self, client: &Client) -> Duration {
+        let (is_new, wait) = self.duplicate_host.record();
+        if is_new {
+            warn!(error = SHARED_IDENTITY_MESSAGE; "another agent with this host's certificate has checked in");
         }
-        self.connections.note(&*self.host, Standing::Shared, client.target().to_string(), SHARED.to_owned());
+        self.connection_log.record(
+            &*self.host,
+            ConnectionState::Shared,
+            client.target().to_string(),
+            SHARED_IDENTITY_MESSAGE.to_owned(),
+        );
         wait
     }
 
-    /// The next controller of the list has its turn.
-    fn failed(&mut self, error: &ExchangeError) {
+    /// Handles a failed check-in: switches to the next controller of the list.
+    fn on_failure(&mut self, error: &ExchangeError) {
         let wait = self.backoff.fail();
         let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
         let url = self.targets.front().map(ToString::to_string).unwrap_or_default();
-        let cause = chain(error);
-        let standing = match error {
-            ExchangeError::Unknown { .. } => Standing::Unknown,
-            _ => Standing::Unserved,
+        let cause = error_chain(error);
+        let state = match error {
+            ExchangeError::Unknown { .. } => ConnectionState::Unknown,
+            _ => ConnectionState::Unserved,
         };
-        // Said once of each cause and not at each try: also by an agent that never was connected, whose node may have been deleted.
-        if self.connections.note(&*self.host, standing, url.clone(), cause.clone()) {
+        // Each cause is logged once, not at each attempt. An agent that never was connected logs it too, because its
+        // node may have been deleted.
+        if self.connection_log.record(&*self.host, state, url.clone(), cause.clone()) {
             warn!(url, error = cause, wait_ms; "no controller serves this host");
         } else {
             debug!(url, error = cause, wait_ms; "still no controller");
         }
         self.targets.rotate_left(1.min(self.targets.len()));
-        self.speaks = self.end.newest();
-        self.idle = None;
-        self.said.again();
-        self.speak_at = Some(Instant::now() + wait);
+        self.version = self.channel.max_version();
+        self.idle_client = None;
+        self.outbox.resend_all();
+        self.check_in_at = Some(Instant::now() + wait);
     }
 
-    async fn offer(&mut self, news: News) -> Result<(), SyncError> {
-        self.said.acknowledged(&news);
-        let News { acknowledged, desired, grants, .. } = news;
+    /// Removes what the controller has acknowledged from the outbox, and forwards the rest of its response to apply.
+    async fn forward_offer(&mut self, update: CheckInUpdate) -> Result<(), SyncError> {
+        self.outbox.on_acknowledged(&update);
+        let CheckInUpdate { acknowledged, desired, grants, .. } = update;
         if let Some(set) = desired.as_ref().and_then(|desired| desired.task_set.as_deref()) {
-            // Apply verifies it; here it only says where to ask.
-            self.profile = decode_part::<TaskSet>(self.asked_in, set).ok().and_then(|set| set.profile);
+            // Apply verifies the task set. Here it only determines which endpoint to use.
+            self.profile = decode_part::<TaskSet>(self.pending_version, set).ok().and_then(|set| set.profile);
         }
-        let offer = FromSync::Offer { desired, grants, acknowledged };
-        self.tell_as(self.asked_in, &offer).await
+        let offer = SyncMessage::Offer { desired, grants, acknowledged };
+        self.send_as(self.pending_version, &offer).await
     }
 
-    /// Says something to apply, and hears it meanwhile: two halves that both have much to say never wait for each other.
-    async fn tell(&mut self, message: &FromSync) -> Result<(), SyncError> {
-        self.tell_as(self.end.newest(), message).await
+    /// Sends a message to apply. While the channel is full, messages of apply are received, so that the two halves
+    /// never wait for each other.
+    async fn send(&mut self, message: &SyncMessage) -> Result<(), SyncError> {
+        self.send_as(self.channel.max_version(), message).await
     }
 
-    /// The same in a version, which is that of the parts in the message.
-    async fn tell_as(&mut self, version: WireVersion, message: &FromSync) -> Result<(), SyncError> {
-        let to_apply = self.end.sender();
-        let mut telling = std::pin::pin!(to_apply.send_as(version, message));
+    /// Sends a message like [`Self::send`], in a given version, which must be that of the encoded parts in the message.
+    async fn send_as(&mut self, version: WireVersion, message: &SyncMessage) -> Result<(), SyncError> {
+        let to_apply = self.channel.sender();
+        let mut sending = std::pin::pin!(to_apply.send_as(version, message));
         loop {
             tokio::select! {
-                told = &mut telling => return Ok(told?),
-                message = self.end.receive() => self.received(message)?,
+                sent = &mut sending => return Ok(sent?),
+                message = self.channel.receive() => self.on_received(message)?,
             }
         }
     }
 
-    fn received(&mut self, message: Result<FromApply, ChannelError>) -> Result<(), SyncError> {
+    /// Handles a message of apply. A message that cannot be decoded is logged and skipped.
+    fn on_received(&mut self, message: Result<ApplyMessage, ChannelError>) -> Result<(), SyncError> {
         match message {
-            Ok(message) => self.hear(message),
+            Ok(message) => self.handle_message(message),
             Err(ChannelError::Closed) => return Err(ChannelError::Closed.into()),
             Err(error) => warn!(error:% = error; "a message of apply is left out"),
         }
         Ok(())
     }
 
-    fn hear(&mut self, message: FromApply) {
+    /// Handles a message of apply: queues requested content, schedules the check-in after an offer was accepted or
+    /// refused, and adds everything else to the outbox.
+    fn handle_message(&mut self, message: ApplyMessage) {
         match message {
-            FromApply::Want(hash) => {
-                // Queued even while it is being fetched: apply asks again only if the transfer was lost.
-                if !self.wanted.contains(&hash) {
-                    self.wanted.push_back(hash);
+            ApplyMessage::ContentRequest(hash) => {
+                // Queued even while it is being fetched, because apply requests it again only if the transfer was lost.
+                if !self.wanted_bodies.contains(&hash) {
+                    self.wanted_bodies.push_back(hash);
                 }
-                let client = self.client();
+                let client = self.new_client();
                 self.fetch_next(client);
             }
-            FromApply::Refused { reason } => {
+            ApplyMessage::Refused { reason } => {
                 warn!(error = reason; "an offer was refused");
-                if std::mem::take(&mut self.offered) {
-                    // The same would come again at once: it is asked for ever more seldom.
-                    self.speak_at = Some(Instant::now() + self.refusals.fail());
+                if std::mem::take(&mut self.is_offer_pending) {
+                    // The controller would offer the same state again at once, so the waits increase.
+                    self.check_in_at = Some(Instant::now() + self.refusals.fail());
                 }
             }
             message => {
-                if matches!(message, FromApply::Accepted(_)) && std::mem::take(&mut self.offered) {
+                if matches!(message, ApplyMessage::Accepted(_)) && std::mem::take(&mut self.is_offer_pending) {
                     self.refusals.succeed();
-                    self.speak_at = Some(Instant::now());
+                    self.check_in_at = Some(Instant::now());
                 }
-                if self.said.hear(message) {
-                    self.speak_soon();
+                if self.outbox.handle_message(message) {
+                    self.schedule_check_in();
                 }
             }
         }
     }
 
+    /// Starts to fetch the next requested content, unless a transfer is in progress.
     fn fetch_next(&mut self, client: Client) {
-        if self.fetching.is_none()
-            && let Some(hash) = self.wanted.pop_front()
+        if self.pending_fetch.is_none()
+            && let Some(hash) = self.wanted_bodies.pop_front()
         {
-            self.fetched = hash;
-            let place = match self.profile {
+            self.pending_fetch_hash = hash;
+            let kind = match self.profile {
                 Some(profile) if profile == hash => BodyKind::Profile,
                 Some(_) => BodyKind::Blob,
                 None => BodyKind::Either,
             };
-            self.fetching = Some(Box::pin(fetch(client, hash, place, self.end.sender())));
+            self.pending_fetch = Some(Box::pin(fetch(client, hash, kind, self.channel.sender())));
         }
     }
 
-    async fn fetched(&mut self, client: Client, given: Result<bool, ExchangeError>) -> Result<(), SyncError> {
-        let hash = self.fetched;
-        let is_lost = given.is_err();
-        if let Err(error) = &given {
-            warn!(hash:% = hash, error:% = chain(error); "a body could not be fetched");
+    /// Handles the end of a transfer. Tells apply if the content is not available, and fetches the next one.
+    async fn on_fetched(&mut self, client: Client, result: Result<bool, ExchangeError>) -> Result<(), SyncError> {
+        let hash = self.pending_fetch_hash;
+        let is_lost = result.is_err();
+        if let Err(error) = &result {
+            warn!(hash:% = hash, error:% = error_chain(error); "a body could not be fetched");
         }
-        if !given.unwrap_or(false) {
-            self.tell(&FromSync::NoBody(hash)).await?;
+        if !result.unwrap_or(false) {
+            self.send(&SyncMessage::BodyUnavailable(hash)).await?;
         }
-        // One connection serves all that is wanted, unless it broke; the list may name another controller by now.
-        let client = if is_lost { self.client() } else { client };
+        // One connection serves all wanted bodies, unless it broke. A new client connects to the first controller of
+        // the list, which may have changed.
+        let client = if is_lost { self.new_client() } else { client };
         self.fetch_next(client);
         Ok(())
     }
 
+    /// Observes the host again, and sends the digest of the observation to apply. Schedules a check-in if there is
+    /// something new.
     async fn observe(&mut self) -> Result<(), SyncError> {
-        if self.said.observe_again(&*self.host) {
-            self.speak_soon();
+        if self.outbox.refresh_observation(&*self.host) {
+            self.schedule_check_in();
         }
-        let digest: PartDigest = self.said.observation_digest(self.speaks);
-        self.tell(&FromSync::Observed(digest)).await
+        let digest: PartDigest = self.outbox.observation_digest(self.version);
+        self.send(&SyncMessage::Observed(digest)).await
     }
 
-    /// Asks for the next certificate, once at a time; both halves are listened to meanwhile.
-    fn renew(&mut self) {
-        if self.renewing.is_some() || self.in_vain.holds_back(self.clock.unix_seconds()) {
+    /// Starts a renewal, unless one is in progress. Messages and responses are handled in the meantime.
+    fn start_renewal(&mut self) {
+        if self.pending_renewal.is_some() || self.failed_renewals.should_wait(self.clock.unix_seconds()) {
             return;
         }
-        self.renew_at = Instant::now() + AGAIN;
-        match PendingKey::take_up(&*self.host, &self.credentials) {
+        self.renew_at = Instant::now() + RETRY_DELAY;
+        match PendingKey::load_or_create(&*self.host, &self.credentials) {
             Ok(key) => {
                 let controllers = self.credentials.controllers.clone();
-                self.renewing = Some(Box::pin(renewed(self.client(), self.end.newest(), controllers, key)));
+                self.pending_renewal = Some(Box::pin(renew(self.new_client(), self.channel.max_version(), controllers, key)));
             }
-            Err(error) => warn!(error:% = chain(&error); "the certificate could not be renewed"),
+            Err(error) => warn!(error:% = error_chain(&error); "the certificate could not be renewed"),
         }
     }
 
-    /// Takes up the next certificate, and says when the one after it is due. What cannot be used is not kept: the present
-    /// one still can.
-    fn renewed(&mut self, renewed: Result<Credentials, JoinError>) {
+    /// Stores the new certificate and schedules the next renewal. A certificate that cannot be used is not stored,
+    /// because the present one still works.
+    fn on_renewed(&mut self, renewed: Result<TlsCredentials, JoinError>) {
         let renewed = renewed.and_then(|next| {
-            next.check_given(&self.identity, self.clock.unix_seconds())?;
+            next.check_issued(&self.identity, self.clock.unix_seconds())?;
             let tls = next.tls(&self.identity, self.clock.clone())?;
             Ok((next, tls))
         });
@@ -477,61 +502,61 @@ impl Sync {
             Ok(renewed) => renewed,
             Err(error) => {
                 if matches!(error, JoinError::Refused { status: 400, .. }) {
-                    // With this key there will never be one.
-                    self.forget_pending();
+                    // The controller will never issue a certificate for this key.
+                    self.delete_pending_key();
                 }
-                if matches!(error, JoinError::Given(_)) {
-                    self.note_refused(Some(&error));
-                    self.renew_at = self.in_vain.add(self.clock.unix_seconds());
+                if matches!(error, JoinError::Issued(_)) {
+                    self.store_refused_renewal(Some(&error));
+                    self.renew_at = self.failed_renewals.add(self.clock.unix_seconds());
                 }
-                return warn!(error:% = chain(&error); "the certificate could not be renewed");
+                return warn!(error:% = error_chain(&error); "the certificate could not be renewed");
             }
         };
-        self.note_refused(None);
-        self.in_vain = InVain::default();
-        let kept = next.store(&*self.host);
+        self.store_refused_renewal(None);
+        self.failed_renewals = FailedRenewals::default();
+        let stored = next.store(&*self.host);
         self.tls = tls;
         self.credentials = next;
-        self.idle = None;
-        self.speak_soon();
-        match kept {
+        self.idle_client = None;
+        self.schedule_check_in();
+        match stored {
             Ok(()) => {
-                self.forget_pending();
+                self.delete_pending_key();
                 self.renew_at = renew_at(&self.credentials, &*self.clock);
                 info!("certificate renewed");
             }
-            // It serves until the next start; another is asked for, that may be kept.
-            Err(error) => warn!(error:% = chain(&error); "the renewed certificate could not be kept"),
+            // The certificate is used until the next start. The next renewal may be stored.
+            Err(error) => warn!(error:% = error_chain(&error); "the renewed certificate could not be stored"),
         }
     }
 
-    fn note_refused(&self, error: Option<&JoinError>) {
+    fn store_refused_renewal(&self, error: Option<&JoinError>) {
         let why =
-            error.map(|error| format!("the certificate was not renewed, and the present one stays: {}", chain(error)));
-        if let Err(error) = keep_refused_renewal(&*self.host, why.as_deref()) {
-            warn!(error:% = chain(&error); "what became of a renewal could not be kept for status");
+            error.map(|error| format!("the certificate was not renewed, and the present one stays: {}", error_chain(error)));
+        if let Err(error) = store_refused_renewal(&*self.host, why.as_deref()) {
+            warn!(error:% = error_chain(&error); "the result of a renewal could not be stored for status");
         }
     }
 
-    fn forget_pending(&self) {
-        if let Err(error) = drop_pending_key(&*self.host) {
-            warn!(error:% = chain(&error); "the key of a renewal that is over could not be taken away");
+    fn delete_pending_key(&self) {
+        if let Err(error) = delete_pending_key(&*self.host) {
+            warn!(error:% = error_chain(&error); "the key of a finished renewal could not be deleted");
         }
     }
 
-    fn client(&self) -> Client {
+    fn new_client(&self) -> Client {
         let target = self.targets.front().cloned().expect("join refused a list without a controller");
         Client::new(target, Some(self.tls.clone()), ClientLimits::default())
     }
 }
 
-/// How long a controller asks to wait before the next check-in. Nothing signs that number: it silences nobody for long.
-fn next_in(news: &News) -> Duration {
-    Duration::from_millis(news.next_ms.into()).min(LONGEST_SILENCE)
+/// Returns how long the controller wants this host to wait. The number is not signed, so it is limited.
+fn requested_wait(update: &CheckInUpdate) -> Duration {
+    Duration::from_millis(update.next_check_in_ms.into()).min(MAX_REQUESTED_WAIT)
 }
 
-fn renew_at(credentials: &Credentials, clock: &dyn Clock) -> Instant {
-    Instant::now() + due_in(credentials.validity, clock.unix_seconds())
+fn renew_at(credentials: &TlsCredentials, clock: &dyn Clock) -> Instant {
+    Instant::now() + renewal_delay(credentials.validity, clock.unix_seconds())
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What `once` and `check` say, and who waits for whom.
+//! Tests of the output of `once` and `check`, and of the order in which processes wait.
 
 use std::process::{Child, Stdio};
 
@@ -10,33 +10,34 @@ use stemma_wire::message::observed::{LocalState, Progress, Report};
 use super::*;
 use crate::apply::ledger::{OPEN_BARRIERS, OpenBarriers, REPORT, STAGING_DIRS};
 use crate::apply::leftovers::StagingDirs;
-use crate::apply::testing::{Set, joined};
+use crate::apply::testing::{TestTaskSet, joined_host};
 
-/// Where the agent of another test's process has its root.
-const ROOT: &str = "STEMMA_TEST_ROOT";
+/// Environment variable with the root of an agent that another test starts.
+const ROOT_VARIABLE: &str = "STEMMA_TEST_ROOT";
 
-/// The agent that another test starts: the lock of a host is held by a process. Without that test there is nothing to do.
+/// Runs an agent for another test, because a process holds the lock of a host. Does nothing without that test.
 #[test]
-fn an_agent_for_another_test() {
-    if let Some(path) = std::env::var_os(ROOT) {
+fn agent_process_runs_for_other_test() {
+    if let Some(path) = std::env::var_os(ROOT_VARIABLE) {
         run(Path::new(&path)).unwrap();
     }
 }
 
-/// Where a process of another test is to hold the lock, as `once` does while its tasks run: nobody can wake it.
-const LOCKED: &str = "STEMMA_TEST_LOCKED";
+/// Environment variable with the root whose lock a process holds for another test, as `once` does while its tasks run.
+/// It cannot be woken.
+const LOCK_VARIABLE: &str = "STEMMA_TEST_LOCKED";
 
 #[test]
-fn another_once_for_another_test() {
-    if let Some(path) = std::env::var_os(LOCKED) {
-        let local = Local::open(Path::new(&path)).unwrap();
+fn once_process_holds_lock_for_other_test() {
+    if let Some(path) = std::env::var_os(LOCK_VARIABLE) {
+        let local = LocalHost::open(Path::new(&path)).unwrap();
         let _lock = lock(&local, Duration::from_mins(1)).unwrap().unwrap();
         std::thread::sleep(Duration::from_mins(10));
     }
 }
 
-/// Waits until something holds.
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
+/// Waits until a condition is true.
+fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let limit = Instant::now() + Duration::from_mins(2);
     while !holds() {
         assert!(Instant::now() < limit, "{what}");
@@ -45,42 +46,42 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 #[test]
-fn y02_once_asks_again_where_another_one_wrote_over_its_number() {
+fn y02_once_requests_reconcile_again_when_number_was_overwritten() {
     let root = tempfile::tempdir().unwrap();
-    joined(root.path(), &Set::default());
+    joined_host(root.path(), &TestTaskSet::default());
     let mut command = std::process::Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "verbs::converge::tests::another_once_for_another_test"]).env(LOCKED, root.path());
-    let other = Agent(command.stdout(Stdio::null()).spawn().unwrap());
-    let local = Local::open(root.path()).unwrap();
-    until("the other one has the lock", || local.is_running() == Some(true));
+    command.args(["--exact", "verbs::converge::tests::once_process_holds_lock_for_other_test"]).env(LOCK_VARIABLE, root.path());
+    let other = AgentProcess(command.stdout(Stdio::null()).spawn().unwrap());
+    let local = LocalHost::open(root.path()).unwrap();
+    wait_until("the other one has the lock", || local.is_running() == Some(true));
     let path = root.path().to_owned();
     let this = std::thread::spawn(move || once(&path).unwrap());
-    let asked = || local.site.ledger.get(&LOOK_ASKED).unwrap();
-    until("it has asked", || asked() == Some(1));
-    // One that read the number before.
-    local.site.ledger.put(&LOOK_ASKED, &0).unwrap();
-    until("it asks again", || asked() == Some(1));
+    let asked = || local.site.ledger.get(&RECONCILE_REQUESTED).unwrap();
+    wait_until("it has asked", || asked() == Some(1));
+    // As if another `once` had read the number earlier.
+    local.site.ledger.put(&RECONCILE_REQUESTED, &0).unwrap();
+    wait_until("it asks again", || asked() == Some(1));
     drop(other);
-    assert_eq!(this.join().unwrap(), Exit::Done);
+    assert_eq!(this.join().unwrap(), AgentExit::Done);
 }
 
-/// It ends with the test, also with one that fails.
-struct Agent(Child);
+/// A process that is killed at the end of the test, even if the test fails.
+struct AgentProcess(Child);
 
-impl Drop for Agent {
+impl Drop for AgentProcess {
     fn drop(&mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
     }
 }
 
-fn agent(root: &Path) -> Agent {
+fn start_agent(root: &Path) -> AgentProcess {
     let mut command = std::process::Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "verbs::converge::tests::an_agent_for_another_test"]).env(ROOT, root);
-    let agent = Agent(command.stdout(Stdio::null()).spawn().unwrap());
-    let local = Local::open(root).unwrap();
+    command.args(["--exact", "verbs::converge::tests::agent_process_runs_for_other_test"]).env(ROOT_VARIABLE, root);
+    let agent = AgentProcess(command.stdout(Stdio::null()).spawn().unwrap());
+    let local = LocalHost::open(root).unwrap();
     let limit = Instant::now() + Duration::from_mins(2);
-    while wake(&local.host).unwrap() == Woken::Nobody {
+    while wake(&local.host).unwrap() == WakeResult::NotRunning {
         assert!(Instant::now() < limit, "the agent does not start");
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -88,76 +89,76 @@ fn agent(root: &Path) -> Agent {
 }
 
 #[test]
-fn w10_11_no_verb_acts_on_a_state_that_others_could_write() {
+fn w10_11_commands_refuse_state_when_writable_by_others() {
     use std::os::unix::fs::PermissionsExt as _;
 
     let root = tempfile::tempdir().unwrap();
     let flag = root.path().join("flag");
     let guards = serde_json::json!({"command": ["true"], "unless": ["touch", flag.display().to_string()]});
     let task = serde_json::json!({"parameters": guards});
-    joined(root.path(), &Set::default().task("c", "shell", &[], &task));
+    joined_host(root.path(), &TestTaskSet::default().task("c", "shell", &[], &task));
     let accepted = root.path().join("var/lib/stemma-agent/apply/accepted");
     std::fs::set_permissions(&accepted, std::fs::Permissions::from_mode(0o666)).unwrap();
     for (verb, ended) in
-        [("once", once(root.path())), ("check", check(root.path(), Output::Json)), ("refill", refill(root.path()))]
+        [("once", once(root.path())), ("check", check(root.path(), OutputFormat::Json)), ("refill", refill(root.path()))]
     {
         let refused = ended.unwrap_err().to_string();
         assert!(refused.contains("/apply/accepted can be written by others (mode 0666)"), "{verb}: {refused}");
     }
     assert!(!flag.exists() && !root.path().join("run/stemma").exists(), "nothing of it was done");
     std::fs::set_permissions(&accepted, std::fs::Permissions::from_mode(0o600)).unwrap();
-    assert_eq!(check(root.path(), Output::Json).unwrap(), Exit::Done);
+    assert_eq!(check(root.path(), OutputFormat::Json).unwrap(), AgentExit::Done);
     assert!(flag.exists(), "the guard was asked");
-    assert_eq!(refill(root.path()).unwrap(), Exit::Done);
+    assert_eq!(refill(root.path()).unwrap(), AgentExit::Done);
 }
 
 #[test]
-fn w08_status_says_whether_an_agent_runs() {
+fn w08_status_shows_whether_agent_runs() {
     let root = tempfile::tempdir().unwrap();
-    joined(root.path(), &Set::default());
-    let runs = || status::shown(root.path()).contains("no agent runs on this host");
+    joined_host(root.path(), &TestTaskSet::default());
+    let runs = || status::human_status(root.path()).contains("no agent runs on this host");
     assert!(runs());
-    let agent = agent(root.path());
+    let agent = start_agent(root.path());
     assert!(!runs());
     drop(agent);
     assert!(runs());
 }
 
 #[test]
-fn w08_once_beside_a_running_agent_waits_for_its_run_and_ends_as_alone() {
+fn w08_once_waits_for_reconcile_when_agent_runs() {
     let root = tempfile::tempdir().unwrap();
     let flag = root.path().join("flag");
     let script = format!("echo it is not there; test -e {}", flag.display());
     let parameters = serde_json::json!({"parameters": {"script": script}});
-    joined(root.path(), &Set::default().task("c", "shell", &[], &parameters));
-    let mut agent = agent(root.path());
-    assert_eq!(once(root.path()).unwrap(), Exit::Failed);
+    joined_host(root.path(), &TestTaskSet::default().task("c", "shell", &[], &parameters));
+    let mut agent = start_agent(root.path());
+    assert_eq!(once(root.path()).unwrap(), AgentExit::Failed);
     std::fs::write(&flag, "").unwrap();
-    assert_eq!(once(root.path()).unwrap(), Exit::Done, "it looked again");
+    assert_eq!(once(root.path()).unwrap(), AgentExit::Done, "it looked again");
     assert_eq!(agent.0.try_wait().unwrap(), None, "it was done by the agent");
     drop(agent);
-    assert_eq!(once(root.path()).unwrap(), Exit::Done, "alone");
+    assert_eq!(once(root.path()).unwrap(), AgentExit::Done, "alone");
 }
 
 #[test]
-fn y09_without_a_desired_state_once_and_check_end_as_the_page_says() {
+fn y09_once_and_check_exit_as_documented_without_desired_state() {
     let page = include_str!("../../../../docs/agent.md");
     let ends = |verb: &str| {
         let row = page.lines().find(|line| line.starts_with(&format!("| `{verb}"))).unwrap();
         row.trim_end_matches('|').rsplit('|').next().unwrap().split(',').map(str::trim).collect::<Vec<_>>()
     };
     let root = tempfile::tempdir().unwrap();
-    joined(root.path(), &Set::default());
+    joined_host(root.path(), &TestTaskSet::default());
     std::fs::remove_file(root.path().join("var/lib/stemma-agent/apply/accepted")).unwrap();
     let none = "no desired state has come yet";
     let once = format!("{} also where {none}", once(root.path()).unwrap().status());
-    let check = format!("{} {none}", check(root.path(), Output::Human).unwrap().status());
+    let check = format!("{} {none}", check(root.path(), OutputFormat::Human).unwrap().status());
     assert!(ends("once").contains(&once.as_str()) && ends("check").contains(&check.as_str()), "{once}, {check}");
 }
 
-/// It said nothing where all was well.
+/// `once` printed nothing on success.
 #[test]
-fn y09_once_says_what_became_of_the_tasks() {
+fn y09_once_prints_task_outcomes() {
     for (outcomes, expected) in [
         (vec![("changed", 2), ("unchanged", 3)], "5 tasks: 2 changed, 3 unchanged\n"),
         (vec![("unchanged", 1)], "1 task: 1 unchanged\n"),
@@ -165,18 +166,18 @@ fn y09_once_says_what_became_of_the_tasks() {
     ] {
         let outcomes = outcomes.into_iter().map(|(outcome, count): (&str, usize)| (outcome.to_owned(), count));
         let outcomes = outcomes.collect();
-        assert_eq!(summary(&outcomes), expected);
+        assert_eq!(summary_text(&outcomes), expected);
     }
     let root = tempfile::tempdir().unwrap();
-    joined(root.path(), &Set::default().file("a", &[], "/srv/a", "x").file("b", &[], "/srv/b", "y"));
+    joined_host(root.path(), &TestTaskSet::default().file("a", &[], "/srv/a", "x").file("b", &[], "/srv/b", "y"));
     let run = || {
-        let local = Local::open(root.path()).unwrap();
-        let before = Before::of(&local).unwrap();
+        let local = LocalHost::open(root.path()).unwrap();
+        let before = RunBaseline::load(&local).unwrap();
         drop(local);
-        assert_eq!(once(root.path()).unwrap(), Exit::Done);
-        let local = Local::open(root.path()).unwrap();
+        assert_eq!(once(root.path()).unwrap(), AgentExit::Done);
+        let local = LocalHost::open(root.path()).unwrap();
         let tasks = local.site.ledger.get(&PROGRESS).unwrap().unwrap().tasks;
-        summary(&before.outcomes(&local.site.ledger, &tasks).unwrap())
+        summary_text(&before.outcomes(&local.site.ledger, &tasks).unwrap())
     };
     assert_eq!(run(), "2 tasks: 2 changed\n");
     assert_eq!(run(), "2 tasks: 2 unchanged\n", "what it changed before is not changed again");
@@ -184,66 +185,66 @@ fn y09_once_says_what_became_of_the_tasks() {
     assert_eq!(run(), "2 tasks: 1 changed, 1 unchanged\n");
 }
 
-/// `once` ended with 0 where a signal had stopped it, and said of tasks that it had applied that none was.
+/// `once` exited with 0 after a signal had stopped it, and printed that no task was applied although some were.
 #[test]
-fn y02_once_says_how_far_it_came_where_a_signal_or_a_pause_cut_it_short() {
+fn y02_once_prints_progress_when_interrupted_or_paused() {
     use Outcome::{Changed, Failed, Unchanged};
     for (tasks, ended, far, left) in [
         (5, vec![Changed, Changed], "2 of 5 tasks (2 changed)", "3 have not run"),
         (4, vec![Failed, Changed, Unchanged], "3 of 4 tasks (1 changed, 1 failed, 1 unchanged)", "1 has not run"),
         (1, vec![], "0 of 1 task", "1 has not run"),
     ] {
-        let course = Course { tasks, ended };
+        let course = RunSummary { task_count: tasks, outcomes: ended };
         let said = format!("stopped by SIGINT after {far}: {left}; run `stemma-agent once` again\n");
-        assert_eq!(cut_short("SIGINT", &course), said);
-        let paused = match course.ended.len() {
+        assert_eq!(interrupted_message("SIGINT", &course), said);
+        let paused = match course.outcomes.len() {
             0 => "no task was applied, labels were".to_owned(),
             _ => format!("it was after {far}, and no other was begun; labels were applied"),
         };
         let paused = format!("this host is paused: {paused}; run `stemma-agent resume`, then `stemma-agent once`\n");
-        assert_eq!(Stop::Paused.sentence(&stopped_after(&course)), paused);
+        assert_eq!(StopReason::Paused.sentence(&stopped_message(&course)), paused);
     }
 }
 
-/// Where no agent ran, the host went on saying what the last one had reported while it ran tasks.
+/// If no agent ran, the host still showed the progress that the last agent had reported while it ran tasks.
 #[test]
-fn y02_no_task_is_said_to_run_where_no_agent_does() {
+fn y02_status_shows_no_running_task_when_agent_is_stopped() {
     let root = tempfile::tempdir().unwrap();
-    let host = joined(root.path(), &Set::default().file("f", &[], "/srv/f", "x"));
+    let host = joined_host(root.path(), &TestTaskSet::default().file("f", &[], "/srv/f", "x"));
     let report = Report { progress: Progress::Running, ..Report::default() };
     Ledger::open(host).unwrap().put(&REPORT, &report).unwrap();
-    assert!(status::shown(root.path()).contains("state     waiting\n"));
+    assert!(status::human_status(root.path()).contains("state     waiting\n"));
 }
 
-/// A controller says `failed`, since it has the finding.
+/// A controller shows `failed`, because it has the finding.
 #[test]
-fn y01_a_host_in_mode_observe_says_by_check_that_two_tasks_write_one_path() {
+fn y01_check_reports_path_conflict_in_mode_observe() {
     let root = tempfile::tempdir().unwrap();
-    let set = Set::default().file("a", &[], "/srv/z", "a").file("b", &[], "/srv/z", "b");
-    joined(root.path(), &set.mode(Mode::Observe));
-    assert_eq!(once(root.path()).unwrap(), Exit::Done);
-    assert_eq!(status(root.path(), Output::Human).unwrap(), Exit::Done);
-    assert!(status::shown(root.path()).contains("state     waiting: its mode is observe"));
-    assert_eq!(check(root.path(), Output::Human).unwrap(), Exit::Failed);
+    let set = TestTaskSet::default().file("a", &[], "/srv/z", "a").file("b", &[], "/srv/z", "b");
+    joined_host(root.path(), &set.mode(Mode::Observe));
+    assert_eq!(once(root.path()).unwrap(), AgentExit::Done);
+    assert_eq!(status(root.path(), OutputFormat::Human).unwrap(), AgentExit::Done);
+    assert!(status::human_status(root.path()).contains("state     waiting: its mode is observe"));
+    assert_eq!(check(root.path(), OutputFormat::Human).unwrap(), AgentExit::Failed);
     let page = include_str!("../../../../docs/agent.md");
     assert!(page.contains("mode `observe` where two tasks write one path"), "what each of them says is documented");
 }
 
-/// `once` ended with 0 and said nothing, as where all was done.
+/// `once` exited with 0 and printed nothing, as if all tasks were done.
 #[test]
-fn w08_once_says_how_many_tasks_wait_at_a_barrier_and_is_no_success() {
+fn w08_once_counts_tasks_at_barrier_and_exits_nonzero() {
     let root = tempfile::tempdir().unwrap();
     let barrier = Barrier { task: "db".into(), selector: "tag=db".into() };
     let path = |name: &str| root.path().join(name).display().to_string();
-    let set = Set::default().command("first", &[], &["touch", &path("first")]);
-    let set = set.command("app", &[0], &["touch", &path("app")]).behind(barrier.clone());
+    let set = TestTaskSet::default().command("first", &[], &["touch", &path("first")]);
+    let set = set.command("app", &[0], &["touch", &path("app")]).with_barrier(barrier.clone());
     let set = set.command("conf", &[1], &["touch", &path("conf")]);
-    let host = joined(root.path(), &set);
-    assert_eq!(once(root.path()).unwrap(), Exit::Waits);
-    let local = Local::open(root.path()).unwrap();
+    let host = joined_host(root.path(), &set);
+    assert_eq!(once(root.path()).unwrap(), AgentExit::Waits);
+    let local = LocalHost::open(root.path()).unwrap();
     let performed = local.site.ledger.get(&PROGRESS).unwrap().unwrap().tasks;
     let (profile, desired) = (postcard::from_bytes(&set.profile().1).unwrap(), set.desired());
-    let waiting: Vec<_> = waiting(&local, &desired, &profile, &performed).unwrap().into_keys().collect();
+    let waiting: Vec<_> = waiting_tasks(&local, &desired, &profile, &performed).unwrap().into_keys().collect();
     assert_eq!(waiting, ["app", "conf"], "conf is behind it");
     assert!(root.path().join("first").exists() && !root.path().join("app").exists());
     drop(local);
@@ -251,48 +252,47 @@ fn w08_once_says_how_many_tasks_wait_at_a_barrier_and_is_no_success() {
     let open = BTreeSet::from([barrier]);
     let opened = OpenBarriers { task_set: desired.digest, revision: Revision(1), open };
     Ledger::open(host).unwrap().put(&OPEN_BARRIERS, &opened).unwrap();
-    assert_eq!(once(root.path()).unwrap(), Exit::Done);
+    assert_eq!(once(root.path()).unwrap(), AgentExit::Done);
     assert!(root.path().join("conf").exists());
 }
 
 #[test]
-fn x05_once_on_a_paused_host_takes_away_what_a_killed_agent_left() {
+fn x05_once_sweeps_leftovers_when_host_is_paused() {
     let root = tempfile::tempdir().unwrap();
-    let host = joined(root.path(), &Set::default().file("f", &[], "/srv/f", "x"));
+    let host = joined_host(root.path(), &TestTaskSet::default().file("f", &[], "/srv/f", "x"));
     let left = root.path().join("srv/.stemma-0123456789abcdef");
     std::fs::create_dir_all(left.parent().unwrap()).unwrap();
     std::fs::write(&left, "secret").unwrap();
     let ledger = Ledger::open(host).unwrap();
     ledger.put(&STAGING_DIRS, &StagingDirs::from([("/srv".to_owned(), BTreeSet::new())])).unwrap();
-    ledger.put(&LOCAL, &LocalState { paused: true, ..LocalState::default() }).unwrap();
+    ledger.put(&LOCAL_STATE, &LocalState { paused: true, ..LocalState::default() }).unwrap();
     drop(ledger);
-    assert_eq!(once(root.path()).unwrap(), Exit::Failed, "no task was applied");
+    assert_eq!(once(root.path()).unwrap(), AgentExit::Failed, "no task was applied");
     assert!(!left.exists() && !root.path().join("srv/f").exists());
 }
 
 #[test]
-fn y06_a_task_that_is_only_observed_is_no_failure_and_is_said_by_status_and_explain() {
+fn y06_status_and_explain_show_observed_task_without_failure() {
     let root = tempfile::tempdir().unwrap();
     let fields = serde_json::json!({"mode": "observe", "parameters": {"script": "exit 3"}});
-    joined(root.path(), &Set::default().task("seen", "shell", &[], &fields).file("f", &[], "/srv/f", "x"));
-    assert_eq!(once(root.path()).unwrap(), Exit::Done);
-    let text = status::shown(root.path());
-    let task =
-        "task      seen                     observed\n            its mode is observe: it is neither run nor checked\n";
+    joined_host(root.path(), &TestTaskSet::default().task("seen", "shell", &[], &fields).file("f", &[], "/srv/f", "x"));
+    assert_eq!(once(root.path()).unwrap(), AgentExit::Done);
+    let text = status::human_status(root.path());
+    let task = "task      seen                     observed\n            its mode is observe: it is neither run nor checked\n";
     assert!(text.contains(task) && text.contains("state     converged\n"), "{text}");
-    let why = super::super::explain::why(root.path(), "seen");
+    let why = super::super::explain::task_reasons(root.path(), "seen");
     assert_eq!(why, ["last: observed", "  its mode is observe: it is neither run nor checked"]);
 }
 
 #[test]
-fn w08_why_a_task_failed_is_said_by_status_and_explain() {
+fn w08_status_and_explain_show_reason_when_task_failed() {
     let root = tempfile::tempdir().unwrap();
     let parameters = serde_json::json!({"parameters": {"script": "echo out of paper; exit 3"}});
-    joined(root.path(), &Set::default().task("print", "shell", &[], &parameters));
-    assert_eq!(once(root.path()).unwrap(), Exit::Failed);
-    let text = status::shown(root.path());
+    joined_host(root.path(), &TestTaskSet::default().task("print", "shell", &[], &parameters));
+    assert_eq!(once(root.path()).unwrap(), AgentExit::Failed);
+    let text = status::human_status(root.path());
     assert!(text.contains("print                    failed\n            the command ended with status 3\n"), "{text}");
     assert!(text.contains("            out of paper\n"), "{text}");
-    let why = super::super::explain::why(root.path(), "print");
+    let why = super::super::explain::task_reasons(root.path(), "print");
     assert!(why.join("\n").contains("last: failed\n  the command ended with status 3\n  out of paper"), "{why:?}");
 }

@@ -1,4 +1,4 @@
-//! `status`: what this host holds, and where it stands, from the ledger alone.
+//! `status`: what this host has and the state of its tasks, read from the ledger.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug, Display, Write};
@@ -8,41 +8,41 @@ use std::sync::Arc;
 use anyhow::Result;
 use serde::{Serialize, Serializer};
 use stemma_core::digest::TaskDigest;
-use stemma_core::status::{self, Orphan, STUCK, TaskOutcome, Tasks};
+use stemma_core::status::{self, OrphanedPath, STUCK_FACT, TaskOutcome, TaskSummary};
 use stemma_core::task::Mode;
-use stemma_wire::error::is_formatting;
+use stemma_wire::error::is_format_character;
 use stemma_wire::message::desired::{Known, ProfileTask};
 use stemma_wire::message::observed::{LocalState, Outcome, Progress};
 
-use super::membership::{Membership, membership};
-use super::waits::waiting;
-use super::{Exit, Local, print, print_json};
-use crate::apply::executor::{OBSERVED, is_observed};
-use crate::apply::ledger::{Accepted, Desired, LOCAL, PROGRESS, Performed, REASONS, REPORT, Reason};
-use crate::apply::orphans::{self, MOST_NAMED};
-use crate::args::Output;
+use super::membership::{Membership, read_membership};
+use super::waits::waiting_tasks;
+use super::{AgentExit, LocalHost, print, print_json};
+use crate::apply::executor::{OBSERVED_MESSAGE, is_observed};
+use crate::apply::ledger::{Accepted, Desired, LOCAL_STATE, PROGRESS, REASONS, REPORT, Reason, TaskRecord};
+use crate::apply::orphans::{self, MAX_NAMED};
+use crate::args::OutputFormat;
 use crate::host::Host as _;
-use crate::sync::{Connection, Standing};
+use crate::sync::{ConnectionRecord, ConnectionState};
 
-/// Why nobody on this host asks its controllers.
-const NO_AGENT: &str = "no agent runs on this host";
+/// Reason if no agent runs on this host.
+const NO_AGENT_MESSAGE: &str = "no agent runs on this host";
 
-/// Why the agent that runs asks nobody.
-const APART: &str = "no agent speaks with its controllers, since its identity or key is damaged";
+/// Reason if the running agent cannot connect to its controllers.
+const NO_NETWORK_MESSAGE: &str = "no agent is connected to its controllers, because its identity or key is damaged";
 
-/// Why a host hears nothing from those that it asks.
-const UNSERVED: &str = "no controller serves it";
+/// Reason if no controller answers.
+const UNSERVED_MESSAGE: &str = "no controller serves it";
 
-/// What to do on a host that its controllers no longer know.
-const FORGOTTEN: &str = "its node was deleted, or its certificate was revoked: nothing that it holds changes any more. To bring it back, \
+/// Finding about a host that its controllers no longer know.
+const UNKNOWN_NODE_MESSAGE: &str = "its node was deleted, or its certificate was revoked: it gets no updates any more. To bring it back, \
      stop the agent, remove /var/lib/stemma-agent, and run `stemma-agent join` with a new token";
 
-/// Why tasks do not end on a host that does not begin them.
-const OBSERVES: &str = ": its mode is observe, so no task is run or checked";
+/// Explanation why a host does not begin its tasks.
+const OBSERVE_SUFFIX: &str = ": its mode is observe, so no task is run or checked";
 
-/// What is printed as JSON: the names are those of `stemma resolve -o json`, so that the two can be compared.
+/// The JSON output. Names are those of `stemma resolve -o json`, so that the two can be compared.
 #[derive(Serialize)]
-struct Status {
+struct StatusOutput {
     node: Option<String>,
     name: Option<String>,
     group: Option<String>,
@@ -50,24 +50,25 @@ struct Status {
     epoch: Option<String>,
     revision: Option<u64>,
     mode: Option<String>,
-    /// As it was reported last, or `running` where tasks run and that was not reported yet.
+    /// The last reported progress, or `running` if tasks run and that was not reported yet.
     #[serde(serialize_with = "in_words")]
     progress: Progress,
-    /// Whether nobody knows here which tasks it has: nothing came yet but labels, or they are on their way.
+    /// True if the tasks of this host are not known here yet: only labels arrived, or the tasks are on their way.
     #[serde(skip)]
-    lacks_tasks: bool,
-    /// How it stood with its controllers when that last changed; `null`: it was never noted, because no outage was.
-    connection: Option<Connection>,
-    /// Whether an agent runs on this host now; where none does, nobody knows how the controllers stand to it.
+    has_unknown_tasks: bool,
+    /// The connection to the controllers at its last change. `null` if it was never stored, because there was no
+    /// outage.
+    connection: Option<ConnectionRecord>,
+    /// True if an agent runs on this host. Without an agent, the state of the connection is unknown.
     agent_runs: Option<bool>,
-    /// Why it is not told what changes; `null`: it is, as far as is known here.
+    /// Why this host gets no updates. `null` if it gets updates, as far as is known on the host.
     untold: Option<&'static str>,
     paused: bool,
-    /// Whether an operator paused its nodegroup or cluster: no new task set is released to it.
+    /// True if an operator paused the node group or cluster of this host, so that no new task set is released to it.
     is_paused_by_operator: bool,
-    /// By whom it is parked, and why; `null`: it is not.
+    /// Who parked this host, and why. `null` if it is not parked.
     parked: Option<String>,
-    /// Why it keeps its task set, and for how long; `null`: nothing holds it.
+    /// Why and for how long this host keeps its task set. `null` if there is no hold.
     held: Option<String>,
     labels: BTreeMap<String, String>,
     annotations: BTreeMap<String, String>,
@@ -75,192 +76,198 @@ struct Status {
     tags: Vec<String>,
     primary_tags: Vec<String>,
     task_digest: Option<String>,
-    tasks: Vec<Task>,
+    tasks: Vec<TaskOutput>,
     skipped: BTreeMap<String, Arc<str>>,
     unacknowledged_results: usize,
     findings: Vec<String>,
-    /// Files that tasks wrote and that no task keeps now.
-    orphans: Vec<Orphan>,
-    /// Whether identity or credentials are damaged; the first finding says which.
+    /// Files that tasks wrote and that no task manages now.
+    orphans: Vec<OrphanedPath>,
+    /// True if identity or credentials are damaged. The first finding says which.
     is_damaged: bool,
-    /// Why the agent can neither keep nor apply what it is told; `null`: it can.
+    /// Why the agent can neither store nor apply its desired state. `null` if it can.
     stuck: Option<String>,
 }
 
 #[derive(Serialize)]
-struct Task {
+struct TaskOutput {
     id: String,
-    /// `null`: it has not ended yet on this host.
-    outcome: Option<Ended>,
-    /// What it waits for on other nodes, itself or behind another task of this host; `null`: for nothing there.
+    /// `null` if the task has not ended yet on this host.
+    outcome: Option<TaskEnd>,
+    /// The barrier that the task, or an earlier task of this host, waits for. `null` if it waits for none.
     waits_for: Option<String>,
-    /// Why, and the end of its output, where there is something to say.
+    /// The reason and the end of the output, if there is any.
     #[serde(flatten)]
     reason: Option<Reason>,
 }
 
-/// How a task ended on this host.
+/// The outcome of a task on this host.
 #[derive(Clone, Copy)]
-pub(super) enum Ended {
-    /// It is neither run nor checked, by its own mode. Controllers are told of it as of one that was only checked.
+pub(super) enum TaskEnd {
+    /// Neither run nor checked, because of the task's own mode. Reported to controllers like a task that was only
+    /// checked.
     Observed,
-    /// Any other.
-    As(Outcome),
+    /// The task was run or checked, with this outcome.
+    Outcome(Outcome),
 }
 
-/// Prints where this host stands.
+/// Prints the state of this host.
 ///
 /// # Errors
-/// When the ledger cannot be read.
-pub fn status(root: &Path, output: Output) -> Result<Exit> {
-    let local = Local::open(root)?;
+/// Fails if the ledger cannot be read.
+pub fn status(root: &Path, output: OutputFormat) -> Result<AgentExit> {
+    let local = LocalHost::open(root)?;
     let status = collect(&local)?;
     match output {
-        Output::Json => print_json(&status)?,
-        Output::Human => print(&human(&status, local.host.unix_seconds()))?,
+        OutputFormat::Json => print_json(&status)?,
+        OutputFormat::Human => print(&human_text(&status, local.host.unix_seconds()))?,
     }
-    let failed = status.progress() == "failed";
+    let failed = status.progress_word() == "failed";
     let is_stuck = status.stuck.is_some();
-    Ok(if failed || is_stuck || status.is_damaged || status.is_unknown() { Exit::Failed } else { Exit::Done })
+    Ok(if failed || is_stuck || status.is_damaged || status.is_unknown() { AgentExit::Failed } else { AgentExit::Done })
 }
 
-impl Status {
-    /// Whether the controllers no longer know this host.
+impl StatusOutput {
+    /// Returns whether the controllers no longer know this host.
     fn is_unknown(&self) -> bool {
-        self.connection.as_ref().is_some_and(|connection| connection.standing == Standing::Unknown)
+        self.connection.as_ref().is_some_and(|connection| connection.state == ConnectionState::Unknown)
     }
 
-    /// In a few words, what a person wants to know first.
-    fn state(&self) -> String {
-        let said = [
+    /// Returns the state in a few words: what a person wants to know first.
+    fn state_text(&self) -> String {
+        let parts = [
             self.paused.then(|| "paused on this host".to_owned()),
             self.is_paused_by_operator.then(|| "paused by an operator (its nodegroup or cluster)".to_owned()),
             self.parked.as_ref().map(|by| format!("parked {by}")),
             self.held.as_ref().map(|why| format!("held {why}")),
         ];
-        let said: String = said.into_iter().flatten().map(|said| format!(", {said}")).collect();
+        let said: String = parts.into_iter().flatten().map(|said| format!(", {said}")).collect();
         if self.is_unknown() {
-            return format!("no longer known to its controllers{said}; its tasks: {}", self.progress());
+            return format!("no longer known to its controllers{said}; its tasks: {}", self.progress_word());
         }
         if let Some(why) = &self.stuck {
             return format!("stuck{said}: {why}");
         }
-        let why = if self.is_observed() { OBSERVES } else { "" };
-        format!("{}{said}{why}", self.word())
+        let why = if self.is_observed() { OBSERVE_SUFFIX } else { "" };
+        format!("{}{said}{why}", self.state_word())
     }
 
-    /// As controllers call it where it is in no nodegroup; else where it stands with its tasks.
-    fn word(&self) -> &str {
-        if self.is_unplaced() { "unplaced" } else { self.progress() }
+    /// Returns `unplaced`, as controllers do for a node in no nodegroup, or else the progress of the tasks.
+    fn state_word(&self) -> &str {
+        if self.is_unplaced() { "unplaced" } else { self.progress_word() }
     }
 
-    /// Whether it holds the desired state of a node that is in no nodegroup.
+    /// Returns whether this host has the desired state of a node that is in no nodegroup.
     const fn is_unplaced(&self) -> bool {
         self.revision.is_some() && self.group.is_none()
     }
 
-    /// Whether there are tasks that it does not begin, by its mode.
+    /// Returns whether tasks of this host have not begun because its mode is `observe`.
     fn is_observed(&self) -> bool {
-        let is_of_mode = self.mode.as_ref().is_some_and(|mode| *mode == words(Mode::Observe));
-        let is_at_rest = !self.is_unplaced() && self.progress == Progress::Idle;
-        is_of_mode && is_at_rest && self.tasks.iter().any(Task::is_open)
+        let is_observe_mode = self.mode.as_ref().is_some_and(|mode| *mode == words(Mode::Observe));
+        let is_idle = !self.is_unplaced() && self.progress == Progress::Idle;
+        is_observe_mode && is_idle && self.tasks.iter().any(TaskOutput::is_pending)
     }
 
-    /// Where it stands with its tasks: what it reported of a run, or else what became of them together, as controllers say it.
-    fn progress(&self) -> &'static str {
-        let outcomes = (!self.lacks_tasks).then(|| self.tasks.iter().map(Task::of_node));
-        match (self.progress, Tasks::of(outcomes, true)) {
+    /// Returns the progress of the tasks in the words that controllers use: the reported progress while tasks run or
+    /// have failed, or else the combined outcome of the tasks.
+    fn progress_word(&self) -> &'static str {
+        let outcomes = (!self.has_unknown_tasks).then(|| self.tasks.iter().map(TaskOutput::node_outcome));
+        match (self.progress, TaskSummary::from_outcomes(outcomes, true)) {
             (Progress::Running, _) => "running",
-            (Progress::Failed, _) | (_, Tasks::Failed) => "failed",
-            (_, Tasks::Incomplete) if !self.tasks.iter().any(Task::is_open_here) => "waiting for other hosts",
-            (_, Tasks::Drifted) => "drifted",
-            (Progress::Waiting, _) | (_, Tasks::Incomplete | Tasks::NotReleased | Tasks::Unreported) => "waiting",
-            (_, Tasks::WouldChange) => "noop",
-            (Progress::Idle | Progress::Converged, Tasks::NothingToRun | Tasks::Succeeded) => "converged",
+            (Progress::Failed, _) | (_, TaskSummary::Failed) => "failed",
+            (_, TaskSummary::Incomplete) if !self.tasks.iter().any(TaskOutput::is_pending_here) => "waiting for other hosts",
+            (_, TaskSummary::Drifted) => "drifted",
+            (Progress::Waiting, _) | (_, TaskSummary::Incomplete | TaskSummary::NotReleased | TaskSummary::Unreported) => {
+                "waiting"
+            }
+            (_, TaskSummary::WouldChange) => "noop",
+            (Progress::Idle | Progress::Converged, TaskSummary::NothingToRun | TaskSummary::Succeeded) => "converged",
         }
     }
 }
 
-impl Task {
-    /// Whether it has not ended, and waits for no other host.
-    fn is_open_here(&self) -> bool {
-        self.is_open() && self.waits_for.is_none()
+impl TaskOutput {
+    /// Returns whether the task has not ended and waits for no other host.
+    fn is_pending_here(&self) -> bool {
+        self.is_pending() && self.waits_for.is_none()
     }
 
-    /// Whether it has not ended.
-    const fn is_open(&self) -> bool {
+    /// Returns whether the task has not ended.
+    const fn is_pending(&self) -> bool {
         self.outcome.is_none()
     }
 
-    /// What its end means for the state of its node.
-    fn of_node(&self) -> Option<TaskOutcome> {
+    /// Returns the outcome of the task as it counts for the state of the node.
+    fn node_outcome(&self) -> Option<TaskOutcome> {
         self.outcome.map(|ended| match ended {
-            // Controllers do not count it.
-            Ended::Observed => TaskOutcome::Succeeded,
-            Ended::As(outcome) => outcome.of_node(),
+            // Controllers do not count such a task.
+            TaskEnd::Observed => TaskOutcome::Succeeded,
+            TaskEnd::Outcome(outcome) => outcome.to_task_outcome(),
         })
     }
 }
 
-impl Ended {
-    /// How a task ended that was performed so.
-    pub(super) fn of(task: &ProfileTask, performed: &Performed) -> Self {
-        if is_observed(task) { Self::Observed } else { Self::As(performed.outcome) }
+impl TaskEnd {
+    /// Returns the outcome of a task from its record.
+    pub(super) fn from_record(task: &ProfileTask, record: &TaskRecord) -> Self {
+        if is_observed(task) { Self::Observed } else { Self::Outcome(record.outcome) }
     }
 
-    /// How a task ended that was performed in an earlier task set, by what was said of that.
-    pub(super) fn before(outcome: Outcome, said: Option<&Reason>) -> Self {
-        let is_observed = outcome == Outcome::WouldChange && said.is_some_and(|said| said.message == OBSERVED);
-        if is_observed { Self::Observed } else { Self::As(outcome) }
+    /// Returns the outcome of a task in an earlier task set, from the recorded outcome and reason.
+    pub(super) fn from_earlier(outcome: Outcome, reason: Option<&Reason>) -> Self {
+        let is_observed = outcome == Outcome::WouldChange && reason.is_some_and(|said| said.message == OBSERVED_MESSAGE);
+        if is_observed { Self::Observed } else { Self::Outcome(outcome) }
     }
 }
 
-impl Display for Ended {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Display for TaskEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Observed => to.write_str("observed"),
-            Self::As(outcome) => to.write_str(&words(outcome)),
+            Self::Observed => f.write_str("observed"),
+            Self::Outcome(outcome) => f.write_str(&words(outcome)),
         }
     }
 }
 
-impl Serialize for Ended {
+impl Serialize for TaskEnd {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-fn collect(local: &Local) -> Result<Status> {
+/// Reads everything that `status` prints: from the ledger, the identity, the connection record and the host's files.
+fn collect(local: &LocalHost) -> Result<StatusOutput> {
     let ledger = &local.site.ledger;
-    let (identity, damage) = match membership(local)? {
+    let (identity, damage) = match read_membership(local)? {
         Membership::Member(member) => (Some(member.0), None),
         Membership::Damaged(identity, why) => (identity, Some(why)),
         Membership::NotJoined => (None, None),
     };
-    let (is_damaged, connection) = (damage.is_some(), Connection::load(&*local.host)?);
+    let (is_damaged, connection) = (damage.is_some(), ConnectionRecord::load(&*local.host)?);
     let accepted = ledger.accepted()?;
     let report = ledger.get(&REPORT)?.unwrap_or_default();
-    let stuck = stuck(local)?;
+    let stuck = stuck_reason(local)?;
     let held = accepted.as_ref().map(Accepted::desired);
     let profile = held.as_ref().map(|held| ledger.profile(held)).transpose()?.flatten();
     let lacks_tasks = profile.is_none() || held.as_ref().is_some_and(Desired::is_unreleased);
     let tasks = held.as_ref().map(|held| tasks(local, held)).transpose()?.unwrap_or_default();
-    let said = ledger.get(&LOCAL)?.unwrap_or_default();
+    let local_state = ledger.get(&LOCAL_STATE)?.unwrap_or_default();
     let agent_runs = local.is_running();
-    // One that started before the damage still speaks with them, and reports nothing of it.
-    let is_apart = damage.as_ref().is_some_and(|why| report.findings.contains(why));
+    // Only an agent that started after the damage reports this finding. An agent that started before the damage is
+    // still connected.
+    let is_disconnected = damage.as_ref().is_some_and(|why| report.findings.contains(why));
     let is_member = identity.is_some() || is_damaged;
-    let untold = is_member.then(|| untold(agent_runs, is_apart, connection.as_ref())).flatten();
+    let untold = is_member.then(|| disconnect_reason(agent_runs, is_disconnected, connection.as_ref())).flatten();
     let runs_tasks = agent_runs == Some(true)
         && stuck.is_none()
-        && held.as_ref().is_some_and(|held| is_beginning(report.progress, held, &said, &tasks));
-    let words_of_hold = held.as_ref().map(|held| words_of_hold(held, &said, &tasks, local.host.unix_seconds()));
+        && held.as_ref().is_some_and(|held| is_starting(report.progress, held, &local_state, &tasks));
+    let hold = held.as_ref().map(|held| hold_text(held, &local_state, &tasks, local.host.unix_seconds()));
     let orphans = held.as_ref().map(|held| orphans(local, held)).transpose()?.unwrap_or_default();
     let mode = held.as_ref().map(|held| words(held.mode()));
     let is_held = held.is_some();
     let (known, set) = held.map(|held| (held.known, held.task_set)).unwrap_or_default();
-    let (is_paused, parked) = (said.paused, parked(&known, said));
-    Ok(Status {
+    let (is_paused, parked) = (local_state.paused, parked_text(&known, local_state));
+    Ok(StatusOutput {
         node: identity.as_ref().map(|identity| identity.node.to_string()),
         name: is_held.then_some(known.name),
         group: (!known.group.is_empty()).then_some(known.group),
@@ -270,11 +277,12 @@ fn collect(local: &Local) -> Result<Status> {
         mode,
         progress: match (agent_runs, report.progress) {
             _ if runs_tasks => Progress::Running,
-            // Who reported it has stopped or was killed: what became of the tasks says where they stand.
+            // The agent that reported running tasks has exited or was killed. So the outcomes of the tasks determine
+            // the state.
             (Some(false), Progress::Running) => Progress::Idle,
             (_, reported) => reported,
         },
-        lacks_tasks,
+        has_unknown_tasks: lacks_tasks,
         findings: findings(local, damage, connection.as_ref(), report.findings),
         connection,
         agent_runs,
@@ -282,7 +290,7 @@ fn collect(local: &Local) -> Result<Status> {
         paused: is_paused,
         is_paused_by_operator: known.paused,
         parked,
-        held: words_of_hold.flatten(),
+        held: hold.flatten(),
         labels: known.labels.into_iter().map(|(key, label)| (key, label.value)).collect(),
         annotations: known.annotations,
         traits: known.traits,
@@ -298,46 +306,54 @@ fn collect(local: &Local) -> Result<Status> {
     })
 }
 
-/// Why this host is not told what changes, as far as is known here. Of one that its controllers no longer know its state says so, and one
-/// that shares its identity is told in turn with the other.
-fn untold(agent_runs: Option<bool>, is_apart: bool, connection: Option<&Connection>) -> Option<&'static str> {
-    match (agent_runs, connection.map(|connection| connection.standing)) {
-        (Some(false), _) => Some(NO_AGENT),
-        (Some(true), _) if is_apart => Some(APART),
-        (Some(true), Some(Standing::Unserved)) => Some(UNSERVED),
-        (Some(true), None | Some(Standing::Connected | Standing::Unknown | Standing::Shared)) | (None, _) => None,
+/// Returns why this host gets no updates, as far as is known on the host. There is no reason for a host that is unknown
+/// to its controllers, because its state shows this already, and none for a host that shares its identity, because both
+/// hosts get updates in turn.
+fn disconnect_reason(
+    agent_runs: Option<bool>,
+    is_disconnected: bool,
+    connection: Option<&ConnectionRecord>,
+) -> Option<&'static str> {
+    match (agent_runs, connection.map(|connection| connection.state)) {
+        (Some(false), _) => Some(NO_AGENT_MESSAGE),
+        (Some(true), _) if is_disconnected => Some(NO_NETWORK_MESSAGE),
+        (Some(true), Some(ConnectionState::Unserved)) => Some(UNSERVED_MESSAGE),
+        (Some(true), None | Some(ConnectionState::Connected | ConnectionState::Unknown | ConnectionState::Shared))
+        | (None, _) => None,
     }
 }
 
-/// Why the agent can neither keep nor apply what it is told. That its own state cannot be kept now, as on a full disk, is found here: an agent
-/// says so when it has something to keep, and none may run. Of anything else, as labels that it cannot write, the last report says.
+/// Returns why the agent can neither store nor apply its desired state. Whether its state can be written, for example
+/// on a full disk, is checked here: an agent reports this only when it has something to store, and none may run. Other
+/// causes, such as labels that cannot be written, are in the last report.
 ///
 /// # Errors
-/// When the ledger cannot be read.
-pub(super) fn stuck(local: &Local) -> Result<Option<String>> {
+/// Fails if the ledger cannot be read.
+pub(super) fn stuck_reason(local: &LocalHost) -> Result<Option<String>> {
     let ledger = &local.site.ledger;
     if let Err(failed) = ledger.check_writable() {
         return Ok(Some(failed.sentence()));
     }
     let report = ledger.get(&REPORT)?.unwrap_or_default();
-    Ok(report.facts.get(STUCK).and_then(|fact| status::stuck(fact)))
+    Ok(report.facts.get(STUCK_FACT).and_then(|fact| status::stuck_reason(fact)))
 }
 
-/// What is printed for people.
+/// Returns the human-readable output of `status`, for tests.
 #[cfg(test)]
-pub(super) fn shown(root: &Path) -> String {
-    human(&collect(&Local::open(root).unwrap()).unwrap(), 0)
+pub(super) fn human_status(root: &Path) -> String {
+    human_text(&collect(&LocalHost::open(root).unwrap()).unwrap(), 0)
 }
 
-/// What people should know: of the membership, as it was last reported, and of the host's own label files and hooks as they are now.
+/// Returns the findings about the membership, the findings of the last report, and the current findings about label
+/// files, hooks, facts and certificate. Each sentence is listed once.
 fn findings(
-    local: &Local,
+    local: &LocalHost,
     damage: Option<String>,
-    connection: Option<&Connection>,
+    connection: Option<&ConnectionRecord>,
     reported: Vec<String>,
 ) -> Vec<String> {
-    let is_unknown = connection.is_some_and(|connection| connection.standing == Standing::Unknown);
-    let mut findings: Vec<String> = damage.into_iter().chain(is_unknown.then(|| FORGOTTEN.to_owned())).collect();
+    let is_unknown = connection.is_some_and(|connection| connection.state == ConnectionState::Unknown);
+    let mut findings: Vec<String> = damage.into_iter().chain(is_unknown.then(|| UNKNOWN_NODE_MESSAGE.to_owned())).collect();
     for finding in reported.into_iter().chain(crate::sync::findings(&*local.host)) {
         if !findings.contains(&finding) {
             findings.push(finding);
@@ -346,71 +362,70 @@ fn findings(
     findings
 }
 
-/// The tasks that run here, in order, each with how it last ended in the present task set, or what it waits for.
-fn tasks(local: &Local, held: &Desired) -> Result<Vec<Task>> {
+/// Returns the tasks of this host, in order, each with its outcome in the current task set, or with what it waits for.
+fn tasks(local: &LocalHost, desired: &Desired) -> Result<Vec<TaskOutput>> {
     let ledger = &local.site.ledger;
-    let profile = ledger.profile(held)?.unwrap_or_default();
-    let mut performed = ledger.get(&PROGRESS)?.unwrap_or_default().tasks;
-    performed.retain(|_, ended| ended.task_set == held.digest);
+    let profile = ledger.profile(desired)?.unwrap_or_default();
+    let mut records = ledger.get(&PROGRESS)?.unwrap_or_default().tasks;
+    records.retain(|_, ended| ended.task_set == desired.digest);
     let mut reasons = ledger.get(&REASONS)?.unwrap_or_default();
-    let waiting = waiting(local, held, &profile, &performed)?;
-    let here = profile.tasks.iter().filter(|task| held.task_set.runs(&task.id));
+    let waiting = waiting_tasks(local, desired, &profile, &records)?;
+    let here = profile.tasks.iter().filter(|task| desired.task_set.runs_task(&task.id));
     Ok(here
         .map(|task| {
-            let outcome = performed.get(&task.id).map(|ended| Ended::of(task, ended));
+            let outcome = records.get(&task.id).map(|ended| TaskEnd::from_record(task, ended));
             let reason = outcome.as_ref().and_then(|_| reasons.remove(&task.id));
-            // Why the nodes there are not done, a controller knows alone.
-            let waits_for =
-                waiting.get(task.id.as_str()).map(|barrier| status::barrier(&barrier.task, &barrier.selector));
-            Task { outcome, reason, waits_for, id: task.id.clone() }
+            // Only a controller knows why the nodes of the barrier have not finished.
+            let waits_for = waiting.get(task.id.as_str()).map(|barrier| status::barrier_text(&barrier.task, &barrier.selector));
+            TaskOutput { outcome, reason, waits_for, id: task.id.clone() }
         })
         .collect())
 }
 
-/// Who parked this host.
-fn parked(known: &Known, said: LocalState) -> Option<String> {
-    let on_host = said.parked.map(|why| format!("on this host ({why})"));
+/// Returns who parked this host, or `None` if it is not parked.
+fn parked_text(known: &Known, local_state: LocalState) -> Option<String> {
+    let on_host = local_state.parked.map(|why| format!("on this host ({why})"));
     if known.parked { Some("by an operator".to_owned()) } else { on_host }
 }
 
-/// Whether tasks run that no report tells of yet. An agent reports that it runs tasks when that takes half a second: a run that ends before that
-/// costs neither a record nor a check-in. Until then its report is that of a host at rest.
-fn is_beginning(reported: Progress, held: &Desired, said: &LocalState, tasks: &[Task]) -> bool {
-    let is_new = tasks.iter().all(Task::is_open);
-    let begins = match held.mode() {
+/// Returns whether tasks run that were not reported yet. An agent reports running tasks only after half a second, so
+/// that a shorter run needs neither a record nor a check-in. Until then its report is that of an idle host.
+fn is_starting(reported: Progress, desired: &Desired, local_state: &LocalState, tasks: &[TaskOutput]) -> bool {
+    let is_new = tasks.iter().all(TaskOutput::is_pending);
+    let begins = match desired.mode() {
         Mode::Observe => false,
-        // One that has found something that would change is at rest, also while a task of it waits for a blob.
+        // A host that found something that would change is idle, even while one of its tasks waits for a blob.
         Mode::Noop => is_new,
         Mode::Apply => true,
     };
-    // That a hold has ended is seen at the next look.
-    let is_held_back = is_new && said.hold.is_some();
-    let is_stopped = said.paused || said.parked.is_some() || held.known.parked || is_held_back;
-    let is_at_rest = matches!(reported, Progress::Idle | Progress::Converged);
-    is_at_rest && begins && !is_stopped && tasks.iter().any(Task::is_open_here)
+    // The agent notices the end of a hold at its next reconcile.
+    let is_held_back = is_new && local_state.hold.is_some();
+    let is_stopped = local_state.paused || local_state.parked.is_some() || desired.known.parked || is_held_back;
+    let is_idle = matches!(reported, Progress::Idle | Progress::Converged);
+    is_idle && begins && !is_stopped && tasks.iter().any(TaskOutput::is_pending_here)
 }
 
-/// Why the task set stays as it is, and for how long. One that was said on the host holds back a task set that has come and not begun; of an
-/// operator's hold only a controller knows whether a newer one waits.
-fn words_of_hold(held: &Desired, said: &LocalState, tasks: &[Task], now: u64) -> Option<String> {
+/// Returns the reason and the remaining time of a hold, or `None` without a hold. A hold on the host keeps back a task
+/// set that has arrived and not begun. For an operator's hold, only a controller knows whether a newer task set waits.
+fn hold_text(desired: &Desired, local_state: &LocalState, tasks: &[TaskOutput], now: u64) -> Option<String> {
     let in_force = |hold: &Option<(u64, String)>| hold.clone().filter(|(until, _)| *until > now);
-    let is_new = tasks.iter().all(Task::is_open) && !tasks.is_empty();
-    let (until, why, keeps) = match (in_force(&said.hold), in_force(&held.known.hold)) {
-        (Some((until, why)), _) | (None, Some((until, why))) if held.is_unreleased() => {
-            (until, why, "no task set has come yet")
+    let is_new = tasks.iter().all(TaskOutput::is_pending) && !tasks.is_empty();
+    let (until, why, keeps) = match (in_force(&local_state.hold), in_force(&desired.known.hold)) {
+        (Some((until, why)), _) | (None, Some((until, why))) if desired.is_unreleased() => {
+            (until, why, "no task set was released yet")
         }
         (Some((until, why)), _) if is_new => (until, why, "a newer task set waits"),
         (Some((until, why)), _) | (None, Some((until, why))) => (until, why, "it keeps its task set"),
         (None, None) => return None,
     };
     let time =
-        if until == u64::MAX { "until that is ended".to_owned() } else { format!("for {} more", span(until - now)) };
+        if until == u64::MAX { "until that is ended".to_owned() } else { format!("for {} more", duration_text(until - now)) };
     let why = if why.is_empty() { why } else { format!("({why}) ") };
     Some(format!("{why}{time}: {keeps}"))
 }
 
-/// A time of so many seconds, in words.
-fn span(seconds: u64) -> String {
+/// Returns a duration in words.
+fn duration_text(seconds: u64) -> String {
     match seconds / 60 {
         0 => "less than a minute".to_owned(),
         minutes @ 1..120 => format!("{minutes} min"),
@@ -418,15 +433,17 @@ fn span(seconds: u64) -> String {
     }
 }
 
-fn orphans(local: &Local, held: &Desired) -> Result<Vec<Orphan>> {
-    let Some(profile) = local.site.ledger.profile(held)? else { return Ok(Vec::new()) };
-    Ok(orphans::orphans(&local.site, held, &profile)?)
+/// Returns the files that tasks wrote and that no task manages now.
+fn orphans(local: &LocalHost, desired: &Desired) -> Result<Vec<OrphanedPath>> {
+    let Some(profile) = local.site.ledger.profile(desired)? else { return Ok(Vec::new()) };
+    Ok(orphans::orphans(&local.site, desired, &profile)?)
 }
 
-fn human(status: &Status, now: u64) -> String {
+/// Returns the output of `status` for people, one field per line.
+fn human_text(status: &StatusOutput, now: u64) -> String {
     let mut text = String::new();
     let mut line = |key: &str, value: &str| {
-        writeln!(text, "{key:<10}{}", printable(value)).expect("a String takes all");
+        writeln!(text, "{key:<10}{}", escape_terminal(value)).expect("a String takes all");
     };
     let unknown = || "-".to_owned();
     let no_node = if status.is_damaged { "its identity is damaged" } else { "has not joined a fleet" };
@@ -438,12 +455,12 @@ fn human(status: &Status, now: u64) -> String {
         _ => line("holds", "nothing yet"),
     }
     line("mode", status.mode.as_deref().unwrap_or("-"));
-    line("state", &status.state());
+    line("state", &status.state_text());
     if status.node.is_some() || status.is_damaged {
-        line("contact", &contact(status, now));
+        line("contact", &connection_text(status, now));
     }
     if let Some(why) = status.untold {
-        line("untold", &format!("it is not told what changes: {why}"));
+        line("untold", &format!("it gets no updates: {why}"));
     }
     line("labels", &status.labels.len().to_string());
     line("traits", &status.traits.len().to_string());
@@ -452,21 +469,21 @@ fn human(status: &Status, now: u64) -> String {
         let ended = task.outcome.map(|ended| ended.to_string());
         let ended = ended.or_else(|| Some(format!("waiting for {}", task.waits_for.as_ref()?)));
         line("task", &format!("{:<24} {}", task.id, ended.as_deref().unwrap_or("not yet")));
-        for said in task.reason.iter().flat_map(sentences) {
+        for said in task.reason.iter().flat_map(reason_lines) {
             line("", &format!("  {said}"));
         }
     }
     for (id, why) in &status.skipped {
         line("skipped", &format!("{id:<24} {why}"));
     }
-    for Orphan { task, path } in status.orphans.iter().take(MOST_NAMED) {
+    for OrphanedPath { task, path } in status.orphans.iter().take(MAX_NAMED) {
         line("orphaned", &format!("{task:<24} {path}"));
     }
-    if status.orphans.len() > MOST_NAMED {
-        line("orphaned", &format!("and {} more files", status.orphans.len() - MOST_NAMED));
+    if status.orphans.len() > MAX_NAMED {
+        line("orphaned", &format!("and {} more files", status.orphans.len() - MAX_NAMED));
     }
     if status.unacknowledged_results > 0 {
-        line("results", &format!("{} not yet taken by a controller", status.unacknowledged_results));
+        line("results", &format!("{} not yet acknowledged by a controller", status.unacknowledged_results));
     }
     for finding in &status.findings {
         line("finding", finding);
@@ -474,40 +491,41 @@ fn human(status: &Status, now: u64) -> String {
     text
 }
 
-/// Names of files, of other people's keys and what commands put out stand in it: a terminal obeys nothing of them (S60).
-pub(super) fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() || is_formatting(c) { '\u{fffd}' } else { c }).collect()
+/// Replaces control and formatting characters, so that a terminal does not obey file names, keys or command output
+/// (S60).
+pub(super) fn escape_terminal(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() || is_format_character(c) { '\u{fffd}' } else { c }).collect()
 }
 
-/// How it stands with its controllers.
-fn contact(status: &Status, now: u64) -> String {
+/// Returns the state of the connection to the controllers.
+fn connection_text(status: &StatusOutput, now: u64) -> String {
     let silent = match status.agent_runs {
-        Some(true) => status.untold.filter(|why| *why == APART),
-        Some(false) => Some(NO_AGENT),
+        Some(true) => status.untold.filter(|why| *why == NO_NETWORK_MESSAGE),
+        Some(false) => Some(NO_AGENT_MESSAGE),
         None => Some("whether an agent runs on this host is not known"),
     };
-    let Some(Connection { standing, url, cause, since }) = &status.connection else {
+    let Some(ConnectionRecord { state: standing, url, cause, since }) = &status.connection else {
         return silent.unwrap_or("no outage noted").to_owned();
     };
     let what = match standing {
-        Standing::Connected => "connected to",
-        Standing::Unserved => "not served by",
-        Standing::Unknown => "no longer known to",
-        Standing::Shared => "shares its identity with another at",
+        ConnectionState::Connected => "connected to",
+        ConnectionState::Unserved => "not served by",
+        ConnectionState::Unknown => "no longer known to",
+        ConnectionState::Shared => "shares its identity with another at",
     };
     let cause = if cause.is_empty() { String::new() } else { format!(": {cause}") };
     if let Some(silent) = silent {
-        return format!("{silent}; when one last did, it was {what} {url}{cause}");
+        return format!("{silent}; last known state: {what} {url}{cause}");
     }
-    format!("{what} {url} for {}{cause}", span(now.saturating_sub(*since)))
+    format!("{what} {url} for {}{cause}", duration_text(now.saturating_sub(*since)))
 }
 
-/// Why a task ended as it did, a line each; blank lines at the end of its output say nothing.
-pub(super) fn sentences(reason: &Reason) -> impl Iterator<Item = &str> {
+/// Returns the lines that explain the outcome of a task, without blank lines at the end of its output.
+pub(super) fn reason_lines(reason: &Reason) -> impl Iterator<Item = &str> {
     std::iter::once(reason.message.as_str()).chain(reason.output.trim_end().lines())
 }
 
-/// The name of a variant as people read it: `DependencyFailed` is `dependency failed`.
+/// Returns the name of a variant as words: `DependencyFailed` is `dependency failed`.
 pub fn words(variant: impl Debug) -> String {
     let mut text = String::new();
     for letter in format!("{variant:?}").chars() {
@@ -519,7 +537,7 @@ pub fn words(variant: impl Debug) -> String {
     text
 }
 
-/// Serializes a variant by its name as people read it.
+/// Serializes a variant by its name as words.
 fn in_words<S: Serializer>(variant: &impl Debug, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&words(variant))
 }

@@ -1,4 +1,5 @@
-//! Whether an editor with the schema agrees with the reader: it marks nothing in any manifest that this repository shows.
+//! Checks that the JSON schema of manifests agrees with their parser. So an editor with the schema reports no error in
+//! any manifest of this repository.
 
 use std::path::{Path, PathBuf};
 
@@ -6,30 +7,30 @@ use serde_json::{Map, Value, json};
 use stemma_core::finding::Severity;
 use stemma_core::manifest::schema;
 
-use super::super::{Purpose, load};
+use super::super::{ReadPurpose, load};
 use crate::manifest;
 
-const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+const REPOSITORY_DIR: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// What the schema marks in a value, by place. It knows the keywords that the schema has, and no others.
-fn marks(root: &Value, schema: &Value, value: &Value, place: &str) -> Vec<String> {
+/// Returns the errors that the schema reports for a value, by place. Supports only the keywords that the schema uses.
+fn schema_errors(root: &Value, schema: &Value, value: &Value, place: &str) -> Vec<String> {
     let Some(keywords) = schema.as_object() else {
         return if *schema == json!(false) { vec![format!("{place}: is not taken")] } else { Vec::new() };
     };
     let mut found = Vec::new();
-    for (keyword, said) in keywords {
+    for (keyword, rule) in keywords {
         let holds = match keyword.as_str() {
-            "type" => is_of_type(said, value),
-            "enum" => said.as_array().is_some_and(|all| all.contains(value)),
-            "const" => said == value,
-            "pattern" => value.as_str().is_none_or(|text| pattern(said).is_match(text)),
-            "minimum" => value.as_i64().is_none_or(|number| Some(number) >= said.as_i64()),
-            "maximum" => value.as_i64().is_none_or(|number| Some(number) <= said.as_i64()),
-            "format" => *said == "date-time" && value.as_str().is_none_or(|text| stemma_core::time::read(text).is_ok()),
-            "minItems" => value.as_array().is_none_or(|items| Some(items.len() as u64) >= said.as_u64()),
-            "required" => value.as_object().is_none_or(|map| names(said).all(|name| map.contains_key(name))),
+            "type" => has_type(rule, value),
+            "enum" => rule.as_array().is_some_and(|all| all.contains(value)),
+            "const" => rule == value,
+            "pattern" => value.as_str().is_none_or(|text| compile_pattern(rule).is_match(text)),
+            "minimum" => value.as_i64().is_none_or(|number| Some(number) >= rule.as_i64()),
+            "maximum" => value.as_i64().is_none_or(|number| Some(number) <= rule.as_i64()),
+            "format" => *rule == "date-time" && value.as_str().is_none_or(|text| stemma_core::time::parse(text).is_ok()),
+            "minItems" => value.as_array().is_none_or(|items| Some(items.len() as u64) >= rule.as_u64()),
+            "required" => value.as_object().is_none_or(|map| text_items(rule).all(|name| map.contains_key(name))),
             _ => {
-                found.extend(marks_below(root, keywords, (keyword, said), value, place));
+                found.extend(subschema_errors(root, keywords, (keyword, rule), value, place));
                 true
             }
         };
@@ -40,33 +41,34 @@ fn marks(root: &Value, schema: &Value, value: &Value, place: &str) -> Vec<String
     found
 }
 
-fn marks_below(
+fn subschema_errors(
     root: &Value,
-    beside: &Map<String, Value>,
-    (keyword, said): (&str, &Value),
+    keywords: &Map<String, Value>,
+    (keyword, rule): (&str, &Value),
     value: &Value,
     place: &str,
 ) -> Vec<String> {
-    let within = |schema: &Value, value: &Value, name: &str| marks(root, schema, value, &format!("{place}/{name}"));
-    let known = beside.get("properties").and_then(Value::as_object);
+    let member_errors =
+        |schema: &Value, value: &Value, name: &str| schema_errors(root, schema, value, &format!("{place}/{name}"));
+    let known = keywords.get("properties").and_then(Value::as_object);
     match (keyword, value) {
         ("$ref", _) => {
-            let path = said.as_str().and_then(|path| path.strip_prefix('#')).expect("a place in this schema");
-            marks(root, root.pointer(path).expect(path), value, place)
+            let path = rule.as_str().and_then(|path| path.strip_prefix('#')).expect("a place in this schema");
+            schema_errors(root, root.pointer(path).expect(path), value, place)
         }
-        ("allOf", _) => said.as_array().into_iter().flatten().flat_map(|one| marks(root, one, value, place)).collect(),
-        ("if", _) if marks(root, said, value, place).is_empty() => marks(root, &beside["then"], value, place),
+        ("allOf", _) => rule.as_array().into_iter().flatten().flat_map(|one| schema_errors(root, one, value, place)).collect(),
+        ("if", _) if schema_errors(root, rule, value, place).is_empty() => schema_errors(root, &keywords["then"], value, place),
         ("properties", Value::Object(map)) => map
             .iter()
-            .filter_map(|(name, value)| Some(within(&said[name], value, name)).filter(|_| !said[name].is_null()))
+            .filter_map(|(name, value)| Some(member_errors(&rule[name], value, name)).filter(|_| !rule[name].is_null()))
             .flatten()
             .collect(),
         ("additionalProperties", Value::Object(map)) => {
             let others = map.iter().filter(|(name, _)| known.is_none_or(|known| !known.contains_key(*name)));
-            others.flat_map(|(name, value)| within(said, value, name)).collect()
+            others.flat_map(|(name, value)| member_errors(rule, value, name)).collect()
         }
         ("items", Value::Array(items)) => {
-            items.iter().enumerate().flat_map(|(at, item)| within(said, item, &at.to_string())).collect()
+            items.iter().enumerate().flat_map(|(at, item)| member_errors(rule, item, &at.to_string())).collect()
         }
         (
             "if"
@@ -85,11 +87,11 @@ fn marks_below(
     }
 }
 
-fn pattern(said: &Value) -> regex_lite::Regex {
-    said.as_str().and_then(|pattern| regex_lite::Regex::new(pattern).ok()).expect("a pattern that an editor reads")
+fn compile_pattern(pattern: &Value) -> regex_lite::Regex {
+    pattern.as_str().and_then(|pattern| regex_lite::Regex::new(pattern).ok()).expect("a pattern that an editor reads")
 }
 
-fn is_of_type(said: &Value, value: &Value) -> bool {
+fn has_type(types: &Value, value: &Value) -> bool {
     let kind = match value {
         Value::Null => "null",
         Value::Bool(_) => "boolean",
@@ -99,58 +101,58 @@ fn is_of_type(said: &Value, value: &Value) -> bool {
         Value::Object(_) => "object",
     };
     let is = |one: &str| one == kind || (one == "number" && value.is_number());
-    said.as_str().is_some_and(is) || names(said).any(is)
+    types.as_str().is_some_and(is) || text_items(types).any(is)
 }
 
-fn names(list: &Value) -> impl Iterator<Item = &str> {
+fn text_items(list: &Value) -> impl Iterator<Item = &str> {
     list.as_array().into_iter().flatten().filter_map(Value::as_str)
 }
 
-fn of_manifest(json: &str) -> Vec<String> {
+fn manifest_errors(json: &str) -> Vec<String> {
     let (schema, value) = (schema(), serde_json::from_str(json).expect("JSON"));
-    marks(&schema, &schema, &value, "")
+    schema_errors(&schema, &schema, &value, "")
 }
 
-/// The YAML manifests that a page shows.
-fn shown_in(page: &Path) -> Vec<String> {
+/// Returns the YAML manifests in a page of the documentation.
+fn page_manifests(page: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(page).expect("a page");
     let blocks = text.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap_or_default().to_owned());
     blocks.filter(|block| block.lines().any(|line| line.starts_with("kind: "))).collect()
 }
 
-fn pages() -> Vec<PathBuf> {
-    let docs = std::fs::read_dir(format!("{ROOT}/docs")).expect("docs").map(|entry| entry.expect("an entry").path());
+fn doc_pages() -> Vec<PathBuf> {
+    let docs = std::fs::read_dir(format!("{REPOSITORY_DIR}/docs")).expect("docs").map(|entry| entry.expect("an entry").path());
     docs.filter(|path| path.extension().is_some_and(|end| end == "md"))
-        .chain([format!("{ROOT}/README.md").into()])
+        .chain([format!("{REPOSITORY_DIR}/README.md").into()])
         .collect()
 }
 
 #[test]
-fn the_schema_marks_nothing_in_what_the_repository_shows() {
+fn schema_accepts_manifests_of_repository() {
     let dir = tempfile::tempdir().unwrap();
-    let mut files: Vec<PathBuf> = ["site", "nodes.yaml"].map(|name| format!("{ROOT}/examples/{name}").into()).to_vec();
-    for (at, block) in pages().iter().flat_map(|page| shown_in(page)).enumerate() {
+    let mut files: Vec<PathBuf> = ["site", "nodes.yaml"].map(|name| format!("{REPOSITORY_DIR}/examples/{name}").into()).to_vec();
+    for (at, block) in doc_pages().iter().flat_map(|page| page_manifests(page)).enumerate() {
         files.push(dir.path().join(format!("{at}.yaml")));
         std::fs::write(&files[files.len() - 1], block).unwrap();
     }
     let manifests = manifest::read(&files).unwrap().objects;
     assert!(manifests.len() > 15, "{}", manifests.len());
     for one in manifests {
-        assert_eq!(of_manifest(&one.json), Vec::<String>::new(), "{}", one.json);
+        assert_eq!(manifest_errors(&one.json), Vec::<String>::new(), "{}", one.json);
     }
 }
 
 #[test]
-fn the_manifests_of_the_reference_are_one_fleet_that_validate_takes() {
+fn validate_accepts_manifests_of_reference() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("all.yaml");
-    std::fs::write(&file, shown_in(Path::new(&format!("{ROOT}/docs/manifests.md"))).join("---\n")).unwrap();
-    let findings = load(&[file], Purpose::Check).unwrap_or_else(|error| panic!("{error:#}")).answer.findings;
+    std::fs::write(&file, page_manifests(Path::new(&format!("{REPOSITORY_DIR}/docs/manifests.md"))).join("---\n")).unwrap();
+    let findings = load(&[file], ReadPurpose::Check).unwrap_or_else(|error| panic!("{error:#}")).output.findings;
     assert!(findings.iter().all(|finding| finding.severity != Severity::Error), "{findings:#?}");
 }
 
 #[test]
-fn the_schema_marks_what_is_wrong_where_it_stands() {
+fn schema_marks_error_at_field() {
     let task = |task: Value| json!({"kind": "Release", "name": "r", "tasks": [task]});
     for (manifest, place) in [
         (json!({"kind": "NodeGruop", "name": "g"}), "/kind"),
@@ -170,34 +172,16 @@ fn the_schema_marks_what_is_wrong_where_it_stands() {
         (task(json!({"id": "a"})), "/tasks/0"),
         (task(json!({"id": "a", "type": "shell", "on_drift": "mned"})), "/tasks/0/on_drift"),
         (task(json!({"id": "a", "type": "shell", "cross_depends": [{"role": "db"}]})), "/tasks/0/cross_depends/0"),
-        (
-            task(json!({"id": "a", "type": "file", "parameters": {"path": "/a", "contnet": ""}})),
-            "/tasks/0/parameters/contnet",
-        ),
-        (
-            task(json!({"id": "a", "type": "upload_file", "parameters": {"path": "/a", "mode": 644}})),
-            "/tasks/0/parameters/mode",
-        ),
-        (
-            task(json!({"id": "a", "type": "shell", "parameters": {"command": "echo hello"}})),
-            "/tasks/0/parameters/command",
-        ),
+        (task(json!({"id": "a", "type": "file", "parameters": {"path": "/a", "contnet": ""}})), "/tasks/0/parameters/contnet"),
+        (task(json!({"id": "a", "type": "upload_file", "parameters": {"path": "/a", "mode": 644}})), "/tasks/0/parameters/mode"),
+        (task(json!({"id": "a", "type": "shell", "parameters": {"command": "echo hello"}})), "/tasks/0/parameters/command"),
         (task(json!({"id": "a", "type": "file", "parameters": {"path": "etc/a"}})), "/tasks/0/parameters/path"),
-        (
-            task(json!({"id": "a", "type": "shell", "parameters": {"creates": "/a/../b"}})),
-            "/tasks/0/parameters/creates",
-        ),
+        (task(json!({"id": "a", "type": "shell", "parameters": {"creates": "/a/../b"}})), "/tasks/0/parameters/creates"),
         (task(json!({"id": "a", "type": "shell", "parameters": {"cwd": "/a//b"}})), "/tasks/0/parameters/cwd"),
-        (
-            task(json!({"id": "a", "type": "file", "parameters": {"path": "/a", "mode": "0888"}})),
-            "/tasks/0/parameters/mode",
-        ),
+        (task(json!({"id": "a", "type": "file", "parameters": {"path": "/a", "mode": "0888"}})), "/tasks/0/parameters/mode"),
     ] {
-        let found = of_manifest(&manifest.to_string());
-        assert!(
-            !found.is_empty() && found.iter().all(|one| one.starts_with(&format!("{place}:"))),
-            "{manifest}: {found:?}"
-        );
+        let found = manifest_errors(&manifest.to_string());
+        assert!(!found.is_empty() && found.iter().all(|one| one.starts_with(&format!("{place}:"))), "{manifest}: {found:?}");
     }
     for fine in [
         json!({"id": "a", "type": "teapot", "parameters": {"any": 1}}),
@@ -205,6 +189,6 @@ fn the_schema_marks_what_is_wrong_where_it_stands() {
         json!({"id": "a", "type": "file", "parameters": {"path": "{{ params.root }}/a", "content": "x", "mode": "600"}}),
         json!({"id": "a", "type": "shell", "parameters": {"script": "true", "cwd": "/", "creates": "/dev/vg0/data"}}),
     ] {
-        assert_eq!(of_manifest(&task(fine.clone()).to_string()), [""; 0], "{fine}");
+        assert_eq!(manifest_errors(&task(fine.clone()).to_string()), [""; 0], "{fine}");
     }
 }

@@ -1,480 +1,491 @@
-//! The check-in: heartbeat, pull and report in one, held until there is something to say.
+//! The check-in: heartbeat, pull and report in one request, which waits until there is something to send.
 //!
 //! ```text
-//!            say: results, observation, report, local state
-//!   begin ─────────────────────────────────────────────────▶ look ──▶ news? ──▶ answer
-//!     │ supersedes the one before                             ▲         │ none
+//!            store: results, observation, report, local state
+//!   begin ─────────────────────────────────────────────────▶ poll ──▶ news? ──▶ reply
+//!     │ supersedes the previous one                           ▲         │ none
 //!     ▼                                                       └── wake ─┘ park, until the wait is over
 //!  (its turn is over: `Superseded`)
 //! ```
 //!
-//! What a host says is handed on and stored before it is acknowledged. What it is told is looked up at each waking, so a waking that
-//! was for something else, or came twice, costs a look and nothing more.
+//! A host's report is stored before it is acknowledged. The news is computed at each wakeup, so a wakeup without news,
+//! or a duplicate one, costs a poll and has no other effect.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use stemma_core::epoch::{EpochLine, HeldAndTold, HeldRevision, Standing};
+use stemma_core::epoch::{EpochHistory, HeldRevision, HostEpochState, HostRevisions};
 use stemma_wire::clock::Clock;
 use stemma_wire::error::{ApiError, ErrorType};
-use stemma_wire::message::checkin::{CheckIn, CheckInAnswer, Held, News};
+use stemma_wire::message::checkin::{CheckIn, CheckInResponse, CheckInUpdate, HeldDesired};
 use stemma_wire::message::observed::{Observation, Report};
 use stemma_wire::message::{PartDigest, WireVersion, digest_part, encode_part};
-use stemma_wire::serve::{Peer, Rejected};
+use stemma_wire::serve::{Peer, RejectionCounter};
 use tokio::time::{Instant, timeout_at};
 
-use super::liveness::write_silence;
-use crate::desired::hosts::Addresses;
-use crate::desired::slot::{Here, Look, Opening, Slot, Turn};
-use crate::desired::{DesiredTable, Signed, held_revision};
-use crate::intake::{Intake, IntakeError, Part, Said, Stored, Taken, ToldParts};
+use super::liveness::store_liveness;
+use crate::desired::duplicates::HostAddresses;
+use crate::desired::slot::{CheckInNumber, CheckInStart, NodeSlot, PendingUpdate, PollResult};
+use crate::desired::{DesiredTable, SignedState, held_revision};
+use crate::intake::{Acceptance, AgentState, Intake, IntakeError, ReportPart, SentParts, StoredReports};
 
-/// The longest that a check-in is held, whatever the agent asks for: a connection that died without a word is found out by the
-/// next one not coming.
+/// The longest wait of a check-in, whatever the agent requests. A connection that broke unnoticed is detected when the
+/// next check-in does not arrive.
 pub(super) const MAX_WAIT: Duration = Duration::from_mins(1);
 
-/// A node's Observations are stored at least so far apart.
-const OBSERVATION_INTERVAL: Duration = Duration::from_secs(10);
+/// Minimum interval between two stored Observations of a node.
+const MIN_OBSERVATION_INTERVAL: Duration = Duration::from_secs(10);
 
-/// After so long a host sends results again that came too fast.
-const SLOWER_MS: u32 = 10_000;
+/// Delay after which a host shall send again results that arrived too fast.
+const RESULTS_RETRY_MS: u32 = 10_000;
 
-/// The reason under which two hosts with one identity are counted and told of.
-const DOUBLED: &str = "identity_doubled";
+/// The reason under which two hosts with one identity are counted and reported.
+const DUPLICATE_REASON: &str = "identity_doubled";
 
-/// What answers check-ins.
-pub(super) struct CheckIns {
+/// Handles check-ins of agents.
+pub(super) struct CheckInHandler {
     pub(super) desired: Arc<DesiredTable>,
     pub(super) intake: Arc<dyn Intake>,
     pub(super) clock: Arc<dyn Clock>,
-    pub(super) rejected: Arc<Rejected>,
+    pub(super) rejected: Arc<RejectionCounter>,
 }
 
-/// An answer with what becomes of the connection.
+/// The response to a check-in, and whether the connection is closed.
 #[derive(Debug)]
-pub(super) struct Answered {
-    pub(super) answer: CheckInAnswer,
-    /// Close the connection after it.
-    pub(super) close: bool,
+pub(super) struct CheckInReply {
+    pub(super) response: CheckInResponse,
+    /// True if the connection is closed after the response.
+    pub(super) should_close: bool,
 }
 
-/// What a look finds.
+/// The result of a poll: what a check-in does next.
 #[derive(Debug)]
-enum Looked {
-    /// There is nothing to say yet.
-    Nothing,
-    /// The host is to be told a state of this epoch and revision, and that has to be stored first.
-    ToTell(HeldRevision, ToldParts),
-    /// What there is to say.
-    Answer(Answered),
+enum PollOutcome {
+    /// There is nothing to send yet.
+    Pending,
+    /// A state with this epoch and revision shall be sent, and this must be stored first.
+    StoreFirst(HeldRevision, SentParts),
+    /// The response is to be sent.
+    Reply(CheckInReply),
 }
 
-impl Looked {
-    fn answer(answer: CheckInAnswer, close: bool) -> Self {
-        Self::Answer(Answered { answer, close })
+impl PollOutcome {
+    fn new(answer: CheckInResponse, close: bool) -> Self {
+        Self::Reply(CheckInReply { response: answer, should_close: close })
     }
 }
 
-/// What is to be acknowledged, and what is still to be stored.
-struct Conversation {
-    slot: Arc<Slot>,
-    turn: Turn,
-    held: Option<Held>,
-    /// In which the agent speaks, and is told everything.
+/// A running check-in: what is to be acknowledged, and what is still to be stored.
+struct CheckInSession {
+    slot: Arc<NodeSlot>,
+    number: CheckInNumber,
+    held: Option<HeldDesired>,
+    /// The agent's wire version, in which it is answered.
     version: WireVersion,
-    /// The host's present Observation: its digest, and the whole of it until it is stored.
+    /// The digest of the host's current Observation. `observation` holds the Observation until it is stored.
     digest: PartDigest,
     observation: Option<Observation>,
-    /// Something was stored that the agent waits to hear.
-    stored_something: bool,
-    /// An Observation that is not here is asked for.
-    may_ask: bool,
-    /// What is new is told now; not where the record of that cannot be stored.
-    may_be_told: bool,
-    /// How long the host is to wait before its next check-in, which it is told at once; 0: it need not.
-    next_ms: u32,
+    /// True if something was stored that the agent expects to be acknowledged.
+    has_stored: bool,
+    /// True if an Observation that is neither stored nor received may be requested.
+    may_request: bool,
+    /// True if news may be sent. False after the record of what is to be sent could not be stored.
+    may_send: bool,
+    /// Delay before the host's next check-in, in milliseconds. If it is not 0, the check-in is answered at once.
+    retry_after_ms: u32,
 }
 
-/// What became of something that a host said.
-enum Kept<T> {
-    /// It is stored.
-    Yes(T),
-    /// The store takes no writes at the moment: the host sends it again, and is told what there is meanwhile.
-    NotNow,
-    /// It breaks a rule, and always will.
-    Never,
+/// The result of storing a part of a report.
+enum StoreOutcome<T> {
+    /// The part is stored, with this result.
+    Stored(T),
+    /// The store accepts no writes at the moment. The host sends the part again, and is still sent news.
+    Unavailable,
+    /// The part violates a rule, and always will.
+    Rejected,
 }
 
-impl CheckIns {
-    /// Takes a check-in and answers it, at once or when there is something to say.
+impl CheckInHandler {
+    /// Handles a check-in, and responds at once or when there is something to send.
     ///
     /// # Errors
-    /// What the agent is told in place of an answer: its node is gone, or what it said cannot be.
-    pub(super) async fn answer(
+    /// The error for the agent: its node was deleted, or the check-in is invalid.
+    pub(super) async fn handle(
         &self,
-        slot: Arc<Slot>,
+        slot: Arc<NodeSlot>,
         peer: &Arc<Peer>,
         version: WireVersion,
-        said: CheckIn,
-    ) -> Result<Answered, ApiError> {
+        check_in: CheckIn,
+    ) -> Result<CheckInReply, ApiError> {
         let now = Instant::now();
-        let deadline = now + Duration::from_millis(said.wait_ms.into()).min(MAX_WAIT);
-        let mut talk = self.begin(slot, peer, (version, said), now).await?;
-        self.desired.status().note_report(talk.slot.node(), Part::CheckIn, &Ok(()));
-        // The usual answer is at once: nothing is set up for a wait that does not come, nor carried for what is seldom said.
-        if talk.observation.is_none()
-            && let Looked::Answer(answered) = self.look(&mut talk, peer, now >= deadline)?
+        let deadline = now + Duration::from_millis(check_in.wait_ms.into()).min(MAX_WAIT);
+        let mut session = self.begin(slot, peer, (version, check_in), now).await?;
+        self.desired.status().record_report(session.slot.node(), ReportPart::CheckIn, &Ok(()));
+        // Most check-ins are answered at once. For these, no future is allocated that waits and has the state of rare
+        // cases.
+        if session.observation.is_none()
+            && let PollOutcome::Reply(reply) = self.poll(&mut session, peer, now >= deadline)?
         {
-            return Ok(answered);
+            return Ok(reply);
         }
-        Box::pin(self.wait(talk, peer, deadline)).await
+        Box::pin(self.wait(session, peer, deadline)).await
     }
 
-    /// Notes that a check-in of a node's host was refused whole, as a finding of the node. One of a node that is gone and one that broke on its way
-    /// are none. One of a version that is not spoken here is: an agent that knows an earlier one comes in that at once, which ends it, and
-    /// another one never says anything.
-    pub(super) fn note_refused(&self, slot: &Slot, error: &ApiError) {
-        let is_none = matches!(error.kind, ErrorType::AuthRevoked | ErrorType::RequestMalformed);
-        if error.status() < 500 && !is_none {
+    /// Records as a finding of the node that a check-in of its host was refused as a whole. A check-in of a deleted
+    /// node, or on a broken connection, does not count, but one in an unsupported version does. An agent that supports
+    /// an earlier version retries in that version at once, which ends the finding. Any other agent can never report
+    /// anything.
+    pub(super) fn record_refusal(&self, slot: &NodeSlot, error: &ApiError) {
+        let is_expected = matches!(error.kind, ErrorType::AuthRevoked | ErrorType::RequestMalformed);
+        if error.status() < 500 && !is_expected {
             let reason = error.message.trim_end_matches('.').to_owned();
-            let refused = Err::<(), _>(IntakeError::Refused(reason));
-            self.desired.status().note_report(slot.node(), Part::CheckIn, &refused);
+            let result = Err::<(), _>(IntakeError::Refused(reason));
+            self.desired.status().record_report(slot.node(), ReportPart::CheckIn, &result);
         }
     }
 
-    /// Begins the node's turn, and takes in what the host says, if it says anything new.
+    /// Begins a check-in, and stores what the host reports, if that is new.
     async fn begin(
         &self,
-        slot: Arc<Slot>,
+        slot: Arc<NodeSlot>,
         peer: &Peer,
-        (version, mut said): (WireVersion, CheckIn),
+        (version, mut check_in): (WireVersion, CheckIn),
         now: Instant,
-    ) -> Result<Conversation, ApiError> {
-        let words = Said {
-            boot_id: said.boot_id,
-            local: std::mem::take(&mut said.local),
-            wants: std::mem::take(&mut said.wants),
-            gives_back: std::mem::take(&mut said.gives_back),
+    ) -> Result<CheckInSession, ApiError> {
+        let state = AgentState {
+            boot_id: check_in.boot_id,
+            local_state: std::mem::take(&mut check_in.local),
+            requested_leases: std::mem::take(&mut check_in.requested_leases),
+            returned_items: std::mem::take(&mut check_in.returned_items),
         };
-        let Stored { told, observation: stored, .. } = slot.stored(|| self.intake.stored(slot.node()));
-        let standing = self.standing(&self.desired.epoch_line(), said.held.as_ref(), told);
-        let ahead = said.held.filter(|_| !standing.can_be_told());
-        let is_more = !said.results.is_empty() || said.observation.is_some() || said.report.is_some();
-        let opening = Opening {
-            said: &words,
-            held: said.held,
-            ahead,
-            observation: said.observation_digest,
-            says_more: is_more,
-            from: peer.address,
+        let StoredReports { sent_revision: sent, observation: stored, .. } =
+            slot.stored_or_read(|| self.intake.stored_reports(slot.node()));
+        let host_state = self.host_state(&self.desired.epoch_line(), check_in.held_desired.as_ref(), sent);
+        let ahead = check_in.held_desired.filter(|_| !host_state.can_send());
+        let has_more = !check_in.results.is_empty() || check_in.observation.is_some() || check_in.report.is_some();
+        let opening = CheckInStart {
+            state: &state,
+            held: check_in.held_desired,
+            held_ahead: ahead,
+            observation_digest: check_in.observation_digest,
+            has_news: has_more,
+            address: peer.address,
         };
-        let begun = slot.begin(now, &opening, || self.intake.stored(slot.node()));
-        if let Some(addresses) = begun.two_hosts {
-            self.alarm(&slot, peer, addresses);
+        let begun = slot.begin_check_in(now, &opening, || self.intake.stored_reports(slot.node()));
+        if let Some(addresses) = begun.duplicate_hosts {
+            self.report_duplicate(&slot, peer, addresses);
         }
-        if begun.ahead_changed {
-            self.desired.status().note_ahead(slot.node(), held_and_told(ahead.as_ref(), told));
+        if begun.has_ahead_changed {
+            self.desired.status().set_ahead(slot.node(), host_revisions(ahead.as_ref(), sent));
         }
-        // One that waits to be kept is over where the host says again what is.
-        let waits_no_more =
-            || stored == Some(said.observation_digest) && self.desired.status().waiting_reports().has(slot.node());
-        if begun.refusal_ended || waits_no_more() {
-            self.desired.status().note_report(slot.node(), Part::Observation, &Ok(()));
+        // An Observation that waits to be stored is outdated if the host reports again the one that is stored.
+        let is_outdated =
+            || stored == Some(check_in.observation_digest) && self.desired.status().waiting_reports().contains(slot.node());
+        if begun.has_refusal_ended || is_outdated() {
+            self.desired.status().record_report(slot.node(), ReportPart::Observation, &Ok(()));
         }
         if begun.is_back {
             self.desired.status().set_liveness(slot.node(), || slot.liveness(Instant::now()));
         }
-        if begun.holds_other {
-            self.desired.status().set_told(slot.node(), || slot.confirmed());
+        if begun.has_held_changed {
+            self.desired.status().set_confirmation(slot.node(), || slot.confirmation());
         }
-        let mut talk = Conversation {
+        let mut session = CheckInSession {
             slot,
-            turn: begun.turn,
-            held: said.held,
+            number: begun.number,
+            held: check_in.held_desired,
             version,
-            digest: said.observation_digest,
+            digest: check_in.observation_digest,
             observation: None,
-            stored_something: false,
-            may_ask: true,
-            may_be_told: true,
-            next_ms: 0,
+            has_stored: false,
+            may_request: true,
+            may_send: true,
+            retry_after_ms: 0,
         };
-        let words = begun.says_news.then_some(words);
-        if begun.silence_ended || words.is_some() || is_more {
-            Box::pin(self.take_in(&mut talk, peer, said, words, begun.silence_ended)).await?;
+        let state = begun.has_new_state.then_some(state);
+        if begun.has_silence_ended || state.is_some() || has_more {
+            Box::pin(self.store_parts(&mut session, peer, check_in, state, begun.has_silence_ended)).await?;
         }
-        Ok(talk)
+        Ok(session)
     }
 
-    /// Tells of two hosts with one identity (S19): in the journal and the audit, each with both addresses, and in the node's state.
-    fn alarm(&self, slot: &Slot, peer: &Peer, [one, other]: Addresses) {
-        let name = self.intake.name(slot.node());
-        log::warn!(node:% = slot.node(), name, peer:% = other, address:% = one; "two hosts check in with one node's identity");
-        self.rejected.refuse_pair(DOUBLED, &Peer::new(other, peer.identity.clone()), one);
-        self.desired.status().set_doubled(slot.node(), true);
+    /// Reports two hosts with one identity (S19): in the journal and the audit, each with both addresses, and in the
+    /// node's status.
+    fn report_duplicate(&self, slot: &NodeSlot, peer: &Peer, [first, second]: HostAddresses) {
+        let name = self.intake.node_name(slot.node());
+        log::warn!(node:% = slot.node(), name, peer:% = second, address:% = first; "two hosts check in with one node's identity");
+        self.rejected.record_pair(DUPLICATE_REASON, &Peer::new(second, peer.identity.clone()), first);
+        self.desired.status().set_duplicated(slot.node(), true);
     }
 
-    /// Holds a check-in until there is something to say.
-    async fn wait(&self, mut talk: Conversation, peer: &Arc<Peer>, deadline: Instant) -> Result<Answered, ApiError> {
-        let _held = talk.slot.park(talk.turn);
+    /// Parks a check-in until there is something to send.
+    async fn wait(&self, mut session: CheckInSession, peer: &Arc<Peer>, deadline: Instant) -> Result<CheckInReply, ApiError> {
+        let _waiting = session.slot.begin_wait(session.number);
         loop {
-            let slot = Arc::clone(&talk.slot);
-            let mut waking = std::pin::pin!(slot.waiting());
+            let slot = Arc::clone(&session.slot);
+            let mut waking = std::pin::pin!(slot.notified());
             waking.as_mut().enable();
-            if talk.observation.is_some() && talk.observation_due().is_none_or(|due| Instant::now() >= due) {
-                self.store_observation(&mut talk, peer).await?;
+            if session.observation.is_some() && session.observation_due_at().is_none_or(|due| Instant::now() >= due) {
+                self.store_observation(&mut session, peer).await?;
             }
-            match self.look(&mut talk, peer, Instant::now() >= deadline)? {
-                Looked::Answer(answered) => return Ok(answered),
-                Looked::ToTell(told, parts) => {
-                    self.store_told(&mut talk, told, parts).await?;
+            match self.poll(&mut session, peer, Instant::now() >= deadline)? {
+                PollOutcome::Reply(reply) => return Ok(reply),
+                PollOutcome::StoreFirst(sent, parts) => {
+                    self.store_sent(&mut session, sent, parts).await?;
                     continue;
                 }
-                Looked::Nothing => {}
+                PollOutcome::Pending => {}
             }
-            let until = talk.observation_due().map_or(deadline, |due| due.min(deadline));
-            // Over or woken: either way it is looked at again.
+            let until = session.observation_due_at().map_or(deadline, |due| due.min(deadline));
+            // Polls again, after a timeout or a wakeup alike.
             let _woken = timeout_at(until, waking).await;
         }
     }
 
-    /// Hands on what the host says beside its Observation, and keeps that until it may be stored.
-    async fn take_in(
+    /// Stores what the host reports except its Observation, which is retained until it may be stored.
+    async fn store_parts(
         &self,
-        talk: &mut Conversation,
+        session: &mut CheckInSession,
         peer: &Peer,
-        said: CheckIn,
-        words: Option<Said>,
+        check_in: CheckIn,
+        state: Option<AgentState>,
         silence_ended: bool,
     ) -> Result<(), ApiError> {
-        let (slot, node) = (Arc::clone(&talk.slot), talk.slot.node());
-        let CheckIn { results, observation, report, .. } = said;
+        let (slot, node) = (Arc::clone(&session.slot), session.slot.node());
+        let CheckIn { results, observation, report, .. } = check_in;
         if silence_ended {
-            write_silence(&slot, self.intake.as_ref(), || self.clock.unix_seconds()).await;
+            store_liveness(&slot, self.intake.as_ref(), || self.clock.unix_seconds()).await;
         }
-        if let Some(words) = words {
-            // What could not be kept is taken in with the next check-in.
-            self.kept(peer, &slot, Part::Local, self.store_said(&slot, talk.turn, words).await)?;
+        if let Some(state) = state {
+            // A part that could not be stored is stored with the next check-in.
+            self.handle_store_result(peer, &slot, ReportPart::Local, self.store_state(&slot, session.number, state).await)?;
         }
         if !results.is_empty() {
             let last = results.iter().map(|result| result.sequence).max();
-            let stored = self.intake.results(node, results).await;
+            let stored = self.intake.store_results(node, results).await;
             if let Err(IntakeError::TooFast) = stored {
-                talk.next_ms = SLOWER_MS;
+                session.retry_after_ms = RESULTS_RETRY_MS;
             }
-            let acknowledged = match self.kept(peer, &slot, Part::Results, stored)? {
-                Kept::Yes(acknowledged) => Some(acknowledged),
-                // Acknowledged all the same, or the host would send it for ever.
-                Kept::Never => last,
-                Kept::NotNow => None,
+            let acknowledged = match self.handle_store_result(peer, &slot, ReportPart::Results, stored)? {
+                StoreOutcome::Stored(acknowledged) => Some(acknowledged),
+                // Acknowledged nevertheless, or the host would send it forever.
+                StoreOutcome::Rejected => last,
+                StoreOutcome::Unavailable => None,
             };
             if let Some(acknowledged) = acknowledged {
-                slot.acknowledge(acknowledged);
-                talk.stored_something = true;
+                slot.note_acknowledged(acknowledged);
+                session.has_stored = true;
             }
         }
         if let Some(report) = report {
-            self.kept(peer, &slot, Part::Report, self.store_report(&slot, talk.turn, report).await)?;
+            self.handle_store_result(peer, &slot, ReportPart::Report, self.store_report(&slot, session.number, report).await)?;
         }
         if let Some(observation) = &observation {
-            check_digest(talk.version, observation, talk.digest)?;
+            check_digest(session.version, observation, session.digest)?;
         }
-        talk.observation = observation.filter(|_| !slot.knows(talk.digest));
+        session.observation = observation.filter(|_| !slot.has_observation(session.digest));
         Ok(())
     }
 
-    /// Looks whether there is something to say; `over` says that an answer is due either way.
-    fn look(&self, talk: &mut Conversation, peer: &Arc<Peer>, over: bool) -> Result<Looked, ApiError> {
-        let Here { desired, grants, grants_are_new, stored, lacks_observation } =
-            match talk.slot.look(talk.turn, peer, talk.digest) {
-                Look::Superseded => return Ok(Looked::answer(CheckInAnswer::Superseded, true)),
-                Look::Ended => return Err(gone()),
-                Look::Here(here) => here,
+    /// Returns what to send, if anything. `is_due` means that the check-in must be answered in any case.
+    fn poll(&self, session: &mut CheckInSession, peer: &Arc<Peer>, is_due: bool) -> Result<PollOutcome, ApiError> {
+        let PendingUpdate { desired, grants, has_new_grants: grants_are_new, stored, needs_observation: lacks_observation } =
+            match session.slot.poll(session.number, peer, session.digest) {
+                PollResult::Superseded => return Ok(PollOutcome::new(CheckInResponse::Superseded, true)),
+                PollResult::Deleted => return Err(deleted_node_error()),
+                PollResult::Update(update) => update,
             };
-        // What a host that is ahead was told elsewhere is not undone here. All of an answer goes by one state of the epochs: another one begins before
-        // what is published is signed in it.
+        // A host that is ahead keeps what another store sent it. The whole response uses one epoch history, because
+        // another epoch may begin before the published states are signed in it.
         let line = self.desired.epoch_line();
-        let can_be_told = talk.may_be_told && self.standing(&line, talk.held.as_ref(), stored.told).can_be_told();
-        let desired = desired.filter(|_| can_be_told).and_then(|signed| self.to_send(talk, signed));
+        let can_send = session.may_send && self.host_state(&line, session.held.as_ref(), stored.sent_revision).can_send();
+        let desired = desired.filter(|_| can_send).and_then(|signed| self.unsent_state(session, signed));
         let desired = desired.filter(|signed| signed.epoch.0 == *line.now.as_bytes());
         if let Some(signed) = &desired {
-            let (state, parts) = (signed.told(), signed.told_parts());
-            let covering = stored.told.filter(|told| told.covers(state));
-            // One that recorded no parts is not written for these alone.
-            if covering.is_none() || stored.told_parts.is_some_and(|told| told != parts) {
-                return Ok(Looked::ToTell(covering.unwrap_or(state), parts));
+            let (state, parts) = (signed.sent_revision(), signed.sent_parts());
+            let covering = stored.sent_revision.filter(|sent| sent.covers(state));
+            // A record without parts is not written again for the parts alone.
+            if covering.is_none() || stored.sent_parts.is_some_and(|sent| sent != parts) {
+                return Ok(PollOutcome::StoreFirst(covering.unwrap_or(state), parts));
             }
         }
-        let grants_are_new = grants_are_new && can_be_told;
-        let stopping = self.desired.is_stopping();
-        // An Observation that is neither stored nor here is asked for by answering.
-        let asks = talk.may_ask && talk.observation.is_none() && lacks_observation;
-        let is_to_wait = talk.next_ms > 0;
-        if !(over || stopping || asks || is_to_wait || talk.stored_something || desired.is_some() || grants_are_new) {
-            return Ok(Looked::Nothing);
+        let grants_are_new = grants_are_new && can_send;
+        let is_stopping = self.desired.is_stopping();
+        // The response requests an Observation that is neither stored nor received.
+        let must_request = session.may_request && session.observation.is_none() && lacks_observation;
+        let is_to_wait = session.retry_after_ms > 0;
+        if !(is_due || is_stopping || must_request || is_to_wait || session.has_stored || desired.is_some() || grants_are_new) {
+            return Ok(PollOutcome::Pending);
         }
-        // A state that was signed again has its grants signed with it.
-        let grants = if desired.is_some() { talk.slot.grants() } else { grants };
-        let given = grants.iter().filter(|_| can_be_told);
+        // When a state is signed again, so are its grants.
+        let grants = if desired.is_some() { session.slot.grants() } else { grants };
+        let sendable = grants.iter().filter(|_| can_send);
         if grants_are_new {
-            talk.slot.told(peer);
+            session.slot.note_grants_sent(peer);
         }
         if desired.is_some() {
-            self.desired.sent.inc();
+            self.desired.sent_count.inc();
         }
-        let news = News {
-            acknowledged: stored.acknowledged,
+        let news = CheckInUpdate {
+            acknowledged: stored.acknowledged_sequence,
             observation: stored.observation,
             desired: desired.map(|signed| {
-                let held = talk.held.as_ref();
-                signed.message(talk.version, held, self.desired.epoch_change(&line, held, signed.epoch))
+                let held = session.held.as_ref();
+                signed.message(session.version, held, self.desired.epoch_change(&line, held, signed.epoch))
             }),
-            grants: given.map(|given| given.form(talk.version).clone()).collect(),
-            next_ms: talk.next_ms,
+            grants: sendable.map(|grant| grant.for_version(session.version).clone()).collect(),
+            next_check_in_ms: session.retry_after_ms,
         };
-        Ok(Looked::answer(CheckInAnswer::Current(Box::new(news)), stopping))
+        Ok(PollOutcome::new(CheckInResponse::Current(Box::new(news)), is_stopping))
     }
 
-    /// How what an agent holds stands to the store, which told it this last.
-    fn standing(&self, line: &EpochLine, held: Option<&Held>, told: Option<HeldRevision>) -> Standing {
-        line.standing(held_and_told(held, told), self.intake.head())
+    /// Returns the relation between the state that an agent holds and the store, where `sent` is the last state that
+    /// the store sent to the agent.
+    fn host_state(&self, line: &EpochHistory, held: Option<&HeldDesired>, sent: Option<HeldRevision>) -> HostEpochState {
+        line.host_state(host_revisions(held, sent), self.intake.head_revision())
     }
 
-    /// Stores what the host is told last, before it is told. Where that cannot be stored now the host is told nothing new and comes again.
-    async fn store_told(&self, talk: &mut Conversation, told: HeldRevision, parts: ToldParts) -> Result<(), ApiError> {
-        let slot = &talk.slot;
-        let _alone = slot.writing().await;
-        match self.intake.told(slot.node(), told, parts).await {
-            Ok(()) => slot.note_told(told, parts),
-            Err(IntakeError::NoSuchNode) => return Err(gone()),
+    /// Records the state that is about to be sent to the host. If this fails, nothing new is sent to the host, and the
+    /// host checks in again later.
+    async fn store_sent(&self, session: &mut CheckInSession, sent: HeldRevision, parts: SentParts) -> Result<(), ApiError> {
+        let slot = &session.slot;
+        let _guard = slot.lock_writes().await;
+        match self.intake.store_sent(slot.node(), sent, parts).await {
+            Ok(()) => slot.note_sent(sent, parts),
+            Err(IntakeError::NoSuchNode) => return Err(deleted_node_error()),
             Err(error) => {
-                let name = self.intake.name(slot.node());
+                let name = self.intake.node_name(slot.node());
                 log::warn!(node:% = slot.node(), name, error:% = error; "what a host is to be told could not be recorded; it is told later");
-                (talk.may_be_told, talk.next_ms) = (false, SLOWER_MS);
+                (session.may_send, session.retry_after_ms) = (false, RESULTS_RETRY_MS);
             }
         }
         Ok(())
     }
 
-    /// What of a desired state is to be sent now, if anything.
-    fn to_send(&self, talk: &Conversation, signed: Arc<Signed>) -> Option<Arc<Signed>> {
-        let Some(held) = &talk.held else { return Some(signed) };
-        if signed.is_held(talk.version, held) {
+    /// Returns the desired state to send now. Returns `None` if the host holds it, or holds a revision that this
+    /// controller has not reached yet.
+    fn unsent_state(&self, session: &CheckInSession, signed: Arc<SignedState>) -> Option<Arc<SignedState>> {
+        let Some(held) = &session.held else { return Some(signed) };
+        if signed.is_held(session.version, held) {
             return None;
         }
         if held.epoch != signed.epoch {
             return Some(signed);
         }
-        if self.desired.is_behind(&talk.slot, held.revision) {
-            // This controller knows less than the agent was told by another: it waits until it does not.
+        if self.desired.wait_for_revision(&session.slot, held.revision) {
+            // This controller knows less than the one that sent the agent its state. The check-in waits until this
+            // controller has caught up.
             return None;
         }
-        if held.revision > signed.released.revision {
-            self.desired.restamp(&talk.slot);
-            return talk.slot.desired();
+        if held.revision > signed.desired.revision {
+            self.desired.sign_again(&session.slot);
+            return session.slot.desired();
         }
         Some(signed)
     }
 
-    async fn store_observation(&self, talk: &mut Conversation, peer: &Peer) -> Result<(), ApiError> {
-        let Some(observation) = talk.observation.take() else { return Ok(()) };
-        let observed = self.intake.observed(talk.slot.node(), talk.digest, observation).await;
-        match self.kept(peer, &talk.slot, Part::Observation, observed)? {
-            Kept::Yes(taken) => {
-                if taken == Taken::InPart {
-                    self.rejected.refuse_peer(ErrorType::TraitInvalid.name(), peer);
+    /// Stores the retained Observation of the host, if there is one.
+    async fn store_observation(&self, session: &mut CheckInSession, peer: &Peer) -> Result<(), ApiError> {
+        let Some(observation) = session.observation.take() else { return Ok(()) };
+        let result = self.intake.store_observation(session.slot.node(), session.digest, observation).await;
+        match self.handle_store_result(peer, &session.slot, ReportPart::Observation, result)? {
+            StoreOutcome::Stored(acceptance) => {
+                if acceptance == Acceptance::Partial {
+                    self.rejected.record_peer(ErrorType::TraitInvalid.name(), peer);
                 }
-                talk.slot.note_observed(talk.digest, true);
-                talk.stored_something = true;
+                session.slot.note_observation(session.digest, true);
+                session.has_stored = true;
             }
-            // The host stays in the fleet; what it says of itself is not asked for until it says something else.
-            Kept::Never => talk.slot.note_observed(talk.digest, false),
-            Kept::NotNow => talk.may_ask = false,
+            // The host stays in the fleet. Its Observation is not requested again until it changes.
+            StoreOutcome::Rejected => session.slot.note_observation(session.digest, false),
+            StoreOutcome::Unavailable => session.may_request = false,
         }
         Ok(())
     }
 
-    /// What becomes of the check-in by what became of a part of it.
-    fn kept<T>(
+    /// Maps the result of storing a part to the result of the check-in.
+    fn handle_store_result<T>(
         &self,
         peer: &Peer,
-        slot: &Slot,
-        part: Part,
+        slot: &NodeSlot,
+        part: ReportPart,
         result: Result<T, IntakeError>,
-    ) -> Result<Kept<T>, ApiError> {
+    ) -> Result<StoreOutcome<T>, ApiError> {
         let error = match result {
-            Ok(kept) => return Ok(Kept::Yes(kept)),
+            Ok(value) => return Ok(StoreOutcome::Stored(value)),
             Err(IntakeError::TooFast) => {
-                // Nothing is refused: an honest host keeps them and sends them again. It is counted, and accuses nobody in the audit.
-                self.rejected.refuse("results_too_fast", Some(peer.address.ip()));
-                return Ok(Kept::NotNow);
+                // This is not a refusal: a correct host retains the results and sends them again. It is counted,
+                // without an entry in the audit.
+                self.rejected.record("results_too_fast", Some(peer.address.ip()));
+                return Ok(StoreOutcome::Unavailable);
             }
             Err(error) => error,
         };
-        let name = self.intake.name(slot.node());
-        log::warn!(node:% = slot.node(), name, kind = part.name(), error:% = error; "what a host said was not kept");
+        let name = self.intake.node_name(slot.node());
+        log::warn!(node:% = slot.node(), name, kind = part.name(), error:% = error; "a host's report was not stored");
         match error {
-            IntakeError::Unavailable | IntakeError::TooFast => Ok(Kept::NotNow),
+            IntakeError::Unavailable | IntakeError::TooFast => Ok(StoreOutcome::Unavailable),
             IntakeError::Refused(_) => {
-                self.rejected.refuse_peer("report_refused", peer);
-                Ok(Kept::Never)
+                self.rejected.record_peer("report_refused", peer);
+                Ok(StoreOutcome::Rejected)
             }
-            IntakeError::NoSuchNode => Err(gone()),
+            IntakeError::NoSuchNode => Err(deleted_node_error()),
         }
     }
 
-    /// Stores what is said beside results, unless a later check-in says it by now. It is a task of its own, so that it is noted as
-    /// stored when it is, and not before, also where the connection breaks meanwhile.
-    async fn store_said(&self, slot: &Arc<Slot>, turn: Turn, words: Said) -> Result<(), IntakeError> {
+    /// Stores the agent's state, without results, unless a later check-in has replaced it. Runs as a task of its own,
+    /// so that the slot records the state as stored exactly when it is, even if the connection breaks before.
+    async fn store_state(&self, slot: &Arc<NodeSlot>, turn: CheckInNumber, state: AgentState) -> Result<(), IntakeError> {
         let (slot, intake) = (Arc::clone(slot), Arc::clone(&self.intake));
-        let written = tokio::spawn(async move {
-            let _alone = slot.writing().await;
-            if !slot.begin_said(turn, &words) {
+        let task = tokio::spawn(async move {
+            let _guard = slot.lock_writes().await;
+            if !slot.begin_state_write(turn, &state) {
                 return Ok(());
             }
-            let written = intake.said(slot.node(), words.clone()).await;
-            if matches!(written, Ok(()) | Err(IntakeError::Refused(_))) {
-                slot.note_said(words);
+            let result = intake.store_state(slot.node(), state.clone()).await;
+            if matches!(result, Ok(()) | Err(IntakeError::Refused(_))) {
+                slot.note_state_stored(state);
             }
-            written
+            result
         });
-        written.await.unwrap_or(Err(IntakeError::Unavailable))
+        task.await.unwrap_or(Err(IntakeError::Unavailable))
     }
 
-    /// Stores a Report, unless that of a later check-in came first. A check-in whose results take their time is passed by one on another
-    /// connection; its Report would then stand for as long as the host has nothing new to say.
-    async fn store_report(&self, slot: &Slot, turn: Turn, report: Report) -> Result<(), IntakeError> {
-        let _alone = slot.writing().await;
-        if !slot.begin_report(turn) {
+    /// Stores a Report, unless a later check-in's Report was stored first. A check-in with slow results can be
+    /// overtaken by one on another connection. Its outdated Report would then remain until the host has something new
+    /// to report.
+    async fn store_report(&self, slot: &NodeSlot, number: CheckInNumber, report: Report) -> Result<(), IntakeError> {
+        let _guard = slot.lock_writes().await;
+        if !slot.begin_report_write(number) {
             return Ok(());
         }
-        self.intake.report(slot.node(), report).await
+        self.intake.store_report(slot.node(), report).await
     }
 }
 
-impl Conversation {
-    /// When the Observation at hand may be stored; `None`: at once, or there is none.
-    fn observation_due(&self) -> Option<Instant> {
+impl CheckInSession {
+    /// Returns when the retained Observation may be stored, or `None` if there is none or it may be stored at once.
+    fn observation_due_at(&self) -> Option<Instant> {
         self.observation.as_ref()?;
-        self.slot.observation_due(OBSERVATION_INTERVAL)
+        self.slot.observation_due(MIN_OBSERVATION_INTERVAL)
     }
 }
 
-/// What a host holds, beside what it was told last; `None`: it holds nothing.
-fn held_and_told(held: Option<&Held>, told: Option<HeldRevision>) -> Option<HeldAndTold> {
-    held.map(|held| HeldAndTold { held: held_revision(held), told })
+/// Returns the state that a host holds with the one that it was last sent, or `None` if it holds none.
+fn host_revisions(held: Option<&HeldDesired>, sent: Option<HeldRevision>) -> Option<HostRevisions> {
+    held.map(|held| HostRevisions { held: held_revision(held), sent })
 }
 
-fn gone() -> ApiError {
+fn deleted_node_error() -> ApiError {
     ApiError::new(ErrorType::AuthRevoked, "the node was deleted")
 }
 
-/// The digest is what both ends will know the Observation by, so it must be its own.
+/// Fails if the digest is not that of the Observation. Both ends identify the Observation by its digest from now on.
 fn check_digest(version: WireVersion, observation: &Observation, digest: PartDigest) -> Result<(), ApiError> {
     if digest_part(version, &encode_part(version, observation)) == digest {
         return Ok(());
     }
-    Err(ApiError::new(ErrorType::MessageMalformed, "the observation does not have the digest that was named")
+    Err(ApiError::new(ErrorType::MessageMalformed, "the digest of the observation is not the one in observation_digest")
         .field("observation_digest"))
 }
 

@@ -1,16 +1,17 @@
-//! What clients may hold of this process together: bytes of bodies and answers, places of lists and streams.
+//! Limits on the memory that all clients together use in this process: bytes of bodies and responses.
 //!
-//! A share is taken before something is made or read, and given back when it is gone: an answer's when its last bytes went to the
-//! connection, a body's when its request was answered. Core says who may take how much, and who is next ([`Shares`]).
+//! A share is acquired before a response is built or a body is read. The share of a response is released when its last
+//! bytes went to the connection, and the share of a body when its request was answered. [`Shares`] in core decides how
+//! much each principal may have, and who is next.
 //!
-//! | what | of all | while |
+//! | what | limit for all | held while |
 //! |---|---|---|
-//! | small bodies that arrive | 32 MiB | they are read; one that takes long gives way to who holds less and waits |
+//! | small bodies that arrive | 32 MiB | they are read; a slow one yields to a waiting principal that holds less |
 //! | large bodies that arrive | 64 MiB | likewise |
-//! | small bodies that are decided | 32 MiB of memory, as [`weight`](stemma_core::json::weight) estimates it | they are decided |
+//! | small bodies that are decided | 32 MiB of memory ([estimated](stemma_core::json::parse_memory_bytes)) | they are decided |
 //! | large bodies that are decided | 64 MiB of memory | likewise |
 //! | file bodies | 192 MiB | they are read and stored; likewise |
-//! | answers | 64 MiB | they wait for their clients |
+//! | responses | 64 MiB | they wait for their clients |
 
 use std::time::Duration;
 
@@ -18,119 +19,130 @@ use stemma_core::json;
 use stemma_core::shares::Shares;
 use stemma_wire::error::{ApiError, ErrorType};
 
-use crate::registry::Who;
-use crate::registry::budget::{Budget, Share};
+use crate::registry::Requester;
+use crate::registry::budget::{Share, SharedBudget};
 
 const MIB: u64 = 1024 * 1024;
-/// Up to so many bytes a body counts as small.
-const SMALL_BODY: usize = 64 * 1024;
-/// Up to so many bytes an answer counts as nothing: one frame.
-pub(crate) const FRAME: usize = 16 * 1024;
-/// For how long a small body arrives before it gives way: as long as one of the most bytes takes at the least rate, and a second.
-const SMALL_GIVES_WAY_AFTER: Duration = Duration::from_secs(5);
-/// How long a body waits for others.
-const MOST_WAITING: Duration = Duration::from_secs(20);
-/// The budgets of bytes of a listener.
+/// Maximum size of a small body, in bytes.
+const MAX_SMALL_BODY_BYTES: usize = 64 * 1024;
+/// Maximum size of a response that needs no share, in bytes: one frame.
+pub(crate) const MAX_FREE_RESPONSE_BYTES: usize = 16 * 1024;
+/// Time after which a small body that still arrives yields its memory to another principal: the time that the largest
+/// small body needs at the lowest accepted rate, plus a second.
+const SMALL_PREEMPTIBLE_AFTER: Duration = Duration::from_secs(5);
+/// The longest time that a body waits for a share.
+const MAX_WAIT: Duration = Duration::from_secs(20);
+/// The memory budgets of a listener.
 #[derive(Clone)]
 pub struct Budgets {
-    arriving: Budget,
-    arriving_small: Budget,
-    decided: Budget,
-    decided_small: Budget,
-    blobs: Budget,
-    answers: Budget,
+    incoming: SharedBudget,
+    incoming_small: SharedBudget,
+    deciding: SharedBudget,
+    deciding_small: SharedBudget,
+    blobs: SharedBudget,
+    responses: SharedBudget,
 }
 
 impl Default for Budgets {
     fn default() -> Self {
-        // Bodies come and go in turns. What waits for clients is there for as long as they like, so that of it one cluster has a part.
-        let small = Shares { of_cluster: 32 * MIB, ..Shares::of(32 * MIB) };
-        // Admins have room for a body of the most bytes, whatever others hold.
-        let arriving = Shares { all: 64 * MIB, of_one: 16 * MIB, of_cluster: 64 * MIB, for_admins: 8 * MIB };
-        let decided = Shares { all: 64 * MIB, of_one: 16 * MIB, of_cluster: 64 * MIB, for_admins: 20 * MIB };
-        let blobs = Shares { all: 192 * MIB, of_one: 64 * MIB, of_cluster: 192 * MIB, for_admins: 64 * MIB };
+        // Bodies are short-lived, so the principals of one cluster may use the whole budget. Responses last as long as
+        // their clients take, so one cluster gets a part of that budget.
+        let small = Shares { max_per_cluster: 32 * MIB, ..Shares::from_total(32 * MIB) };
+        // Admins can always send a body of the maximum size, whatever other callers hold.
+        let incoming =
+            Shares { total: 64 * MIB, max_per_principal: 16 * MIB, max_per_cluster: 64 * MIB, reserved_for_admins: 8 * MIB };
+        let deciding =
+            Shares { total: 64 * MIB, max_per_principal: 16 * MIB, max_per_cluster: 64 * MIB, reserved_for_admins: 20 * MIB };
+        let blobs =
+            Shares { total: 192 * MIB, max_per_principal: 64 * MIB, max_per_cluster: 192 * MIB, reserved_for_admins: 64 * MIB };
         Self {
-            arriving: Budget::giving_way(arriving, Some(Duration::from_secs(10))),
-            arriving_small: Budget::giving_way(small, Some(SMALL_GIVES_WAY_AFTER)),
-            decided: Budget::new(decided),
-            decided_small: Budget::new(small),
-            blobs: Budget::giving_way(blobs, Some(Duration::from_mins(1))),
-            answers: Budget::new(Shares::of(64 * MIB)),
+            incoming: SharedBudget::with_yielding(incoming, Some(Duration::from_secs(10))),
+            incoming_small: SharedBudget::with_yielding(small, Some(SMALL_PREEMPTIBLE_AFTER)),
+            deciding: SharedBudget::new(deciding),
+            deciding_small: SharedBudget::new(small),
+            blobs: SharedBudget::with_yielding(blobs, Some(Duration::from_mins(1))),
+            responses: SharedBudget::new(Shares::from_total(64 * MIB)),
         }
     }
 }
 
-/// The most memory that a body may take once it is read, as [`weight`](stemma_core::json::weight) estimates it. It has room though others hold what they may.
-const MOST_WEIGHT: usize = 40 * 1024 * 1024;
+/// Maximum memory of a parsed body, in bytes, as estimated by
+/// [`parse_memory_bytes`](stemma_core::json::parse_memory_bytes). One body of this size fits even if
+/// other principals hold as much as they may.
+const MAX_PARSED_BYTES: usize = 40 * 1024 * 1024;
 
 impl Budgets {
-    /// Room for a body of so many bytes while it is read.
+    /// Acquires the share of a body that arrives, or `None` if the body is empty. `bytes` is its size.
     ///
     /// # Errors
-    /// [`ErrorType::ServerBusy`] where others leave none for a while.
-    pub(crate) async fn arriving(&self, who: &Who, bytes: usize, is_blob: bool) -> Result<Option<Share>, ApiError> {
+    /// [`ErrorType::ServerBusy`] if others hold too much for too long.
+    pub(crate) async fn admit_body(&self, requester: &Requester, bytes: usize, is_blob: bool) -> Result<Option<Share>, ApiError> {
         let budget = match bytes {
             0 => return Ok(None),
-            1..=SMALL_BODY => &self.arriving_small,
+            1..=MAX_SMALL_BODY_BYTES => &self.incoming_small,
             _ if is_blob => &self.blobs,
-            _ => &self.arriving,
+            _ => &self.incoming,
         };
-        waited(budget.take(who, bytes as u64, MOST_WAITING).await).map(Some)
+        share_or_busy(budget.take(requester, bytes as u64, MAX_WAIT).await).map(Some)
     }
 
-    /// Room for a body while it is decided.
+    /// Acquires the share of a body for the time in which its request is parsed and decided, or `None` if the body is
+    /// empty.
     ///
     /// # Errors
-    /// [`ErrorType::ServerBusy`] likewise; [`ErrorType::RequestTooLarge`] where it takes more memory than [`MOST_WEIGHT`].
-    pub(crate) async fn decided(&self, who: &Who, body: &[u8]) -> Result<Option<Share>, ApiError> {
-        let weight = json::weight(body);
-        if weight > MOST_WEIGHT {
+    /// [`ErrorType::ServerBusy`] if others hold too much for too long. [`ErrorType::RequestTooLarge`] if it needs more
+    /// memory than [`MAX_PARSED_BYTES`].
+    pub(crate) async fn admit_decision(&self, requester: &Requester, body: &[u8]) -> Result<Option<Share>, ApiError> {
+        let weight = json::parse_memory_bytes(body);
+        if weight > MAX_PARSED_BYTES {
             let message = format!(
-                "the body has too many values: read, its {} bytes would take more than the {} MiB of memory that are kept for one; nothing was changed",
+                "the body has too many values: parsed, its {} bytes would need more than the {} MiB of memory that one body may use; nothing was changed",
                 body.len(),
-                MOST_WEIGHT as u64 / MIB
+                MAX_PARSED_BYTES as u64 / MIB
             );
             return Err(ApiError::new(ErrorType::RequestTooLarge, message).detail("send it in several requests"));
         }
         let budget = match body.len() {
             0 => return Ok(None),
-            1..=SMALL_BODY => &self.decided_small,
-            _ => &self.decided,
+            1..=MAX_SMALL_BODY_BYTES => &self.deciding_small,
+            _ => &self.deciding,
         };
-        waited(budget.take(who, weight as u64, MOST_WAITING).await).map(Some)
+        share_or_busy(budget.take(requester, weight as u64, MAX_WAIT).await).map(Some)
     }
 
-    /// Refuses a write of who takes none of the answers that they were given: the answer of a write that was made is given anyway.
+    /// Refuses a write of a caller that does not read its earlier responses. The check precedes the write, because the
+    /// response of a completed write is always sent.
     ///
     /// # Errors
     /// [`ErrorType::ServerBusy`].
-    pub(crate) fn check_takes_answers(&self, who: &Who) -> Result<(), ApiError> {
-        if self.answers.has_own_room(who) {
+    pub(crate) fn check_reads_responses(&self, requester: &Requester) -> Result<(), ApiError> {
+        if self.responses.has_headroom(requester) {
             return Ok(());
         }
-        let message = "you hold too much of answers that you do not take; nothing was changed, take them and try again";
+        let message = "you have too many responses that you have not read; nothing was changed, read them and try again";
         Err(ApiError::new(ErrorType::ServerBusy, message))
     }
 
-    /// Room for an answer of so many bytes while its client takes it. A small one needs none; that of a write that was made is given anyway.
+    /// Acquires the share of a response for the time in which its client reads it. A small response needs no share. The
+    /// response of a completed write always gets one, because the client must learn what was written.
     ///
     /// # Errors
-    /// [`ErrorType::ServerBusy`] where clients hold too much that they do not take.
-    pub(crate) fn answer(&self, who: &Who, bytes: usize, is_made: bool) -> Result<Option<Share>, ApiError> {
-        if bytes <= FRAME {
+    /// [`ErrorType::ServerBusy`] if clients hold too many responses that they do not read.
+    pub(crate) fn admit_response(&self, requester: &Requester, bytes: usize, is_write: bool) -> Result<Option<Share>, ApiError> {
+        if bytes <= MAX_FREE_RESPONSE_BYTES {
             return Ok(None);
         }
-        if is_made {
-            return Ok(Some(self.answers.take_anyway(who, bytes as u64)));
+        if is_write {
+            return Ok(Some(self.responses.take_unchecked(requester, bytes as u64)));
         }
-        let message = "clients hold too much of answers that they do not take; take what was asked for, or ask for less, and try again";
-        let share = self.answers.try_take(who, bytes as u64);
+        let message = "too many responses wait for their clients; read the pending ones, or request less, and try again";
+        let share = self.responses.try_take(requester, bytes as u64);
         share.map(Some).ok_or_else(|| ApiError::new(ErrorType::ServerBusy, message))
     }
 }
 
-fn waited(share: Option<Share>) -> Result<Share, ApiError> {
-    let message = "too many bodies are worked on; nothing was changed, try again";
+fn share_or_busy(share: Option<Share>) -> Result<Share, ApiError> {
+    let message = "too many requests with a body are running; nothing was changed, try again";
     share.ok_or_else(|| ApiError::new(ErrorType::ServerBusy, message))
 }
 
@@ -142,55 +154,55 @@ mod tests {
     use crate::registry::testing::viewer;
 
     #[tokio::test(start_paused = true)]
-    async fn x03_f05_large_bodies_are_decided_a_few_at_a_time_and_small_ones_beside_them() {
+    async fn x03_f05_admit_decision_limits_large_bodies_but_not_small() {
         let budgets = Budgets::default();
-        let [one, other, third, admin] = [viewer("one"), viewer("other"), viewer("third"), Who::by_way("root")];
+        let [one, other, third, admin] = [viewer("one"), viewer("other"), viewer("third"), Requester::from_listener("root")];
         let large = vec![b'x'; 20 << 20];
         let (first, second) =
-            (budgets.decided(&one, &large).await.unwrap(), budgets.decided(&other, &large).await.unwrap());
-        assert!(budgets.decided(&third, &large).await.is_err());
-        assert!(budgets.decided(&third, b"{}").await.is_ok());
-        assert!(budgets.decided(&admin, &large).await.is_ok(), "room is kept for it");
+            (budgets.admit_decision(&one, &large).await.unwrap(), budgets.admit_decision(&other, &large).await.unwrap());
+        assert!(budgets.admit_decision(&third, &large).await.is_err());
+        assert!(budgets.admit_decision(&third, b"{}").await.is_ok());
+        assert!(budgets.admit_decision(&admin, &large).await.is_ok(), "room is kept for it");
         drop((first, second));
-        assert!(budgets.decided(&third, &vec![b'x'; MOST_WEIGHT]).await.is_ok());
-        let refusal = budgets.decided(&third, &vec![b'x'; MOST_WEIGHT + 1]).await.map(drop).unwrap_err();
+        assert!(budgets.admit_decision(&third, &vec![b'x'; MAX_PARSED_BYTES]).await.is_ok());
+        let refusal = budgets.admit_decision(&third, &vec![b'x'; MAX_PARSED_BYTES + 1]).await.map(drop).unwrap_err();
         assert_eq!(refusal.kind, ErrorType::RequestTooLarge);
     }
 
-    /// Four principals with 128 bodies of 64 KiB each that did not come had every small write wait for 15 s.
+    /// Four principals with 128 incomplete bodies of 64 KiB each made every small write wait for 15 s.
     #[tokio::test(start_paused = true)]
-    async fn x03_small_bodies_that_do_not_come_give_way_to_who_holds_less() {
+    async fn x03_admit_body_preempts_slow_small_body_for_other_caller() {
         let budgets = Budgets::default();
         let began = Instant::now();
         for name in ["one", "two", "three", "four"] {
             for _ in 0..128 {
                 let (budgets, who) = (budgets.clone(), viewer(name));
                 tokio::spawn(async move {
-                    if let Ok(Some(share)) = budgets.arriving(&who, SMALL_BODY, false).await {
-                        let _told = timeout(Duration::from_secs(15), share.gives_way()).await;
+                    if let Ok(Some(share)) = budgets.admit_body(&who, MAX_SMALL_BODY_BYTES, false).await {
+                        let _told = timeout(Duration::from_secs(15), share.wait_for_yield()).await;
                     }
                 });
             }
         }
-        while budgets.arriving_small.try_take(&viewer("honest"), 1).is_some() {
+        while budgets.incoming_small.try_take(&viewer("honest"), 1).is_some() {
             tokio::task::yield_now().await;
         }
-        assert!(budgets.arriving(&viewer("honest"), 1000, false).await.unwrap().is_some());
+        assert!(budgets.admit_body(&viewer("honest"), 1000, false).await.unwrap().is_some());
         assert!(began.elapsed() < Duration::from_secs(7), "it waited for {:?}", began.elapsed());
     }
 
     #[test]
-    fn who_takes_no_answers_is_given_no_more_and_others_are() {
+    fn budgets_refuse_only_caller_when_responses_are_unread() {
         let budgets = Budgets::default();
         let (slow, other) = (viewer("slow"), viewer("other"));
         let six = 6 << 20;
-        let mut held: Vec<_> = (0..2).map(|_| budgets.answer(&slow, six, false).unwrap()).collect();
-        assert_eq!(budgets.answer(&slow, six, false).map(drop).unwrap_err().kind, ErrorType::ServerBusy);
-        assert!(budgets.answer(&slow, FRAME, false).unwrap().is_none(), "a small one needs no room");
-        assert!(budgets.check_takes_answers(&slow).is_ok());
-        held.push(budgets.answer(&slow, six, true).unwrap());
-        assert_eq!(budgets.check_takes_answers(&slow).unwrap_err().kind, ErrorType::ServerBusy);
-        assert!(budgets.check_takes_answers(&other).is_ok());
-        assert!(budgets.answer(&other, six, false).is_ok());
+        let mut held: Vec<_> = (0..2).map(|_| budgets.admit_response(&slow, six, false).unwrap()).collect();
+        assert_eq!(budgets.admit_response(&slow, six, false).map(drop).unwrap_err().kind, ErrorType::ServerBusy);
+        assert!(budgets.admit_response(&slow, MAX_FREE_RESPONSE_BYTES, false).unwrap().is_none(), "a small one needs no room");
+        assert!(budgets.check_reads_responses(&slow).is_ok());
+        held.push(budgets.admit_response(&slow, six, true).unwrap());
+        assert_eq!(budgets.check_reads_responses(&slow).unwrap_err().kind, ErrorType::ServerBusy);
+        assert!(budgets.check_reads_responses(&other).is_ok());
+        assert!(budgets.admit_response(&other, six, false).is_ok());
     }
 }

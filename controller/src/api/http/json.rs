@@ -1,16 +1,18 @@
-//! Reading JSON from outside: bounded in depth, no key twice, and a number in a label map kept as it was sent.
+//! Parses JSON from outside: of limited depth, without duplicate keys, and with the text of each number in a label map
+//! unchanged.
 //!
-//! `serde_json` alone takes the last of two equal keys, turns `1.50` into a float whose text is `1.5`, and rounds an integer
-//! of more than 64 bits. A label's value is text, and a number there means its JSON text, so the maps of text are
-//! read from the raw document. So are requirements, whose expressions are text, and what an action of an inspection rule gives, since it may be
-//! a label's. Elsewhere a number is a number, and one that would be rounded is refused.
+//! `serde_json` alone uses the last of two equal keys, turns `1.50` into a float whose text is `1.5`, and rounds an
+//! integer of more than 64 bits. A label's value is text, and a number there means its JSON text, so maps of text are
+//! read from the raw document. So are requirements, whose expressions are text, and the arguments of an inspection
+//! rule's actions, which may be the value of a label. Elsewhere a number is a number, and one that would be rounded is
+//! refused.
 
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
-use stemma_core::inspection::are_of_label;
+use stemma_core::inspection::sets_label;
 use stemma_core::json::{self, InvalidJson};
 use stemma_core::manifest::{MAX_DEPTH, TEXT_MAPS};
-use stemma_core::name::cut;
+use stemma_core::name::truncated;
 use stemma_wire::error::{ApiError, ErrorType};
 
 /// The requirements of a group or an allocation.
@@ -18,62 +20,64 @@ const REQUIREMENTS: &str = "requirements";
 /// The actions of an inspection rule.
 const ACTIONS: &str = "actions";
 
-/// The body is no JSON document that is taken.
+/// The body is not an acceptable JSON document.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("the body is not JSON that can be taken: {}{}{reason}", self.field, if self.field.is_empty() { "" } else { ": " })]
+#[error("the body is not acceptable JSON: {}{}{reason}", self.field, if self.field.is_empty() { "" } else { ": " })]
 pub(crate) struct BadJson {
-    /// The field, as `objects[2].parameters.size`; empty for the body as a whole.
+    /// The field, such as `objects[2].parameters.size`. Empty for the body as a whole.
     pub field: String,
-    /// What is wrong and, where known, the line and column.
+    /// The problem, with line and column if they are known.
     pub reason: String,
-    /// Whether the document is JSON, and a number in it is none that a field holds.
-    is_number: bool,
+    /// True if the document is valid JSON with a number that no field can hold.
+    is_bad_number: bool,
 }
 
 /// A JSON patch.
 pub(crate) enum PatchBody {
-    /// The patch. Where it changes actions also the same with each number there as its text: whether such a number is a label's is known once
-    /// the patch is applied, and then [`check_numbers`] looks at those that are not.
-    Read(Value, Option<Value>),
-    /// A number in it is none that a field holds. What the number's field is called is known with the object: a step of a path is a key of a
-    /// map or a place in a list, by what stands there.
-    Unfit {
-        /// The operations up to the one with the number, in which that is 0.
+    /// The patch, and if it changes the actions of an inspection rule, a second form of the patch in which each number
+    /// of an action is text. Only the patched object shows whether a number is a label's value, and thus text.
+    /// [`check_numbers`] then checks the numbers that are not.
+    Valid(Value, Option<Value>),
+    /// A number in the patch that no field can hold. The name of its field depends on the object: a path segment is the
+    /// key of a map or the index of a list, depending on the value at that place.
+    BadNumber {
+        /// The operations up to the one with the number, in which the number is 0.
         operations: Value,
-        /// The place of the number in the value of the last of them, as `.q[0]`.
+        /// The path of the number in the value of the last of these operations, such as `.q[0]`.
         within: String,
-        /// The refusal.
+        /// The error.
         bad: BadJson,
     },
 }
 
 impl BadJson {
     fn new(reason: &dyn ToString) -> Self {
-        Self { field: String::new(), reason: reason.to_string(), is_number: false }
+        Self { field: String::new(), reason: reason.to_string(), is_bad_number: false }
     }
 
-    /// The same, of what stands in a field.
-    fn within(self, outer: &str) -> Self {
+    /// Returns the error with its field below the field `outer`.
+    fn in_field(self, outer: &str) -> Self {
         let dot = if self.field.is_empty() || self.field.starts_with('[') { "" } else { "." };
         Self { field: format!("{outer}{dot}{}", self.field), ..self }
     }
 
-    /// The same, of what stands in an operation of a patch. What is wrong with its value is wrong with the field that it sets.
-    fn within_operation(self, at: usize, operation: &RawValue) -> Self {
-        let field = self.within_value().zip(field_of(operation)).map(|(within, field)| field + within);
+    /// Returns the error for an operation of a patch. A problem of the operation's value is reported for the field that
+    /// the operation sets.
+    fn in_operation(self, at: usize, operation: &RawValue) -> Self {
+        let field = self.path_in_value().zip(operation_field(operation)).map(|(within, field)| field + within);
         match field {
-            Some(field) => self.of(field),
-            None => self.within(&format!("[{at}]")),
+            Some(field) => self.with_field(field),
+            None => self.in_field(&format!("[{at}]")),
         }
     }
 
-    /// The place in the value of a patch operation in which it stands, as `.q[0]`.
-    fn within_value(&self) -> Option<&str> {
+    /// Returns the path of the problem in the value of a patch operation, such as `.q[0]`.
+    fn path_in_value(&self) -> Option<&str> {
         self.field.strip_prefix("value").filter(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
     }
 
-    /// The same, of what stands in this field.
-    pub(crate) fn of(self, field: String) -> Self {
+    /// Returns the error with this field in place of its own.
+    pub(crate) fn with_field(self, field: String) -> Self {
         Self { field, ..self }
     }
 }
@@ -84,309 +88,315 @@ impl From<InvalidJson> for BadJson {
             InvalidJson::Number { .. } | InvalidJson::Inexact { .. } => true,
             InvalidJson::NoObject | InvalidJson::Escape => false,
         };
-        Self { is_number, ..Self::new(&error) }
+        Self { is_bad_number: is_number, ..Self::new(&error) }
     }
 }
 
 impl From<BadJson> for ApiError {
     fn from(bad: BadJson) -> Self {
-        // As one that is refused where its field is read.
-        let is_of_field = bad.is_number && !bad.field.is_empty();
+        // A client gets one error type for each bad value of a field, whether the parser or the field refuses it.
+        let is_of_field = bad.is_bad_number && !bad.field.is_empty();
         let kind = if is_of_field { ErrorType::FieldInvalid } else { ErrorType::RequestMalformed };
         let error = Self::new(kind, bad.to_string()).reason(bad.reason);
         if bad.field.is_empty() { error } else { error.field(bad.field) }
     }
 }
 
-/// Whether the values of a map of that name are text.
+/// Returns whether a map with this name has text values.
 pub(crate) fn is_text_map(name: &str) -> bool {
     TEXT_MAPS.contains(&name)
 }
 
-/// A key as it stands in a path; of a long one its beginning.
-pub(crate) fn step(key: &str) -> String {
-    cut(key).escape_debug().to_string()
+/// Returns a key as a path shows it. A long key is truncated.
+pub(crate) fn path_segment(key: &str) -> String {
+    truncated(key).escape_debug().to_string()
 }
 
-/// Reads one document.
+/// Parses one document.
 ///
 /// # Errors
-/// [`BadJson`] for a syntax error, a key twice in one object, more than [`MAX_DEPTH`] levels, a number that would be
-/// rounded, or text after the document.
+/// [`BadJson`] for a syntax error, a duplicate key in one object, more than [`MAX_DEPTH`] levels, a number that would
+/// be rounded, or text after the document.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Value, BadJson> {
-    body(document(bytes)?)
+    read_body(raw_document(bytes)?)
 }
 
-/// Reads one document that is a map of text itself: numbers and booleans become their text.
+/// Parses one document that is itself a map of text. Numbers and booleans become their text.
 ///
 /// # Errors
 /// As [`parse`].
 pub(crate) fn parse_texts(bytes: &[u8]) -> Result<Value, BadJson> {
-    text_map(document(bytes)?)
+    read_text_map(raw_document(bytes)?)
 }
 
-/// Reads one document that is a map of values itself: its keys are no fields, so each number in it is a number.
+/// Parses one document that is itself a map of values. Its keys are not fields, so each number in it is a number.
 ///
 /// # Errors
 /// As [`parse`].
 pub(crate) fn parse_values(bytes: &[u8]) -> Result<Value, BadJson> {
-    plain(document(bytes)?)
+    read_plain(raw_document(bytes)?)
 }
 
-/// Reads one document that is a JSON patch, of an object that has actions (`has_actions`) or none. A number that no field holds stands as 0
-/// where its action has its text.
+/// Parses one document that is a JSON patch. `has_actions` is true if the patched object has actions (an inspection
+/// rule). A number of an action that no field can hold is 0 in the first form of the patch, and has its text in the
+/// second.
 ///
 /// # Errors
-/// As [`parse`], but for a number that no field holds in the value of an operation.
+/// As [`parse`], except for a number in the value of an operation that no field can hold.
 pub(crate) fn read_patch(bytes: &[u8], has_actions: bool) -> Result<PatchBody, BadJson> {
-    let raw = document(bytes)?;
+    let raw = raw_document(bytes)?;
     if !raw.get().starts_with('[') {
-        return Ok(PatchBody::Read(body(raw)?, None));
+        return Ok(PatchBody::Valid(read_body(raw)?, None));
     }
     let items = json::items(raw);
-    let texts: Vec<Option<Value>> = items.iter().map(|item| has_actions.then(|| with_texts(item)).flatten()).collect();
-    let mut said = Vec::new();
-    for (at, (item, texts)) in items.into_iter().zip(&texts).enumerate() {
-        let read = match operation(item) {
-            Err(bad) if bad.is_number && texts.is_some() => with_value(item, stand_ins),
+    let texts: Vec<Option<Value>> = items.iter().map(|item| has_actions.then(|| with_number_texts(item)).flatten()).collect();
+    let mut operations = Vec::new();
+    for (index, (item, texts)) in items.into_iter().zip(&texts).enumerate() {
+        let read = match read_operation(item) {
+            Err(bad) if bad.is_bad_number && texts.is_some() => map_value(item, zero_rounded_numbers),
             read => read,
         };
         match read {
-            Ok(operation) => said.push(operation),
+            Ok(operation) => operations.push(operation),
             Err(bad) => {
-                let is_of_field = bad.is_number && field_of(item).is_some();
-                let within = bad.within_value().filter(|_| is_of_field).map(str::to_owned);
-                let Some(within) = within else { return Err(bad.within_operation(at, item)) };
-                said.push(with_value(item, stand_ins)?);
-                return Ok(PatchBody::Unfit { operations: said.into(), within, bad });
+                let is_of_field = bad.is_bad_number && operation_field(item).is_some();
+                let within = bad.path_in_value().filter(|_| is_of_field).map(str::to_owned);
+                let Some(within) = within else { return Err(bad.in_operation(index, item)) };
+                operations.push(map_value(item, zero_rounded_numbers)?);
+                return Ok(PatchBody::BadNumber { operations: operations.into(), within, bad });
             }
         }
     }
-    let whole = texts
+    let text_form = texts
         .iter()
         .any(Option::is_some)
-        .then(|| said.iter().zip(texts).map(|(said, texts)| texts.unwrap_or_else(|| said.clone())).collect());
-    Ok(PatchBody::Read(said.into(), whole))
+        .then(|| operations.iter().zip(texts).map(|(op, texts)| texts.unwrap_or_else(|| op.clone())).collect());
+    Ok(PatchBody::Valid(operations.into(), text_form))
 }
 
-/// Looks at each number of a patched field whose text may have been kept in the other of both.
+/// Checks each number in the value of a patched field. `texts` is the value in the other form of the patch, in which
+/// the numbers are text.
 ///
 /// # Errors
-/// [`BadJson`] for the first that would be rounded.
+/// [`BadJson`] for the first number that would be rounded.
 pub(crate) fn check_numbers(field: &str, value: &Value, texts: &Value) -> Result<(), BadJson> {
-    let checked = match (value, texts) {
-        (Value::Number(_), Value::String(text)) => json::number(text).map(drop).map_err(BadJson::from),
+    let result = match (value, texts) {
+        (Value::Number(_), Value::String(text)) => json::parse_number(text).map(drop).map_err(BadJson::from),
         (Value::Array(values), Value::Array(texts)) => {
-            let mut both = values.iter().zip(texts).enumerate();
-            both.try_for_each(|(at, (value, texts))| check_numbers(&format!("[{at}]"), value, texts))
+            let mut pairs = values.iter().zip(texts).enumerate();
+            pairs.try_for_each(|(at, (value, texts))| check_numbers(&format!("[{at}]"), value, texts))
         }
         (Value::Object(values), Value::Object(texts)) => {
-            let mut both = values.iter().filter_map(|(key, value)| Some((key, value, texts.get(key)?)));
-            both.try_for_each(|(key, value, texts)| check_numbers(&step(key), value, texts))
+            let mut pairs = values.iter().filter_map(|(key, value)| Some((key, value, texts.get(key)?)));
+            pairs.try_for_each(|(key, value, texts)| check_numbers(&path_segment(key), value, texts))
         }
         _ => Ok(()),
     };
-    checked.map_err(|bad| bad.within(field))
+    result.map_err(|bad| bad.in_field(field))
 }
 
-fn document(bytes: &[u8]) -> Result<&RawValue, BadJson> {
+/// Returns a body as one JSON document whose values are not parsed yet. Fails for a syntax error, for more than
+/// [`MAX_DEPTH`] levels, and for an encoding other than UTF-8 without a byte order mark.
+fn raw_document(bytes: &[u8]) -> Result<&RawValue, BadJson> {
     if bytes.starts_with("\u{feff}".as_bytes()) {
         return Err(BadJson::new(
-            &"it begins with a byte order mark, which JSON has not (RFC 8259, section 8.1): send it without",
+            &"it begins with a byte order mark, which JSON must not have (RFC 8259, section 8.1): send it without",
         ));
     }
-    if json::is_utf_16(bytes) {
-        return Err(BadJson::new(
-            &"it is a text in UTF-16, and JSON that is sent is in UTF-8 (RFC 8259, section 8.1): send it so",
-        ));
+    if json::is_utf16(bytes) {
+        return Err(BadJson::new(&"it is encoded in UTF-16, and JSON must be sent in UTF-8 (RFC 8259, section 8.1)"));
     }
     let raw: &RawValue = serde_json::from_slice(bytes).map_err(|error| BadJson::new(&error))?;
-    if json::nesting(raw.get()) > MAX_DEPTH {
+    if json::nesting_depth(raw.get()) > MAX_DEPTH {
         return Err(BadJson::new(&format_args!("more than {MAX_DEPTH} levels of nesting")));
     }
     Ok(raw)
 }
 
-/// The body itself: an object of the API, `{"objects": […]}`, or a list of patch operations.
-fn body(raw: &RawValue) -> Result<Value, BadJson> {
+/// Reads the body itself: an object of the API, `{"objects": […]}`, or a list of patch operations.
+fn read_body(raw: &RawValue) -> Result<Value, BadJson> {
     match raw.get().as_bytes().first() {
-        Some(b'{') => object(raw, member),
+        Some(b'{') => read_object(raw, read_member),
         Some(b'[') => {
-            let item = |(at, item)| operation(item).map_err(|bad| bad.within_operation(at, item));
+            let item = |(at, item)| read_operation(item).map_err(|bad| bad.in_operation(at, item));
             json::items(raw).into_iter().enumerate().map(item).collect()
         }
-        _ => plain(raw),
+        _ => read_plain(raw),
     }
 }
 
-/// A member of an object's body.
-fn member(key: &str, raw: &RawValue) -> Result<Value, BadJson> {
+/// Reads a member of an object's body.
+fn read_member(key: &str, raw: &RawValue) -> Result<Value, BadJson> {
     match key {
-        REQUIREMENTS => expressions(raw),
-        ACTIONS => actions(raw),
-        _ if is_text_map(key) => text_map(raw),
-        // The list of an apply.
-        "objects" if raw.get().starts_with('[') => list(raw, body),
-        _ => plain(raw),
+        REQUIREMENTS => read_expressions(raw),
+        ACTIONS => read_actions(raw),
+        _ if is_text_map(key) => read_text_map(raw),
+        // The objects of an apply.
+        "objects" if raw.get().starts_with('[') => read_list(raw, read_body),
+        _ => read_plain(raw),
     }
 }
 
-/// A patch operation. In the value of some fields numbers keep their text.
-fn operation(raw: &RawValue) -> Result<Value, BadJson> {
-    match path_of(raw) {
-        Some(path) => object(raw, |key, raw| if key == "value" { operand(&path, raw) } else { plain(raw) }),
-        None => plain(raw),
+/// Reads a patch operation. In the value of some fields numbers keep their text.
+fn read_operation(raw: &RawValue) -> Result<Value, BadJson> {
+    match operation_path(raw) {
+        Some(path) => read_object(raw, |key, raw| if key == "value" { read_operand(&path, raw) } else { read_plain(raw) }),
+        None => read_plain(raw),
     }
 }
 
-/// What stands anywhere else: its keys are no fields, so each number in it is a number.
-fn plain(raw: &RawValue) -> Result<Value, BadJson> {
+/// Reads a value that contains no map of text. Its keys are not fields, so each number in it is a number.
+fn read_plain(raw: &RawValue) -> Result<Value, BadJson> {
     match raw.get().as_bytes().first() {
-        Some(b'{') => object(raw, |_, raw| plain(raw)),
-        Some(b'[') => list(raw, plain),
-        _ => Ok(json::value(raw)?),
+        Some(b'{') => read_object(raw, |_, raw| read_plain(raw)),
+        Some(b'[') => read_list(raw, read_plain),
+        _ => Ok(json::parse_value(raw)?),
     }
 }
 
-fn list(raw: &RawValue, read: impl Fn(&RawValue) -> Result<Value, BadJson>) -> Result<Value, BadJson> {
-    let item = |(at, item)| read(item).map_err(|bad| bad.within(&format!("[{at}]")));
+/// Reads a list, and each of its items with `read`. An error names the index of the item.
+fn read_list(raw: &RawValue, read: impl Fn(&RawValue) -> Result<Value, BadJson>) -> Result<Value, BadJson> {
+    let item = |(at, item)| read(item).map_err(|bad| bad.in_field(&format!("[{at}]")));
     json::items(raw).into_iter().enumerate().map(item).collect()
 }
 
-fn object(raw: &RawValue, read: impl Fn(&str, &RawValue) -> Result<Value, BadJson>) -> Result<Value, BadJson> {
+/// Reads an object, and each of its members with `read`. A repeated key is refused, and an error names the member as
+/// its field.
+fn read_object(raw: &RawValue, read: impl Fn(&str, &RawValue) -> Result<Value, BadJson>) -> Result<Value, BadJson> {
     let mut object = Map::new();
     for (key, raw) in json::members(raw)? {
-        let value = read(&key, raw).map_err(|bad| bad.within(&step(&key)))?;
+        let value = read(&key, raw).map_err(|bad| bad.in_field(&path_segment(&key)))?;
         if object.insert(key.clone(), value).is_some() {
-            return Err(BadJson::new(&format_args!("the key {key:?} stands twice in one object")));
+            return Err(BadJson::new(&format_args!("the key {key:?} is repeated in one object")));
         }
     }
     Ok(Value::Object(object))
 }
 
-/// Reads what stands where a map of text is expected: numbers and booleans of an object become their text.
-fn text_map(raw: &RawValue) -> Result<Value, BadJson> {
-    if raw.get().starts_with('{') { object(raw, |_, raw| text(raw)) } else { plain(raw) }
+/// Reads a value where a map of text is expected. Numbers and booleans of an object become their text.
+fn read_text_map(raw: &RawValue) -> Result<Value, BadJson> {
+    if raw.get().starts_with('{') { read_object(raw, |_, raw| read_text(raw)) } else { read_plain(raw) }
 }
 
-/// The text of a number or a boolean; anything else as it is.
-fn text(raw: &RawValue) -> Result<Value, BadJson> {
+/// Reads a number or a boolean as its text, and any other value unchanged.
+fn read_text(raw: &RawValue) -> Result<Value, BadJson> {
     match raw.get().as_bytes().first() {
         Some(b'-' | b'0'..=b'9' | b't' | b'f') => Ok(Value::String(raw.get().to_owned())),
-        _ => plain(raw),
+        _ => read_plain(raw),
     }
 }
 
-/// Reads requirements, or a part of them: numbers and booleans become their text, however deep they stand.
-fn expressions(raw: &RawValue) -> Result<Value, BadJson> {
+/// Reads requirements, or a part of them. Numbers and booleans at any depth become their text.
+fn read_expressions(raw: &RawValue) -> Result<Value, BadJson> {
     match raw.get().as_bytes().first() {
-        Some(b'{') => object(raw, |_, raw| expressions(raw)),
-        Some(b'[') => list(raw, expressions),
-        _ => text(raw),
+        Some(b'{') => read_object(raw, |_, raw| read_expressions(raw)),
+        Some(b'[') => read_list(raw, read_expressions),
+        _ => read_text(raw),
     }
 }
 
 /// Reads the actions of an inspection rule, or one of them.
-fn actions(raw: &RawValue) -> Result<Value, BadJson> {
+fn read_actions(raw: &RawValue) -> Result<Value, BadJson> {
     match raw.get().as_bytes().first() {
-        Some(b'{') if sets_attribute(raw) => {
-            object(raw, |key, raw| if key == "args" { arguments(raw) } else { plain(raw) })
+        Some(b'{') if is_set_attribute(raw) => {
+            read_object(raw, |key, raw| if key == "args" { read_arguments(raw) } else { read_plain(raw) })
         }
-        Some(b'[') => list(raw, actions),
-        _ => plain(raw),
+        Some(b'[') => read_list(raw, read_actions),
+        _ => read_plain(raw),
     }
 }
 
-/// Whether an action gives an attribute a value. No other one gives a label a value.
-fn sets_attribute(action: &RawValue) -> bool {
+/// Returns whether an action sets an attribute. No other action can set a label.
+fn is_set_attribute(action: &RawValue) -> bool {
     text_member(action, "op").as_deref() == Some("set-attribute")
 }
 
-/// Reads what an action is given: numbers keep their text where it may be a label's.
-fn arguments(raw: &RawValue) -> Result<Value, BadJson> {
+/// Reads the arguments of an action. Numbers keep their text if they may be a label's value.
+fn read_arguments(raw: &RawValue) -> Result<Value, BadJson> {
     match raw.get().as_bytes().first() {
-        Some(b'{') if are_of_label(raw) => object(raw, |_, raw| number_or_text(raw)),
-        Some(b'[') if are_of_label(raw) => list(raw, number_or_text),
-        _ => plain(raw),
+        Some(b'{') if sets_label(raw) => read_object(raw, |_, raw| number_or_text(raw)),
+        Some(b'[') if sets_label(raw) => read_list(raw, number_or_text),
+        _ => read_plain(raw),
     }
 }
 
-/// The path of a patch operation.
-fn path_of(operation: &RawValue) -> Option<String> {
+/// Returns the path of a patch operation.
+fn operation_path(operation: &RawValue) -> Option<String> {
     text_member(operation, "path")
 }
 
-/// A member of an object that is a text.
-fn text_member(of: &RawValue, name: &str) -> Option<String> {
-    let members = json::members(of).ok()?;
-    members.iter().find(|(own, _)| own == name).and_then(|(_, raw)| json::text(raw.get()).ok())
+/// Returns a text member of an object.
+fn text_member(object: &RawValue, name: &str) -> Option<String> {
+    let members = json::members(object).ok()?;
+    members.iter().find(|(key, _)| key == name).and_then(|(_, raw)| json::parse_string(raw.get()).ok())
 }
 
-/// A patch operation that says something of actions, with each number in its value as its text; `None`: it is another one.
-fn with_texts(operation: &RawValue) -> Option<Value> {
-    let is_of_actions = path_of(operation)?.split('/').nth(1) == Some(ACTIONS);
-    // What a test asks is no value of an action.
-    let says = is_of_actions && text_member(operation, "op")? != "test";
-    if says { with_value(operation, number_texts).ok() } else { None }
+/// Returns a patch operation that changes actions, with each number in its value as text. Returns `None` for any other
+/// operation.
+fn with_number_texts(operation: &RawValue) -> Option<Value> {
+    let is_of_actions = operation_path(operation)?.split('/').nth(1) == Some(ACTIONS);
+    // The value of a test is not the value of an action.
+    let is_change = is_of_actions && text_member(operation, "op")? != "test";
+    if is_change { map_value(operation, number_texts).ok() } else { None }
 }
 
-/// A patch operation, its value read so.
-fn with_value(operation: &RawValue, read: fn(&RawValue) -> Result<Value, BadJson>) -> Result<Value, BadJson> {
-    object(operation, |key, raw| if key == "value" { read(raw) } else { plain(raw) })
+/// Reads a patch operation, and its value with `read`.
+fn map_value(operation: &RawValue, read: fn(&RawValue) -> Result<Value, BadJson>) -> Result<Value, BadJson> {
+    read_object(operation, |key, raw| if key == "value" { read(raw) } else { read_plain(raw) })
 }
 
-/// A value with each number in it as its text, however deep it stands. Whole numbers stay as [`number_or_text`] has them.
+/// Reads a value, and each number in it, at any depth, with [`number_or_text`].
 fn number_texts(raw: &RawValue) -> Result<Value, BadJson> {
     match raw.get().as_bytes().first() {
-        Some(b'{') => object(raw, |_, raw| number_texts(raw)),
-        Some(b'[') => list(raw, number_texts),
+        Some(b'{') => read_object(raw, |_, raw| number_texts(raw)),
+        Some(b'[') => read_list(raw, number_texts),
         _ => number_or_text(raw),
     }
 }
 
-/// A value with 0 for each number in it that would be rounded.
-fn stand_ins(raw: &RawValue) -> Result<Value, BadJson> {
+/// Reads a value, with 0 for each number in it that would be rounded.
+fn zero_rounded_numbers(raw: &RawValue) -> Result<Value, BadJson> {
     match raw.get().as_bytes().first() {
-        Some(b'{') => object(raw, |_, raw| stand_ins(raw)),
-        Some(b'[') => list(raw, stand_ins),
-        _ => match plain(raw) {
-            Err(bad) if bad.is_number => Ok(0.into()),
+        Some(b'{') => read_object(raw, |_, raw| zero_rounded_numbers(raw)),
+        Some(b'[') => read_list(raw, zero_rounded_numbers),
+        _ => match read_plain(raw) {
+            Err(bad) if bad.is_bad_number => Ok(0.into()),
             read => read,
         },
     }
 }
 
-/// The field that a patch operation is of, as refusals of other forms name it.
-fn field_of(operation: &RawValue) -> Option<String> {
-    let path = path_of(operation)?;
-    let members = path.strip_prefix('/')?.split('/').map(|member| step(&unescaped(member)));
+/// Returns the field of a patch operation, in the notation of other errors.
+fn operation_field(operation: &RawValue) -> Option<String> {
+    let path = operation_path(operation)?;
+    let members = path.strip_prefix('/')?.split('/').map(|member| path_segment(&unescape(member)));
     Some(members.collect::<Vec<_>>().join(".")).filter(|field| !field.is_empty())
 }
 
-/// A member of a JSON pointer without its escapes.
-pub(crate) fn unescaped(member: &str) -> String {
+/// Returns a member of a JSON pointer without its escapes.
+pub(crate) fn unescape(member: &str) -> String {
     member.replace("~1", "/").replace("~0", "~")
 }
 
-/// The value of a patch operation of this path.
-fn operand(path: &str, raw: &RawValue) -> Result<Value, BadJson> {
+/// Reads the value of a patch operation with this path.
+fn read_operand(path: &str, raw: &RawValue) -> Result<Value, BadJson> {
     match path.split('/').nth(1).unwrap_or_default() {
-        REQUIREMENTS => expressions(raw),
-        ACTIONS if path.ends_with("/args") => arguments(raw),
-        ACTIONS => actions(raw),
-        field if !is_text_map(field) => plain(raw),
-        _ if raw.get().starts_with('{') => text_map(raw),
+        REQUIREMENTS => read_expressions(raw),
+        ACTIONS if path.ends_with("/args") => read_arguments(raw),
+        ACTIONS => read_actions(raw),
+        field if !is_text_map(field) => read_plain(raw),
+        _ if raw.get().starts_with('{') => read_text_map(raw),
         _ => number_or_text(raw),
     }
 }
 
-/// Whole numbers stay numbers where they are exact, any other number becomes its text.
+/// Reads a whole number as a number if that is exact, and any other number as its text.
 fn number_or_text(raw: &RawValue) -> Result<Value, BadJson> {
     let text = raw.get();
     if !text.starts_with(|first: char| first == '-' || first.is_ascii_digit()) {
-        return plain(raw);
+        return read_plain(raw);
     }
-    let number = json::number(text).ok().filter(|number| number.to_string() == text);
+    let number = json::parse_number(text).ok().filter(|number| number.to_string() == text);
     Ok(number.map_or_else(|| Value::String(text.to_owned()), Value::Number))
 }
 
@@ -397,7 +407,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_in_label_maps_keep_their_text() {
+    fn parse_keeps_number_text_in_label_maps() {
         for (text, expected) in [
             (
                 r#"{"labels":{"a":1.50,"b":true,"c":-0.0,"d":12345678901234567890,"e":"x","f":null}}"#,
@@ -425,9 +435,8 @@ mod tests {
     }
 
     #[test]
-    fn y04_a_number_of_a_requirement_or_a_rules_label_keeps_its_text() {
-        let set =
-            |path: &str, value: &str| format!(r#"{{"op":"set-attribute","args":{{"path":"{path}","value":{value}}}}}"#);
+    fn y04_parse_keeps_number_text_in_requirements_and_rule_labels() {
+        let set = |path: &str, value: &str| format!(r#"{{"op":"set-attribute","args":{{"path":"{path}","value":{value}}}}}"#);
         let as_set = |path: &str, value: Value| json!({"op": "set-attribute", "args": {"path": path, "value": value}});
         for (text, expected) in [
             (
@@ -451,15 +460,23 @@ mod tests {
                 format!(r#"[{{"op":"add","path":"/actions/-","value":{}}}]"#, set("/labels/a", "1e3")),
                 json!([{"op": "add", "path": "/actions/-", "value": as_set("/labels/a", json!("1e3"))}]),
             ),
-            (r#"{"actions":[{"op":"set-attribute","args":["labels/a",1.50]}]}"#.to_owned(),
-                json!({"actions": [{"op": "set-attribute", "args": ["labels/a", "1.50"]}]})),
-            (r#"[{"op":"replace","path":"/actions/0/args","value":{"path":"labels/a","value":1.50}}]"#.to_owned(),
-                json!([{"op": "replace", "path": "/actions/0/args", "value": {"path": "labels/a", "value": "1.50"}}])),
-            (r#"[{"op":"add","path":"/actions/0/args","value":["labels/a",1.50]}]"#.to_owned(),
-                json!([{"op": "add", "path": "/actions/0/args", "value": ["labels/a", "1.50"]}])),
-            (r#"[{"op":"add","path":"/actions/0/args","value":["properties/a",1.50]}]"#.to_owned(),
-                json!([{"op": "add", "path": "/actions/0/args", "value": ["properties/a", 1.5]}])),
-            // A number that stands there so is what an older program kept.
+            (
+                r#"{"actions":[{"op":"set-attribute","args":["labels/a",1.50]}]}"#.to_owned(),
+                json!({"actions": [{"op": "set-attribute", "args": ["labels/a", "1.50"]}]}),
+            ),
+            (
+                r#"[{"op":"replace","path":"/actions/0/args","value":{"path":"labels/a","value":1.50}}]"#.to_owned(),
+                json!([{"op": "replace", "path": "/actions/0/args", "value": {"path": "labels/a", "value": "1.50"}}]),
+            ),
+            (
+                r#"[{"op":"add","path":"/actions/0/args","value":["labels/a",1.50]}]"#.to_owned(),
+                json!([{"op": "add", "path": "/actions/0/args", "value": ["labels/a", "1.50"]}]),
+            ),
+            (
+                r#"[{"op":"add","path":"/actions/0/args","value":["properties/a",1.50]}]"#.to_owned(),
+                json!([{"op": "add", "path": "/actions/0/args", "value": ["properties/a", 1.5]}]),
+            ),
+            // An older version stored such a number as a number.
             (format!(r#"{{"actions":[{}]}}"#, set("labels/a", "1.5")), json!({"actions": [as_set("labels/a", json!(1.5))]})),
             (r#"{"parameters":{"requirements":{"a":1.50}}}"#.to_owned(), json!({"parameters": {"requirements": {"a": 1.5}}})),
         ] {
@@ -467,9 +484,9 @@ mod tests {
         }
     }
 
-    /// Whether a number is a label's is known once the patch is applied.
+    /// Whether a number is a label's value is known only after the patch is applied.
     #[test]
-    fn y04_a_patch_that_reaches_into_an_action_has_its_numbers_in_both_forms() {
+    fn y04_read_patch_returns_both_forms_when_path_enters_action() {
         let value = |path: &str, value: &str| format!(r#"[{{"op":"replace","path":"{path}","value":{value}}}]"#);
         let of = |value: &Value| value[0]["value"].clone();
         for (path, sent, number, text) in [
@@ -480,23 +497,23 @@ mod tests {
             ("/actions/0/args", r#"{"value":[1.50]}"#, json!({"value": [1.5]}), Some(json!({"value": ["1.50"]}))),
             ("/conditions/0/args/value", "1.50", json!(1.5), None),
         ] {
-            let PatchBody::Read(said, texts) = read_patch(value(path, sent).as_bytes(), true).unwrap() else {
+            let PatchBody::Valid(said, texts) = read_patch(value(path, sent).as_bytes(), true).unwrap() else {
                 panic!("{path} {sent} has a number that fits")
             };
             assert_eq!((of(&said), texts.as_ref().map(of)), (number, text), "{path} {sent}");
         }
         let unfit = read_patch(value("/conditions/0/args/value", "1e400").as_bytes(), true).unwrap();
-        assert!(matches!(unfit, PatchBody::Unfit { bad, .. } if bad.is_number));
+        assert!(matches!(unfit, PatchBody::BadNumber { bad, .. } if bad.is_bad_number));
         assert_eq!(
             check_numbers("actions", &json!([{"args": [1.5]}]), &json!([{"args": ["1.50"]}])).map_err(|e| e.field),
             Ok(())
         );
         let refused = check_numbers("actions", &json!([{"args": [0]}]), &json!([{"args": ["1e400"]}])).unwrap_err();
-        assert_eq!((refused.field.as_str(), refused.is_number), ("actions[0].args[0]", true));
+        assert_eq!((refused.field.as_str(), refused.is_bad_number), ("actions[0].args[0]", true));
     }
 
     #[test]
-    fn y04_only_what_gives_a_label_a_value_has_texts_for_numbers() {
+    fn y04_parse_reads_number_when_action_sets_no_attribute() {
         let data = r#"{"op":"set-plugin-data","args":{"path":"labels/a","value":1.50}}"#;
         let expected = json!({"op": "set-plugin-data", "args": {"path": "labels/a", "value": 1.5}});
         let whole = parse(format!(r#"{{"actions":[{data}]}}"#).as_bytes()).unwrap();
@@ -504,26 +521,26 @@ mod tests {
     }
 
     #[test]
-    fn y09_a_byte_order_mark_is_refused_as_one() {
+    fn y09_parse_rejects_byte_order_mark() {
         let refused = parse("\u{feff}{}".as_bytes()).unwrap_err();
         assert!(refused.reason.starts_with("it begins with a byte order mark"), "{refused}");
     }
 
     #[test]
-    fn y09_a_text_in_utf_16_is_refused_as_one() {
+    fn y09_parse_rejects_utf_16() {
         for text in ["{}", "\u{feff}{}", "\u{feff}", "[{\"kind\": \"Node\"}]"] {
             for bytes in [
                 text.encode_utf16().flat_map(u16::to_le_bytes).collect::<Vec<u8>>(),
                 text.encode_utf16().flat_map(u16::to_be_bytes).collect(),
             ] {
                 let refused = parse(&bytes).unwrap_err();
-                assert!(refused.reason.starts_with("it is a text in UTF-16"), "{bytes:?}: {refused}");
+                assert!(refused.reason.starts_with("it is encoded in UTF-16"), "{bytes:?}: {refused}");
             }
         }
     }
 
     #[test]
-    fn what_is_wrong_in_a_field_names_it() {
+    fn parse_names_field_when_value_is_malformed() {
         for (text, field) in [
             (r#"{"parameters":{"a":[0,18446744073709551616]}}"#, "parameters.a[1]"),
             (r#"{"objects":[{},{"parameters":{"a":{"b":-9223372036854775809}}}]}"#, "objects[1].parameters.a.b"),
@@ -536,14 +553,14 @@ mod tests {
             let error = ApiError::from(parse(text.as_bytes()).unwrap_err());
             let (named, reason) = (error.field.clone().unwrap_or_default(), error.reason.clone().unwrap());
             let field = if field.is_empty() { String::new() } else { format!("{field}: ") };
-            assert_eq!(error.message, format!("the body is not JSON that can be taken: {field}{reason}"), "{text}");
+            assert_eq!(error.message, format!("the body is not acceptable JSON: {field}{reason}"), "{text}");
             assert_eq!(field.trim_end_matches(": "), named, "{text}");
         }
     }
 
-    /// A number that no field holds is refused with one type and field, in each form of a write.
+    /// A number that no field can hold is refused with the same error type and field in each form of a write.
     #[test]
-    fn y05_a_number_that_does_not_fit_is_told_of_its_field_in_each_form() {
+    fn y05_parse_names_field_when_number_does_not_fit() {
         for number in ["1e400", "-1e400", "18446744073709551616"] {
             for (field, merge, patch) in [
                 ("splay", r#"{"splay":N}"#, r#"[{"op":"add","path":"/splay","value":N}]"#),
@@ -552,27 +569,23 @@ mod tests {
             ] {
                 for text in [merge, patch] {
                     let refused = ApiError::from(parse(text.replace('N', number).as_bytes()).unwrap_err());
-                    assert_eq!(
-                        (refused.kind, refused.field.as_deref()),
-                        (ErrorType::FieldInvalid, Some(field)),
-                        "{text}"
-                    );
+                    assert_eq!((refused.kind, refused.field.as_deref()), (ErrorType::FieldInvalid, Some(field)), "{text}");
                 }
             }
         }
-        // What is no JSON stays no JSON, and a body that is such a number names no field.
+        // Invalid JSON is still reported as such, and an error about a body that is only such a number has no field.
         for text in [r#"{"a":1,"a":2}"#, r#"{"a":"\ud800"}"#, "1e400", "{"] {
             assert_eq!(ApiError::from(parse(text.as_bytes()).unwrap_err()).kind, ErrorType::RequestMalformed, "{text}");
         }
     }
 
     #[test]
-    fn what_is_refused_says_why() {
+    fn parse_states_reason_when_body_is_refused() {
         let deep = format!("{}{}", "[".repeat(25), "]".repeat(25));
         for (text, part) in [
-            (r#"{"a":1,"a":2}"#, "the key \"a\" stands twice"),
-            (r#"{"labels":{"a":"1","a":"2"}}"#, "stands twice"),
-            (r#"{"a":1e999}"#, "can be taken: a: number out of range"),
+            (r#"{"a":1,"a":2}"#, "the key \"a\" is repeated in one object"),
+            (r#"{"labels":{"a":"1","a":"2"}}"#, "is repeated in one object"),
+            (r#"{"a":1e999}"#, "is not acceptable JSON: a: number out of range"),
             (
                 r#"{"objects":[{"parameters":{"a":[0,18446744073709551616]}}]}"#,
                 ": objects[0].parameters.a[1]: number out of range: 18446744073709551616 does not fit into 64 bits",
@@ -582,7 +595,7 @@ mod tests {
                 ": parameters.a: number out of range: 18446744073709551616",
             ),
             (r#"{"parameters":{"a":-9223372036854775809}}"#, "number out of range"),
-            (r#"{"a":"\ud800"}"#, "an escape that stands for no character"),
+            (r#"{"a":"\ud800"}"#, "an escape that is not a valid character"),
             (r"{} {}", "trailing"),
             ("{", "EOF"),
             (deep.as_str(), "24 levels"),

@@ -1,5 +1,7 @@
-//! The protocol: from a request on the wire to an answer on it. It knows what the endpoint table says of a row, and no resource.
+//! The protocol: from a request on the wire to a response on it. It uses the endpoint table, and does not depend on any
+//! resource.
 
+pub(crate) mod auth;
 pub(crate) mod body;
 pub(crate) mod budget;
 pub(crate) mod json;
@@ -10,5 +12,4 @@ mod render;
 pub(crate) mod request;
 pub(crate) mod serve;
 pub(crate) mod version;
-pub(crate) mod who;
-pub(crate) mod writers;
+pub(crate) mod write_limiter;

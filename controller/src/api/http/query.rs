@@ -1,4 +1,4 @@
-//! What stands behind the question mark: read once, bounded, nothing ignored, and carried on in a `next` link.
+//! The query string: parsed once, limited in size, without ignored parameters, and repeated in a `next` link.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -6,65 +6,64 @@ use std::str::FromStr;
 
 use hyper::Uri;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
-use stemma_core::field::{truth, whole};
+use stemma_core::field::{parse_boolean, parse_integer};
 use stemma_core::name::is_blank;
-use stemma_wire::endpoint::{PAGE, Query};
+use stemma_wire::endpoint::{PAGE, QueryRule};
 use stemma_wire::error::{ApiError, ErrorType};
 
-/// The most that one page holds, and what it holds where no `limit` is given (as Ironic and Magnum).
-pub(crate) const MOST_A_PAGE: usize = 1_000;
+/// Maximum number of rows in a page, and the default without `limit` (as Ironic and Magnum).
+pub(crate) const MAX_PAGE_ROWS: usize = 1_000;
 
-const MOST_PARAMETERS: usize = 64;
+const MAX_PARAMETERS: usize = 64;
 
-/// The parameters that Ironic takes without a value: it chooses no field then, and finds the nodes whose text is empty.
-const EMPTY_TO_IRONIC: [&str; 8] =
+/// The parameters that Ironic accepts without a value. An empty `fields` selects no field, and the others find the
+/// nodes whose value is empty.
+const EMPTY_ALLOWED_BY_IRONIC: [&str; 8] =
     ["fields", "resource_class", "driver", "owner", "lessee", "conductor_group", "instance_uuid", "shard"];
 
-/// Of a parameter without a value, or with blanks alone.
-const WITHOUT_VALUE: &str = "it has no value: give it one, or leave it out";
+/// The rule for a parameter whose value is empty or blank.
+const MISSING_VALUE: &str = "it has no value: give it one, or leave it out";
 
-/// A query string, in its order.
+/// The parameters of a query string, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Parameters(Vec<(String, String)>);
+pub(crate) struct QueryString(Vec<(String, String)>);
 
-/// Why a query is refused.
+/// The reason why a query is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadQuery {
-    /// It cannot be decoded.
-    #[error(
-        "the query string can't be read: it must be NAME=VALUE pairs of percent-encoded UTF-8, at most {MOST_PARAMETERS}"
-    )]
+    /// The query string cannot be decoded, or has too many parameters.
+    #[error("the query string can't be read: it must be NAME=VALUE pairs of percent-encoded UTF-8, at most {MAX_PARAMETERS}")]
     Undecodable,
-    /// A name that this path does not know.
-    #[error("the query parameter {name:?} is not known here; known are {known}")]
+    /// A parameter that this path does not have.
+    #[error("the query parameter {name:?} is unknown; this path has {known}")]
     Unknown {
-        /// The name, cut.
+        /// The name, truncated.
         name: String,
-        /// Those that are.
+        /// The parameters of this path.
         known: String,
     },
-    /// Given twice where once is meant.
-    #[error("the query parameter {name:?} is given {count} times, once is meant")]
+    /// A parameter that may occur once and occurs several times.
+    #[error("the query parameter {name:?} is given {count} times, but may be given only once")]
     Repeated {
-        /// Which.
+        /// The name of the parameter.
         name: &'static str,
-        /// How often.
+        /// How often it occurs.
         count: usize,
     },
-    /// A value that is none.
-    #[error("{name}={value:?} is not taken: {rule}")]
+    /// An invalid value.
+    #[error("{name}={value:?} is invalid: {rule}")]
     BadValue {
-        /// Which.
+        /// The name of the parameter.
         name: &'static str,
-        /// The value, cut.
+        /// The value, truncated.
         value: String,
-        /// What would be.
+        /// The rule for valid values.
         rule: String,
     },
 }
 
 impl BadQuery {
-    /// The name of the parameter, for the error body's `field`.
+    /// Returns the name of the parameter, for the error body's `field`.
     fn name(&self) -> Option<&str> {
         match self {
             Self::Undecodable => None,
@@ -73,8 +72,8 @@ impl BadQuery {
         }
     }
 
-    /// A value that is not taken, and the rule.
-    pub(crate) fn value(name: &'static str, value: &str, rule: impl Into<String>) -> Self {
+    /// Returns the error for an invalid value.
+    pub(crate) fn bad_value(name: &'static str, value: &str, rule: impl Into<String>) -> Self {
         Self::BadValue { name, value: value.chars().take(64).collect(), rule: rule.into() }
     }
 }
@@ -89,227 +88,233 @@ impl From<BadQuery> for ApiError {
     }
 }
 
-/// A write's address without `dry_run`, and whether it says true: every write can be tried out, so no handler asks for it.
+/// Returns a write's URI without the parameter `dry_run`, and whether the write is a dry run. Every write has a dry
+/// run, so no handler reads the parameter.
 ///
 /// # Errors
-/// [`BadQuery`] when it is given twice, or is no truth value.
-pub(crate) fn without_dry_run(uri: &Uri) -> Result<(Uri, bool), BadQuery> {
+/// [`BadQuery`] if `dry_run` occurs twice or is not a boolean.
+pub(crate) fn split_dry_run(uri: &Uri) -> Result<(Uri, bool), BadQuery> {
     let query = uri.query().unwrap_or_default();
-    let is_it = |pair: &&str| *pair == "dry_run" || pair.starts_with("dry_run=");
-    if !query.split('&').any(|pair| is_it(&pair)) {
+    let is_dry_run = |pair: &&str| *pair == "dry_run" || pair.starts_with("dry_run=");
+    if !query.split('&').any(|pair| is_dry_run(&pair)) {
         return Ok((uri.clone(), false));
     }
-    let dry_run = Parameters::read_any(uri)?.flag("dry_run")?.unwrap_or(false);
-    let rest: Vec<&str> = query.split('&').filter(|pair| !is_it(pair)).collect();
+    let dry_run = QueryString::read_unchecked(uri)?.flag("dry_run")?.unwrap_or(false);
+    let rest: Vec<&str> = query.split('&').filter(|pair| !is_dry_run(pair)).collect();
     let path = if rest.is_empty() { uri.path().to_owned() } else { format!("{}?{}", uri.path(), rest.join("&")) };
     Ok((path.parse().map_err(|_| BadQuery::Undecodable)?, dry_run))
 }
 
-impl Parameters {
-    /// Reads a request's query; a name that its route does not know is refused.
+impl QueryString {
+    /// Parses a request's query. A parameter that its route does not have is refused.
     ///
     /// # Errors
     /// [`BadQuery::Undecodable`] and [`BadQuery::Unknown`].
-    pub(crate) fn read(uri: &Uri, query: Query) -> Result<Self, BadQuery> {
-        let Self(pairs) = Self::read_any(uri)?;
+    pub(crate) fn read(uri: &Uri, query: QueryRule) -> Result<Self, BadQuery> {
+        let Self(pairs) = Self::read_unchecked(uri)?;
         if let Some((name, _)) = pairs.iter().find(|(name, _)| !query.allows(name)) {
-            let known = query.names().collect::<Vec<_>>().join(", ");
+            let known = query.parameter_names().collect::<Vec<_>>().join(", ");
             return Err(BadQuery::Unknown { name: name.chars().take(64).collect(), known });
         }
         Ok(Self(pairs))
     }
 
-    /// Refuses a parameter without a value, which would stand for nothing or for everything. What Ironic takes is left to a client of it.
+    /// Refuses a parameter without a value, which could mean nothing or everything. Ironic's clients may send the
+    /// parameters that Ironic accepts without a value.
     ///
     /// # Errors
     /// [`BadQuery::BadValue`].
-    pub(crate) fn check_not_empty(&self, query: Query, is_of_ironic: bool) -> Result<(), BadQuery> {
-        let mut asked = query.names().filter(|name| !(is_of_ironic && EMPTY_TO_IRONIC.contains(name)));
-        asked.try_for_each(|name| match self.all(name).find(|value| is_blank(value)) {
-            Some(value) => Err(BadQuery::value(name, value, WITHOUT_VALUE)),
+    pub(crate) fn check_not_empty(&self, query: QueryRule, is_ironic_client: bool) -> Result<(), BadQuery> {
+        let mut checked = query.parameter_names().filter(|name| !(is_ironic_client && EMPTY_ALLOWED_BY_IRONIC.contains(name)));
+        checked.try_for_each(|name| match self.get_all(name).find(|value| is_blank(value)) {
+            Some(value) => Err(BadQuery::bad_value(name, value, MISSING_VALUE)),
             None => Ok(()),
         })
     }
 
-    /// Reads a request's query, whatever its names.
-    fn read_any(uri: &Uri) -> Result<Self, BadQuery> {
+    /// Parses a request's query without checking the names.
+    fn read_unchecked(uri: &Uri) -> Result<Self, BadQuery> {
         let query = uri.query().unwrap_or_default().as_bytes();
-        let pairs: Vec<_> = form_urlencoded::parse(query).into_owned().take(MOST_PARAMETERS + 1).collect();
-        if pairs.len() > MOST_PARAMETERS { Err(BadQuery::Undecodable) } else { Ok(Self(pairs)) }
+        let pairs: Vec<_> = form_urlencoded::parse(query).into_owned().take(MAX_PARAMETERS + 1).collect();
+        if pairs.len() > MAX_PARAMETERS { Err(BadQuery::Undecodable) } else { Ok(Self(pairs)) }
     }
 
-    /// The one value of a parameter, if it is given.
+    /// Returns the only value of a parameter, if it is present.
     ///
     /// # Errors
     /// [`BadQuery::Repeated`].
-    pub(crate) fn one(&self, name: &'static str) -> Result<Option<&str>, BadQuery> {
-        let mut values = self.all(name);
+    pub(crate) fn get(&self, name: &'static str) -> Result<Option<&str>, BadQuery> {
+        let mut values = self.get_all(name);
         match (values.next(), values.count()) {
             (value, 0) => Ok(value),
-            (_, more) => Err(BadQuery::Repeated { name, count: more + 1 }),
+            (_, others) => Err(BadQuery::Repeated { name, count: others + 1 }),
         }
     }
 
-    /// All values of a parameter.
-    pub(crate) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+    /// Returns all values of a parameter.
+    pub(crate) fn get_all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         self.0.iter().filter(move |(n, _)| n == name).map(|(_, value)| value.as_str())
     }
 
-    /// Each name with its value, as they were sent.
+    /// Returns each name with its value, in order.
     pub(crate) fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
-    /// The union of a parameter's comma lists, in order, or `None` when it is not given at all.
+    /// Returns the union of a parameter's comma-separated lists, in order, or `None` if the parameter is absent.
     ///
     /// # Errors
     /// [`BadQuery::BadValue`] for an empty list or an empty member.
     pub(crate) fn list(&self, name: &'static str) -> Result<Option<Vec<&str>>, BadQuery> {
         let mut members = Vec::new();
-        let mut given = false;
-        for value in self.all(name) {
-            given = true;
+        let mut is_present = false;
+        for value in self.get_all(name) {
+            is_present = true;
             for member in value.split(',') {
                 if is_blank(member) {
-                    return Err(BadQuery::value(name, value, "it is a list of names with commas, none of them empty"));
+                    return Err(BadQuery::bad_value(
+                        name,
+                        value,
+                        "it must be a comma-separated list of names, none of them empty",
+                    ));
                 }
                 if !members.contains(&member) {
                     members.push(member);
                 }
             }
         }
-        Ok(given.then_some(members))
+        Ok(is_present.then_some(members))
     }
 
-    /// The one value of a parameter as text, if it is given.
+    /// Returns the only value of a parameter as text, if it is present.
     ///
     /// # Errors
-    /// [`BadQuery`] for several values, and an empty or blank one: a blank selector would mean everything.
+    /// [`BadQuery`] for several values, and for a blank one: a blank selector would select everything.
     pub(crate) fn text(&self, name: &'static str) -> Result<Option<&str>, BadQuery> {
-        match self.one(name)? {
-            Some(value) if is_blank(value) => Err(BadQuery::value(name, value, WITHOUT_VALUE)),
+        match self.get(name)? {
+            Some(value) if is_blank(value) => Err(BadQuery::bad_value(name, value, MISSING_VALUE)),
             value => Ok(value),
         }
     }
 
-    /// The fields that are chosen of those that there are: trimmed, in any case, each once. To a client of Ironic an empty name is none, as
-    /// there.
+    /// Returns the selected fields among the known ones: trimmed, case-insensitive, each once. For a client of Ironic
+    /// an empty name is ignored, as Ironic does.
     ///
     /// # Errors
-    /// [`BadQuery::BadValue`] for one that there is not, and for an empty one.
+    /// [`BadQuery::BadValue`] for an unknown field, and for an empty name.
     pub(crate) fn fields(
         &self,
         known: &'static BTreeSet<String>,
-        is_of_ironic: bool,
+        is_ironic_client: bool,
     ) -> Result<Option<BTreeSet<&'static str>>, BadQuery> {
-        if !is_of_ironic {
+        if !is_ironic_client {
             self.list("fields")?;
         }
-        let mut given = self.all("fields").peekable();
-        if given.peek().is_none() {
+        let mut values = self.get_all("fields").peekable();
+        if values.peek().is_none() {
             return Ok(None);
         }
-        let all = || known.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
-        let names = given.flat_map(|text| text.split(',')).map(str::trim).filter(|name| !name.is_empty());
+        let known_names = || known.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+        let names = values.flat_map(|text| text.split(',')).map(str::trim).filter(|name| !name.is_empty());
         let read = |name: &str| {
-            let found = known.get(&name.to_ascii_lowercase()).map(String::as_str);
-            found.ok_or_else(|| BadQuery::value("fields", name, format!("the fields here are {}", all())))
+            let field = known.get(&name.to_ascii_lowercase()).map(String::as_str);
+            field.ok_or_else(|| BadQuery::bad_value("fields", name, format!("the fields here are {}", known_names())))
         };
         names.map(read).collect::<Result<_, _>>().map(Some)
     }
 
-    /// A whole number, if it is given, in the grammar of those of fields; `rule` says which are taken.
+    /// Returns an integer, if the parameter is present, in the syntax of integers in fields. `rule` describes the valid
+    /// values.
     ///
     /// # Errors
     /// [`BadQuery`].
-    pub(crate) fn whole<N: FromStr + Display>(&self, name: &'static str, rule: &str) -> Result<Option<N>, BadQuery> {
-        let Some(text) = self.one(name)? else { return Ok(None) };
-        whole(text).map(Some).ok_or_else(|| BadQuery::value(name, text, rule))
+    pub(crate) fn integer<N: FromStr + Display>(&self, name: &'static str, rule: &str) -> Result<Option<N>, BadQuery> {
+        let Some(text) = self.get(name)? else { return Ok(None) };
+        parse_integer(text).map(Some).ok_or_else(|| BadQuery::bad_value(name, text, rule))
     }
 
-    /// A truth value, in all the spellings that Ironic takes.
+    /// Returns a boolean, if the parameter is present, in all the spellings that Ironic accepts.
     ///
     /// # Errors
     /// [`BadQuery`].
     pub(crate) fn flag(&self, name: &'static str) -> Result<Option<bool>, BadQuery> {
-        let Some(value) = self.one(name)? else { return Ok(None) };
-        truth(value).map(Some).ok_or_else(|| BadQuery::value(name, value, "it is true or false"))
+        let Some(value) = self.get(name)? else { return Ok(None) };
+        parse_boolean(value).map(Some).ok_or_else(|| BadQuery::bad_value(name, value, "it is true or false"))
     }
 }
 
-/// Which part of a list is asked for.
+/// The requested part of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Page {
-    /// At most so many rows.
+pub(crate) struct PageQuery {
+    /// Maximum number of rows.
     pub limit: usize,
-    /// Begin behind the row of this uuid.
+    /// The uuid of the row after which the page begins.
     pub marker: Option<String>,
-    /// The field to sort by, as it was sent.
+    /// The field to sort by, as the client sent it.
     pub sort_key: Option<String>,
-    /// The last first.
-    pub descending: bool,
+    /// True for descending order.
+    pub is_descending: bool,
 }
 
-impl Page {
-    /// What is taken of a limit.
-    const LIMIT: &str = "it is a whole number from 1 on, as 50";
+impl PageQuery {
+    /// The rule for valid limits.
+    const LIMIT_RULE: &str = "it must be a whole number of at least 1, such as 50";
 
     /// Reads the parameters of a page.
     ///
     /// # Errors
     /// [`BadQuery`].
-    pub(crate) fn read(parameters: &Parameters) -> Result<Self, BadQuery> {
-        let limit: usize = parameters.whole("limit", Self::LIMIT)?.unwrap_or(MOST_A_PAGE);
+    pub(crate) fn read(parameters: &QueryString) -> Result<Self, BadQuery> {
+        let limit: usize = parameters.integer("limit", Self::LIMIT_RULE)?.unwrap_or(MAX_PAGE_ROWS);
         if limit == 0 {
-            return Err(BadQuery::value("limit", "0", Self::LIMIT));
+            return Err(BadQuery::bad_value("limit", "0", Self::LIMIT_RULE));
         }
-        let descending = match parameters.one("sort_dir")? {
+        let descending = match parameters.get("sort_dir")? {
             None | Some("asc") => false,
             Some("desc") => true,
-            Some(other) => return Err(BadQuery::value("sort_dir", other, "it is asc or desc")),
+            Some(value) => return Err(BadQuery::bad_value("sort_dir", value, "it is asc or desc")),
         };
         let text = |name| parameters.text(name).map(|value| value.map(str::to_owned));
-        Ok(Self { limit: limit.min(MOST_A_PAGE), marker: text("marker")?, sort_key: text("sort_key")?, descending })
+        Ok(Self {
+            limit: limit.min(MAX_PAGE_ROWS),
+            marker: text("marker")?,
+            sort_key: text("sort_key")?,
+            is_descending: descending,
+        })
     }
 
-    /// The address of the next page, when this one is full: every parameter of the request, and its last row
-    /// as marker.
-    pub(crate) fn next(&self, url: &str, parameters: &Parameters, rows: usize, last: Option<String>) -> Option<String> {
+    /// Returns the URL of the next page if this page is full: `rows` is the number of its rows. The URL has every
+    /// parameter of the request, and `last`, the last row of this page, as marker.
+    pub(crate) fn next_link(&self, url: &str, parameters: &QueryString, rows: usize, last: Option<String>) -> Option<String> {
         let last = last.filter(|_| rows == self.limit)?;
         let key = self.sort_key.as_deref().unwrap_or("id");
-        let direction = if self.descending { "desc" } else { "asc" };
-        let mut link = format!("{url}?sort_key={}&sort_dir={direction}&", encoded(key));
+        let direction = if self.is_descending { "desc" } else { "asc" };
+        let mut link = format!("{url}?sort_key={}&sort_dir={direction}&", percent_encode(key));
         for (name, value) in parameters.0.iter().filter(|(name, _)| !PAGE.contains(&name.as_str())) {
-            link.push_str(&format!("{}={}&", encoded(name), encoded(value)));
+            link.push_str(&format!("{}={}&", percent_encode(name), percent_encode(value)));
         }
-        Some(format!("{link}limit={}&marker={}", self.limit, encoded(&last)))
+        Some(format!("{link}limit={}&marker={}", self.limit, percent_encode(&last)))
     }
 }
 
-/// Percent-encodes what would be read as something else; commas stay, as Ironic writes them.
-fn encoded(text: &str) -> PercentEncode<'_> {
-    const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
-        .remove(b'-')
-        .remove(b'.')
-        .remove(b'_')
-        .remove(b'~')
-        .remove(b',')
-        .remove(b':')
-        .remove(b'/')
-        .remove(b'@');
-    utf8_percent_encode(text, ENCODED)
+/// Percent-encodes all characters that would have a special meaning in a query. Commas are not encoded, as in Ironic's
+/// links.
+fn percent_encode(text: &str) -> PercentEncode<'_> {
+    const ENCODE_SET: &AsciiSet =
+        &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b',').remove(b':').remove(b'/').remove(b'@');
+    utf8_percent_encode(text, ENCODE_SET)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(query: &str) -> Result<Parameters, BadQuery> {
-        Parameters::read(&format!("/v1/nodes?{query}").parse().unwrap(), Query::Of(&[PAGE, &["traits", "detail"]]))
+    fn read(query: &str) -> Result<QueryString, BadQuery> {
+        QueryString::read(&format!("/v1/nodes?{query}").parse().unwrap(), QueryRule::Only(&[PAGE, &["traits", "detail"]]))
     }
 
     #[test]
-    fn lists_are_unions_and_never_empty() {
+    fn list_joins_values_and_rejects_empty() {
         for (query, expected) in [("traits=A,B&traits=B,C", Some(vec!["A", "B", "C"])), ("limit=1", None)] {
             assert_eq!(read(query).unwrap().list("traits").unwrap(), expected, "{query}");
         }
@@ -319,18 +324,16 @@ mod tests {
     }
 
     #[test]
-    fn x06_a_parameter_without_a_value_is_refused_but_where_ironic_takes_it() {
-        let query = Query::Of(&[PAGE, &["fields", "owner", "selector"]]);
+    fn x06_check_not_empty_allows_empty_value_only_for_ironic() {
+        let query = QueryRule::Only(&[PAGE, &["fields", "owner", "selector"]]);
         let names: BTreeSet<String> = ["name", "uuid"].map(str::to_owned).into();
         let known: &'static BTreeSet<String> = Box::leak(Box::new(names));
         let read = |text: &str, is_of_ironic: bool| {
-            let parameters = Parameters::read(&format!("/v1/nodes?{text}").parse().unwrap(), query)?;
+            let parameters = QueryString::read(&format!("/v1/nodes?{text}").parse().unwrap(), query)?;
             parameters.check_not_empty(query, is_of_ironic)?;
             parameters.fields(known, is_of_ironic)
         };
-        for text in
-            ["fields=", "fields=name,", "fields=,", "fields=name,,uuid", "fields=name&fields=", "owner=", "owner=+"]
-        {
+        for text in ["fields=", "fields=name,", "fields=,", "fields=name,,uuid", "fields=name&fields=", "owner=", "owner=+"] {
             assert!(read(text, false).is_err(), "{text}");
             assert!(read(text, true).is_ok(), "{text}");
         }
@@ -339,26 +342,26 @@ mod tests {
         }
         assert_eq!(
             read("owner=", false).unwrap_err().to_string(),
-            "owner=\"\" is not taken: it has no value: give it one, or leave it out"
+            "owner=\"\" is invalid: it has no value: give it one, or leave it out"
         );
         assert_eq!(read("fields=", true), Ok(Some(BTreeSet::new())));
         assert_eq!(read("fields=name,uuid", false), Ok(Some(BTreeSet::from(["name", "uuid"]))));
     }
 
     #[test]
-    fn what_is_not_known_is_refused() {
+    fn read_rejects_unknown_parameter() {
         let refused = read("bogus=1").unwrap_err();
         assert_eq!(
             refused.to_string(),
-            "the query parameter \"bogus\" is not known here; known are limit, marker, sort_key, sort_dir, traits, detail"
+            "the query parameter \"bogus\" is unknown; this path has limit, marker, sort_key, sort_dir, traits, detail"
         );
         for query in ["limit=0", "limit=-1", "limit=x", "sort_dir=bad", "limit=1&limit=2"] {
-            assert!(Page::read(&read(query).unwrap()).is_err(), "{query}");
+            assert!(PageQuery::read(&read(query).unwrap()).is_err(), "{query}");
         }
     }
 
     #[test]
-    fn y04_a_limit_is_a_whole_number_as_fields_have_it() {
+    fn y04_page_query_reads_limit_as_whole_number() {
         for (query, limit) in [
             ("limit=5", Some(5)),
             ("limit=1000", Some(1_000)),
@@ -371,15 +374,15 @@ mod tests {
             ("limit=5e0", None),
             ("limit=99999999999999999999", None),
         ] {
-            assert_eq!(Page::read(&read(query).unwrap()).ok().map(|page| page.limit), limit, "{query}");
+            assert_eq!(PageQuery::read(&read(query).unwrap()).ok().map(|page| page.limit), limit, "{query}");
         }
     }
 
     #[test]
-    fn a_next_link_carries_every_filter() {
+    fn next_link_keeps_all_parameters() {
         let parameters = read("traits=A,B&limit=2&marker=x&detail=true").unwrap();
-        let page = Page::read(&parameters).unwrap();
-        let next = page.next("http://h/v1/nodes", &parameters, 2, Some("z".into())).unwrap();
+        let page = PageQuery::read(&parameters).unwrap();
+        let next = page.next_link("http://h/v1/nodes", &parameters, 2, Some("z".into())).unwrap();
         assert_eq!(next, "http://h/v1/nodes?sort_key=id&sort_dir=asc&traits=A,B&detail=true&limit=2&marker=z");
     }
 }

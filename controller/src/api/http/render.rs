@@ -1,32 +1,34 @@
-//! An outcome as it goes over the wire: the body in the form of its upstream, and the headers that say what to do about it.
+//! Renders a handler's result as a response: errors in the format of the `OpenStack` API that the client uses, and the
+//! headers that tell the client how to react.
 
 use bytes::Bytes;
 use hyper::header::HeaderValue;
 use hyper::{Response, StatusCode, header};
 use log::error;
 use serde_json::json;
-use stemma_wire::endpoint::Content;
+use stemma_wire::endpoint::BodyType;
 use stemma_wire::error::{ApiError, ErrorType};
 
-use super::body::{self, AnswerBody};
-use super::request::{Body, HandlerResult, JSON, Reply};
-use super::version::Service;
+use super::body::{self, BoxedBody};
+use super::request::{HandlerResult, HttpResponse, JSON, ResponseBody};
+use super::version::OpenStackApi;
 use crate::registry::budget::Share;
 
-/// An outcome as it goes over the wire. The share is that of its body.
+/// Renders a handler's result as a response. The body holds its share of the memory budget until it is sent. `id` is
+/// the id of the request.
 pub(crate) fn render(
     outcome: HandlerResult,
     share: Option<Share>,
     id: &str,
-    service: Option<Service>,
-) -> Response<AnswerBody> {
-    let reply = outcome.unwrap_or_else(|refusal| refused(refusal, id, service)).written_out();
+    service: Option<OpenStackApi>,
+) -> Response<BoxedBody> {
+    let reply = outcome.unwrap_or_else(|refusal| error_response(refusal, id, service)).encode();
     let (body, media_type) = match reply.body {
-        Body::Written(text, media_type) => (body::whole(text, share), Some(media_type)),
-        Body::Pieces(pieces) => (body::streamed(pieces), Some(JSON)),
-        Body::File(pieces) => (body::streamed(pieces), Content::Bytes.media_types().first().copied()),
-        Body::Events(events) => (body::told(events), Content::Events.media_types().first().copied()),
-        Body::Nothing | Body::Value(_) => (body::whole(Bytes::new(), None), None),
+        ResponseBody::Encoded(text, media_type) => (body::full_body(text, share), Some(media_type)),
+        ResponseBody::JsonStream(pieces) => (body::stream_body(pieces), Some(JSON)),
+        ResponseBody::FileStream(pieces) => (body::stream_body(pieces), BodyType::Bytes.media_types().first().copied()),
+        ResponseBody::Events(events) => (body::event_body(events), BodyType::Events.media_types().first().copied()),
+        ResponseBody::Empty | ResponseBody::Json(_) => (body::full_body(Bytes::new(), None), None),
     };
     let mut response = Response::new(body);
     *response.status_mut() = reply.status;
@@ -41,22 +43,24 @@ pub(crate) fn render(
     response
 }
 
-fn refused(mut refusal: ApiError, id: &str, service: Option<Service>) -> Reply {
+/// Returns the response for an error, with its status, its headers and the body in the format of the service. An error
+/// of the server is logged.
+fn error_response(mut refusal: ApiError, id: &str, service: Option<OpenStackApi>) -> HttpResponse {
     refusal.request_id = Some(id.to_owned());
-    // Anybody may be told that there is too much to do, as often as he asks: no line for each.
+    // Any client can cause this error as often as it likes, so it is not logged.
     if refusal.status() >= 500 && refusal.kind != ErrorType::ServerBusy {
         error!(request = id, reason = refusal.kind.name(), error = refusal.message; "request failed");
     }
-    if service == Some(Service::Baremetal) {
-        // A string that holds JSON: what Ironic's clients read.
+    if service == Some(OpenStackApi::Baremetal) {
+        // Ironic's clients expect JSON within a string.
         let fault = if refusal.status() >= 500 { "Server" } else { "Client" };
         let inner = json!({"faultcode": fault, "faultstring": refusal.message, "debuginfo": null});
         refusal = refusal.extra("error_message", inner.to_string().into());
     }
     let status = StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let mut reply = Reply { status, ..Reply::ok(refusal.body()) };
+    let mut reply = HttpResponse { status, ..HttpResponse::ok(refusal.body()) };
     if let Some(allow) = &refusal.allow {
-        reply.set(header::ALLOW, allow);
+        reply.set_header(header::ALLOW, allow);
     }
     if let Some(seconds) = refusal.retry_after_s.or_else(|| retry_after_s(refusal.kind)) {
         reply.headers.insert(header::RETRY_AFTER, seconds.into());
@@ -64,12 +68,12 @@ fn refused(mut refusal: ApiError, id: &str, service: Option<Service>) -> Reply {
     reply
 }
 
-/// After how many seconds a request can be sent again as it is; `None` where that would be of no use, or is not known to be
-/// of none the first time.
+/// Returns the seconds after which the same request can be sent again, or `None` if a retry is useless, or if the first
+/// request may have had an effect.
 fn retry_after_s(kind: ErrorType) -> Option<u32> {
     match kind {
         ErrorType::ServerBusy => Some(1),
-        // By then the service has been restarted.
+        // The service restarts after either error, and is back after this time.
         ErrorType::ServerStopping | ErrorType::StoreReadOnly => Some(10),
         _ => None,
     }
@@ -80,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_not_served_now_is_told_when_to_ask_again() {
+    fn render_sets_retry_after_when_error_is_temporary() {
         for (refusal, seconds) in [
             (ErrorType::ServerBusy.into(), Some("1")),
             (ApiError::from(ErrorType::ServerBusy).retry_after(42), Some("42")),

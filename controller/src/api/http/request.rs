@@ -1,4 +1,4 @@
-//! A request as handlers see it, and what they answer: bounded, parsed on demand, without a framework's types.
+//! A request as handlers see it, and their response: limited in size, parsed on demand, without a framework's types.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,269 +9,279 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use stemma_core::name::is_blank;
 use stemma_core::ownership::Manager;
-use stemma_wire::endpoint::{Endpoint, Header, Minor, Shows};
+use stemma_wire::endpoint::{DefaultFields, Endpoint, Minor, RouteHeader};
 use stemma_wire::error::{ApiError, ErrorType, quote};
-use stemma_wire::net::LOCAL;
+use stemma_wire::net::LOCAL_ADDRESS;
 use stemma_wire::serve::Peer;
 use tokio::sync::mpsc::Receiver;
 use uuid::Uuid;
 
-use super::body::Pieces;
+use super::body::BodyStream;
 use super::json;
 use super::prefer;
-use super::query::Parameters;
-use super::version::{IRONIC_VERSION, Negotiated, OPENSTACK_VERSION};
-use crate::records::request::Answer;
-use crate::registry::{Abandoned, Caller, Mark, Who};
+use super::query::QueryString;
+use super::version::{IRONIC_VERSION, NegotiatedVersions, OPENSTACK_VERSION};
+use crate::records::request::StoredAnswer;
+use crate::registry::{Caller, Canceled, IdempotencyKey, Requester};
 
-/// The largest body of everything but a blob: a release with all of its tasks in it.
-pub(crate) const MOST_BODY_BYTES: usize = 8 * 1024 * 1024;
+/// Maximum size of a body, in bytes, except for a file: it must fit a release with all of its tasks.
+pub(crate) const MAX_BODY_BYTES: usize = 8 * 1024 * 1024;
 
-/// The answer's header to a write that was tried out: how many hosts it reaches.
-const HOSTS: header::HeaderName = header::HeaderName::from_static("stemma-hosts");
-/// Likewise: of how many of them the task set changes.
-const TASK_SETS: header::HeaderName = header::HeaderName::from_static("stemma-task-sets");
+/// The response header of a dry run with the number of hosts that the write reaches.
+const HOSTS_HEADER: header::HeaderName = header::HeaderName::from_static("stemma-hosts");
+/// The response header of a dry run with the number of hosts whose task set changes.
+const TASK_SETS_HEADER: header::HeaderName = header::HeaderName::from_static("stemma-task-sets");
 
 /// The media type of JSON.
 pub(crate) const JSON: &str = "application/json";
 
-/// A request, whole.
-pub(crate) struct Request {
+/// A complete request.
+pub(crate) struct HttpRequest {
     /// The method.
     pub method: Method,
-    /// The address as it was sent, without `dry_run`.
+    /// The URI as the client sent it, without `dry_run`.
     pub uri: Uri,
-    /// The parameters of its query, all of which its route knows.
-    pub query: Parameters,
-    /// The row of the endpoint table.
+    /// The query parameters. Each of them is known to the route.
+    pub query: QueryString,
+    /// The endpoint that the method and the path name.
     pub endpoint: Endpoint,
-    /// Which fields its answer shows.
-    pub fields: Chosen,
-    /// Whether the write is only tried out (`?dry_run=true`).
+    /// The fields that the response shows.
+    pub fields: FieldSelection,
+    /// True for a dry run (`?dry_run=true`).
     pub dry_run: bool,
-    /// The parts of the path that its route leaves open, decoded, by name.
-    pub path: Vec<(String, String)>,
+    /// The variable parts of the path, decoded, by name.
+    pub params: Vec<(String, String)>,
     /// The headers.
     pub headers: HeaderMap,
-    /// The body, at most [`MOST_BODY_BYTES`].
+    /// The body, at most [`MAX_BODY_BYTES`].
     pub body: Bytes,
-    /// The versions that it asks for.
-    pub versions: Negotiated,
-    /// What is at the other end.
+    /// The requested versions.
+    pub versions: NegotiatedVersions,
+    /// The peer of the connection.
     pub peer: Option<Arc<Peer>>,
-    /// Who asks.
-    pub who: Who,
-    /// What it is called in answer and journal.
+    /// The caller.
+    pub requester: Requester,
+    /// The id of the request in response and journal.
     pub id: String,
-    /// The server's address as the client wrote it, as `https://host:port`, for links.
-    pub base: String,
-    /// Set once nobody waits for the answer any more.
-    pub abandoned: Abandoned,
+    /// The server's address as the client wrote it, such as `https://host:port`, for links.
+    pub base_url: String,
+    /// Set when no client waits for the response any more.
+    pub canceled: Canceled,
 }
 
-/// An answer.
-pub(crate) struct Reply {
+/// A response.
+pub(crate) struct HttpResponse {
     /// The status.
     pub status: StatusCode,
-    /// Headers beside those that every answer has.
+    /// Headers in addition to those of every response.
     pub headers: HeaderMap,
     /// The body.
-    pub body: Body,
+    pub body: ResponseBody,
 }
 
-/// The body of an answer.
-pub(crate) enum Body {
-    /// None.
-    Nothing,
-    /// A text, or any other value as JSON.
-    Value(Value),
-    /// The same, written.
-    Written(Bytes, &'static str),
+/// The body of a response.
+pub(crate) enum ResponseBody {
+    /// No body.
+    Empty,
+    /// Plain text, or any other value as JSON.
+    Json(Value),
+    /// Encoded text or JSON, with its media type.
+    Encoded(Bytes, &'static str),
     /// JSON in pieces.
-    Pieces(Pieces),
+    JsonStream(BodyStream),
     /// A file's bytes in pieces.
-    File(Pieces),
-    /// Server-sent events, as they come.
+    FileStream(BodyStream),
+    /// Server-sent events, as they arrive.
     Events(Receiver<Bytes>),
 }
 
-/// Which fields an answer shows.
+/// The fields that a response shows.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Chosen {
-    /// Those that the request chooses.
-    pub named: Option<BTreeSet<&'static str>>,
-    /// What a list shows where it chooses none.
-    pub listed: Option<&'static Shows>,
-    /// Whether the path is one of Ironic's, where links are always shown.
-    pub links: bool,
-    /// Whether the client names a version of Ironic's.
-    pub is_ironics: bool,
+pub(crate) struct FieldSelection {
+    /// The fields that the request selects.
+    pub requested: Option<BTreeSet<&'static str>>,
+    /// The fields that a list shows if the request selects none.
+    pub list_default: Option<&'static DefaultFields>,
+    /// True on Ironic's paths, where links are always shown.
+    pub has_links: bool,
+    /// True if the request has a version header for Ironic.
+    pub is_ironic_client: bool,
 }
 
-impl Chosen {
-    /// Whether a field is shown; where none is chosen, of a list or of `all`.
+impl FieldSelection {
+    /// Returns whether a field is shown. If the request selects no fields, all are shown if `all` is true, and else the
+    /// default fields of a list.
     pub(crate) fn has(&self, field: &str, all: bool) -> bool {
-        match (&self.named, self.listed) {
-            (Some(named), _) => named.contains(field) || (self.links && field == "links"),
-            (None, Some(listed)) if !all => listed.has(field, self.is_ironics),
+        match (&self.requested, self.list_default) {
+            (Some(named), _) => named.contains(field) || (self.has_links && field == "links"),
+            (None, Some(listed)) if !all => listed.contains(field, self.is_ironic_client),
             (None, _) => true,
         }
     }
 }
 
-/// What a handler answers.
-pub(crate) type HandlerResult = Result<Reply, ApiError>;
+/// The result of a handler.
+pub(crate) type HandlerResult = Result<HttpResponse, ApiError>;
 
-impl Reply {
-    /// A body with status 200.
+impl HttpResponse {
+    /// Returns a body with status 200.
     pub(crate) fn ok(body: Value) -> Self {
-        Self { status: StatusCode::OK, headers: HeaderMap::new(), body: Body::Value(body) }
+        Self { status: StatusCode::OK, headers: HeaderMap::new(), body: ResponseBody::Json(body) }
     }
 
-    /// JSON in pieces with status 200; one that is all in its first piece goes whole, with its length.
-    pub(crate) fn pieces(mut pieces: impl Iterator<Item = Bytes> + Send + 'static) -> Self {
+    /// Returns JSON in pieces with status 200. If there is only one piece, it is sent with its length.
+    pub(crate) fn stream(mut pieces: impl Iterator<Item = Bytes> + Send + 'static) -> Self {
         let (first, second) = (pieces.next().unwrap_or_default(), pieces.next());
         let body = match second {
-            None => Body::Written(first, JSON),
-            Some(second) => Body::Pieces(Box::new([first, second].into_iter().chain(pieces).map(Ok))),
+            None => ResponseBody::Encoded(first, JSON),
+            Some(second) => ResponseBody::JsonStream(Box::new([first, second].into_iter().chain(pieces).map(Ok))),
         };
         Self { status: StatusCode::OK, headers: HeaderMap::new(), body }
     }
 
-    /// The same, its value written.
+    /// Returns the response with its body encoded.
     #[must_use]
-    pub(crate) fn written_out(self) -> Self {
+    pub(crate) fn encode(self) -> Self {
         let body = match self.body {
-            Body::Value(Value::String(text)) => Body::Written(text.into(), "text/plain; charset=utf-8"),
-            Body::Value(value) => Body::Written(value.to_string().into(), JSON),
-            other @ (Body::Nothing | Body::Written(..) | Body::Pieces(_) | Body::File(_) | Body::Events(_)) => other,
+            ResponseBody::Json(Value::String(text)) => ResponseBody::Encoded(text.into(), "text/plain; charset=utf-8"),
+            ResponseBody::Json(value) => ResponseBody::Encoded(value.to_string().into(), JSON),
+            encoded @ (ResponseBody::Empty
+            | ResponseBody::Encoded(..)
+            | ResponseBody::JsonStream(_)
+            | ResponseBody::FileStream(_)
+            | ResponseBody::Events(_)) => encoded,
         };
         Self { body, ..self }
     }
 
-    /// Events as they come, with status 200.
+    /// Returns a stream of events with status 200.
     pub(crate) fn events(events: Receiver<Bytes>) -> Self {
-        Self { status: StatusCode::OK, headers: HeaderMap::new(), body: Body::Events(events) }
+        Self { status: StatusCode::OK, headers: HeaderMap::new(), body: ResponseBody::Events(events) }
     }
 
-    /// No body.
+    /// Returns a response without a body.
     pub(crate) fn empty(status: StatusCode) -> Self {
-        Self { status, headers: HeaderMap::new(), body: Body::Nothing }
+        Self { status, headers: HeaderMap::new(), body: ResponseBody::Empty }
     }
 
-    /// The same, without the fields that the request does not choose.
+    /// Returns the response without the fields that the request does not select.
     #[must_use]
-    pub(crate) fn chosen(mut self, request: &Request) -> Self {
-        let (Body::Value(body), Some(fields)) = (&mut self.body, request.endpoint.fields()) else { return self };
-        let choose = |row: &mut Value| {
+    pub(crate) fn select_fields(mut self, request: &HttpRequest) -> Self {
+        let (ResponseBody::Json(body), Some(fields)) = (&mut self.body, request.endpoint.selectable_fields()) else {
+            return self;
+        };
+        let select = |row: &mut Value| {
             if let Value::Object(row) = row {
                 row.retain(|field, _| request.fields.has(field, true));
             }
         };
-        match &fields.list {
-            None => choose(body),
-            Some(list) => body[list].as_array_mut().into_iter().flatten().for_each(choose),
+        match &fields.list_name {
+            None => select(body),
+            Some(list) => body[list].as_array_mut().into_iter().flatten().for_each(select),
         }
         self
     }
 
-    /// The same, with the tag of what was read, for the next `If-Match`.
+    /// Returns the response with the object's version as `ETag`, for a later `If-Match`.
     #[must_use]
-    pub(crate) fn tagged(mut self, resource_version: u64) -> Self {
-        self.set(header::ETAG, &format!("\"{resource_version}\""));
+    pub(crate) fn with_etag(mut self, resource_version: u64) -> Self {
+        self.set_header(header::ETAG, &format!("\"{resource_version}\""));
         self
     }
 
-    /// The same, with what the request preferred and got.
+    /// Returns the response with the applied preference of the request.
     #[must_use]
-    pub(crate) fn with_preference(mut self, request: &Request) -> Self {
-        if request.prefers_body() && !matches!(self.body, Body::Nothing) {
-            self.set(prefer::APPLIED, prefer::REPRESENTATION);
+    pub(crate) fn with_preference(mut self, request: &HttpRequest) -> Self {
+        if request.is_body_preferred() && !matches!(self.body, ResponseBody::Empty) {
+            self.set_header(prefer::PREFERENCE_APPLIED, prefer::RETURN_REPRESENTATION);
         }
         self
     }
 
-    /// Sets a header; text that no header can carry is left out.
-    pub(crate) fn set(&mut self, name: header::HeaderName, value: &str) {
+    /// Sets a header. A value that is not valid in a header is dropped.
+    pub(crate) fn set_header(&mut self, name: header::HeaderName, value: &str) {
         if let Ok(value) = header::HeaderValue::from_str(value) {
             self.headers.insert(name, value);
         }
     }
 
-    /// The answer of a write. Its location is a path, which the client's own address for this server precedes.
-    pub(crate) fn written(answer: Answer, base: &str) -> Self {
+    /// Returns the response of a write from its stored answer. The location in `answer` is a path. It follows
+    /// `base`, the address of this server as the client wrote it.
+    pub(crate) fn from_answer(answer: StoredAnswer, base: &str) -> Self {
         let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::OK);
         let version = answer.body.get("resource_version").and_then(Value::as_u64);
-        let body = if answer.body.is_null() { Body::Nothing } else { Body::Value(answer.body) };
+        let body = if answer.body.is_null() { ResponseBody::Empty } else { ResponseBody::Json(answer.body) };
         let mut reply = Self { status, headers: HeaderMap::new(), body };
         if let Some(location) = &answer.location {
-            reply.set(header::LOCATION, &format!("{base}{location}"));
+            reply.set_header(header::LOCATION, &format!("{base}{location}"));
         }
         if let Some(warning) = &answer.warning {
-            reply.set(header::WARNING, &format!("299 stemma \"{}\"", quoted(warning)));
+            reply.set_header(header::WARNING, &format!("299 stemma \"{}\"", quoted_string(warning)));
         }
-        for (name, count) in [(HOSTS, answer.hosts), (TASK_SETS, answer.task_sets)] {
+        for (name, count) in [(HOSTS_HEADER, answer.hosts), (TASK_SETS_HEADER, answer.task_sets)] {
             if let Some(count) = count {
-                reply.set(name, &count.to_string());
+                reply.set_header(name, &count.to_string());
             }
         }
         match version {
-            Some(version) => reply.tagged(version),
+            Some(version) => reply.with_etag(version),
             None => reply,
         }
     }
 }
 
-/// The longest text of a warning. A client that takes no such header would lose the whole answer of a write that was made.
-const MAX_WARNING: usize = 2048;
+/// Maximum length of a warning, in bytes. A client that refuses a longer header would lose the response of a completed
+/// write.
+const MAX_WARNING_BYTES: usize = 2048;
 
-/// The text as one quoted string of a header, which takes ASCII alone, cut at [`MAX_WARNING`].
-fn quoted(text: &str) -> String {
+/// Converts a text to the content of a quoted string in a header: only ASCII, without quotation marks and backslashes,
+/// and truncated at [`MAX_WARNING_BYTES`].
+fn quoted_string(text: &str) -> String {
     let ascii = |c| match c {
         '"' | '\\' => '\'',
         ' '..='~' => c,
         _ => '?',
     };
     let mut quoted: String = text.replace('…', "...").chars().map(ascii).collect();
-    if quoted.len() > MAX_WARNING {
-        quoted.truncate(MAX_WARNING - 3);
+    if quoted.len() > MAX_WARNING_BYTES {
+        quoted.truncate(MAX_WARNING_BYTES - 3);
         quoted.push_str("...");
     }
     quoted
 }
 
-/// The kinds of bodies that a PATCH may have.
+/// The formats of a PATCH body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PatchKind {
-    /// A list of operations, as Ironic's and Magnum's clients send.
+    /// A JSON patch, as Ironic's and Magnum's clients send.
     Json,
-    /// RFC 7396.
+    /// A merge patch (RFC 7396).
     Merge,
-    /// Server-side apply.
+    /// Server-side apply of an object's maps: the body replaces what the manager applied to them before.
     Apply,
 }
 
-impl Request {
-    /// A part of the path.
-    pub(crate) fn part(&self, name: &str) -> &str {
-        self.path.iter().find(|(n, _)| n == name).map_or("", |(_, value)| value)
+impl HttpRequest {
+    /// Returns a variable part of the path.
+    pub(crate) fn param(&self, name: &str) -> &str {
+        self.params.iter().find(|(n, _)| n == name).map_or("", |(_, value)| value)
     }
 
-    /// The path, without the query.
-    pub(crate) fn url(&self) -> String {
-        format!("{}{}", self.base, self.uri.path().trim_end_matches('/'))
+    /// Returns the URL without the query.
+    pub(crate) fn path(&self) -> String {
+        format!("{}{}", self.base_url, self.uri.path().trim_end_matches('/'))
     }
 
-    /// The body as JSON.
+    /// Returns the body as JSON.
     ///
     /// # Errors
-    /// [`ErrorType::RequestMalformed`] for an empty one, or one that is no JSON document that is taken.
+    /// [`ErrorType::RequestMalformed`] if it is empty or not an acceptable JSON document.
     pub(crate) fn json(&self) -> Result<Value, ApiError> {
         self.check_json()?;
         Ok(json::parse(&self.body)?)
     }
 
-    /// The body as a JSON patch, as [`json::read_patch`] gives it.
+    /// Returns the body as a JSON patch, as parsed by [`json::read_patch`].
     ///
     /// # Errors
     /// As [`Self::json`].
@@ -280,7 +290,7 @@ impl Request {
         Ok(json::read_patch(&self.body, has_actions)?)
     }
 
-    /// Refuses a request without a JSON body.
+    /// Fails if the request has no JSON body.
     fn check_json(&self) -> Result<(), ApiError> {
         if self.body.iter().all(u8::is_ascii_whitespace) {
             return Err(ApiError::new(ErrorType::RequestMalformed, "this request needs a JSON body, and has none"));
@@ -288,44 +298,45 @@ impl Request {
         self.check_media_type()
     }
 
-    /// Refuses the kinds of bodies that a page of another site may make a browser send without being asked first (S56).
+    /// Refuses the media types that a web page of another site can make a browser send without first asking this server
+    /// by a preflight request (S56).
     fn check_media_type(&self) -> Result<(), ApiError> {
-        let sent = self.media_type().to_ascii_lowercase();
-        if !matches!(&*sent, "text/plain" | "application/x-www-form-urlencoded" | "multipart/form-data") {
+        let media_type = self.media_type().to_ascii_lowercase();
+        if !matches!(&*media_type, "text/plain" | "application/x-www-form-urlencoded" | "multipart/form-data") {
             return Ok(());
         }
-        let message = format!("a body here is {JSON}, not {}: send it with `Content-Type: {JSON}`", quote(&sent));
+        let message = format!("a body here is {JSON}, not {}: send it with `Content-Type: {JSON}`", quote(&media_type));
         Err(ApiError::new(ErrorType::RequestMediaType, message))
     }
 
-    /// What kind of body it says that it has, without parameters.
+    /// Returns the media type that the request declares, without parameters.
     fn media_type(&self) -> String {
-        let sent = self.text(header::CONTENT_TYPE.as_str()).unwrap_or_default();
-        sent.split(';').next().unwrap_or_default().trim().to_owned()
+        let header = self.header_text(header::CONTENT_TYPE.as_str()).unwrap_or_default();
+        header.split(';').next().unwrap_or_default().trim().to_owned()
     }
 
-    /// The body as a map of text.
+    /// Returns the body as a map of text.
     ///
     /// # Errors
     /// As [`Self::json`].
-    pub(crate) fn texts(&self) -> Result<Value, ApiError> {
+    pub(crate) fn text_map(&self) -> Result<Value, ApiError> {
         self.check_media_type()?;
         Ok(json::parse_texts(&self.body)?)
     }
 
-    /// The body as a map of values by itself.
+    /// Returns the body as a map of JSON values, whose keys are not fields of an object.
     ///
     /// # Errors
     /// As [`Self::json`].
-    pub(crate) fn values(&self) -> Result<Value, ApiError> {
+    pub(crate) fn value_map(&self) -> Result<Value, ApiError> {
         self.check_media_type()?;
         Ok(json::parse_values(&self.body)?)
     }
 
-    /// The body as a JSON object.
+    /// Returns the body as a JSON object.
     ///
     /// # Errors
-    /// As [`Self::json`], and for anything else than an object.
+    /// As [`Self::json`], and if it is not an object.
     pub(crate) fn object(&self) -> Result<Map<String, Value>, ApiError> {
         match self.json()? {
             Value::Object(object) => Ok(object),
@@ -336,11 +347,11 @@ impl Request {
         }
     }
 
-    /// Refuses a body where none is meant; an empty object or `null` counts as none (as Ironic).
+    /// Fails if there is a body. An empty object or `null` counts as none (as Ironic).
     ///
     /// # Errors
     /// [`ErrorType::RequestMalformed`].
-    pub(crate) fn no_body(&self) -> Result<(), ApiError> {
+    pub(crate) fn check_no_body(&self) -> Result<(), ApiError> {
         if self.body.iter().all(u8::is_ascii_whitespace) {
             return Ok(());
         }
@@ -351,7 +362,7 @@ impl Request {
         }
     }
 
-    /// What kind of patch this is. `OpenStack`'s clients send JSON patches as plain JSON.
+    /// Returns the format of this patch. `OpenStack`'s clients send JSON patches as plain JSON.
     ///
     /// # Errors
     /// [`ErrorType::RequestMediaType`].
@@ -362,114 +373,119 @@ impl Request {
             }
             "application/merge-patch+json" => Ok(PatchKind::Merge),
             "application/apply-patch+json" => Ok(PatchKind::Apply),
-            other => {
+            kind => {
                 let kinds = "application/json-patch+json, application/merge-patch+json or application/apply-patch+json";
-                Err(ApiError::new(ErrorType::RequestMediaType, format!("a patch is {kinds}, not {}", quote(other))))
+                Err(ApiError::new(ErrorType::RequestMediaType, format!("a patch is {kinds}, not {}", quote(kind))))
             }
         }
     }
 
-    /// The revision that the request presumes, from `If-Match`.
+    /// Returns the revision that the object must have according to `If-Match`, or `None` if any revision will do.
     ///
     /// # Errors
-    /// [`ErrorType::RequestMalformed`] for a tag that no answer had.
-    pub(crate) fn presumed(&self) -> Result<Option<u64>, ApiError> {
-        let Some(tag) = self.header(Header::IfMatch) else { return Ok(None) };
+    /// [`ErrorType::RequestMalformed`] for a tag that this server cannot have sent.
+    pub(crate) fn if_match(&self) -> Result<Option<u64>, ApiError> {
+        let Some(tag) = self.header(RouteHeader::IfMatch) else { return Ok(None) };
         if tag.trim() == "*" {
             return Ok(None);
         }
         let number = tag.trim().trim_start_matches("W/").trim_matches('"').parse();
         let refused = |_| {
-            ApiError::new(ErrorType::RequestMalformed, format!("If-Match {} is no tag that an answer had", quote(&tag)))
+            ApiError::new(ErrorType::RequestMalformed, format!("If-Match {} is not a tag that a response can have", quote(&tag)))
         };
         number.map(Some).map_err(refused)
     }
 
-    /// A header that the endpoint table says the row reads, as text.
-    pub(crate) fn header(&self, header: Header) -> Option<String> {
+    /// Returns a header as text. The endpoint table must list the header for the endpoint of this request.
+    pub(crate) fn header(&self, header: RouteHeader) -> Option<String> {
         debug_assert!(self.endpoint.route().headers.contains(&header), "{:?} reads {header:?}", self.endpoint);
-        self.text(header.name())
+        self.header_text(header.name())
     }
 
-    /// A header as text.
-    pub(crate) fn text(&self, name: &str) -> Option<String> {
+    /// Returns a header as text, also one that the endpoint table does not list.
+    pub(crate) fn header_text(&self, name: &str) -> Option<String> {
         self.headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
     }
 
-    /// Whether it comes from one of `OpenStack`'s clients, which all name a version, but for Glance's, whose paths are its own.
-    pub(crate) fn is_of_openstack(&self) -> bool {
-        let is_of_glance = self.uri.path().starts_with("/v2/");
-        is_of_glance || [IRONIC_VERSION, OPENSTACK_VERSION].iter().any(|name| self.headers.contains_key(*name))
+    /// Returns whether the request comes from a client of `OpenStack`. These send a version header, except for
+    /// Glance's, which has its own paths.
+    pub(crate) fn is_openstack_client(&self) -> bool {
+        let is_glance_path = self.uri.path().starts_with("/v2/");
+        is_glance_path || [IRONIC_VERSION, OPENSTACK_VERSION].iter().any(|name| self.headers.contains_key(*name))
     }
 
-    /// Whether a write that answers with nothing is asked to say what it changed.
-    pub(crate) fn prefers_body(&self) -> bool {
-        prefer::prefers_representation(&self.headers)
+    /// Returns whether a write whose response has no body shall return what it changed.
+    pub(crate) fn is_body_preferred(&self) -> bool {
+        prefer::is_representation_preferred(&self.headers)
     }
 
-    /// Magnum's minor version.
-    pub(crate) fn magnum(&self) -> Minor {
+    /// Returns the requested minor version of Magnum's API.
+    pub(crate) fn magnum_version(&self) -> Minor {
         self.versions.container_infra
     }
 
-    /// Ironic's minor version.
-    pub(crate) fn ironic(&self) -> Minor {
+    /// Returns the requested minor version of Ironic's API.
+    pub(crate) fn ironic_version(&self) -> Minor {
         self.versions.baremetal
     }
 
-    /// Who asks, under which manager, with which mark.
+    /// Returns the caller of a write, with its manager, its reason and its idempotency key. Without `manager` the name
+    /// of the principal is the manager. A dry run has no idempotency key, because it stores no answer.
     ///
     /// # Errors
-    /// A manager, a reason or an `Idempotency-Key` that is none.
+    /// The manager, the reason or the `Idempotency-Key` is invalid.
     pub(crate) fn caller(&self) -> Result<Caller, ApiError> {
-        let named = self.query.one("manager")?.map(Manager::of_new);
-        let manager = named
-            .unwrap_or_else(|| Manager::new(self.principal()))
+        let parameter = self.query.get("manager")?.map(Manager::new_visible);
+        let manager = parameter
+            .unwrap_or_else(|| Manager::new(self.principal_name()))
             .map_err(|e| ApiError::new(ErrorType::RequestQuery, e.to_string()).field("manager"))?;
         Ok(Caller {
             manager,
-            address: self.address(),
+            address: self.client_address(),
             reason: self.reason()?,
             request_id: self.id.clone(),
-            mark: if self.dry_run { None } else { self.mark()? },
+            idempotency_key: if self.dry_run { None } else { self.idempotency_key()? },
             dry_run: self.dry_run,
-            abandoned: self.abandoned.clone(),
-            who: self.who.clone(),
+            canceled: self.canceled.clone(),
+            requester: self.requester.clone(),
         })
     }
 
-    /// Why, for the audit.
+    /// Returns the reason that the caller gives for a write, which the audit records: `Stemma-Reason`, truncated to 512
+    /// characters.
     fn reason(&self) -> Result<Option<String>, ApiError> {
         let Some(reason) = self.headers.get("stemma-reason") else { return Ok(None) };
         let refused = |what: &str| {
             let message = format!("the header Stemma-Reason {what}; nothing was changed");
-            ApiError::new(ErrorType::RequestMalformed, message).detail("say why, in UTF-8, or leave the header out")
+            ApiError::new(ErrorType::RequestMalformed, message).detail("give a reason in UTF-8, or omit the header")
         };
-        let reason = std::str::from_utf8(reason.as_bytes()).map_err(|_| refused("is no UTF-8"))?;
+        let reason = std::str::from_utf8(reason.as_bytes()).map_err(|_| refused("is not UTF-8"))?;
         if is_blank(reason) {
-            return Err(refused("has nothing in it"));
+            return Err(refused("is blank"));
         }
         Ok(Some(reason.chars().take(512).collect()))
     }
 
-    /// From where it comes.
-    fn address(&self) -> String {
+    /// Returns the address of the client.
+    fn client_address(&self) -> String {
         match self.peer.as_ref().map(|peer| peer.address) {
             None => String::new(),
-            Some(address) if address == LOCAL => "unix".to_owned(),
+            Some(address) if address == LOCAL_ADDRESS => "unix".to_owned(),
             Some(address) => address.to_string(),
         }
     }
 
-    /// The name of who asks.
-    pub(crate) fn principal(&self) -> &str {
-        &self.who.name
+    /// Returns the name of the caller.
+    pub(crate) fn principal_name(&self) -> &str {
+        &self.requester.name
     }
 
-    fn mark(&self) -> Result<Option<Mark>, ApiError> {
-        let Some(key) = self.text("idempotency-key") else { return Ok(None) };
+    /// Returns the `Idempotency-Key` of the request, with a hash of method, path, query and body. The hash shows
+    /// whether a later request with the same key is a repetition of this one.
+    fn idempotency_key(&self) -> Result<Option<IdempotencyKey>, ApiError> {
+        let Some(key) = self.header_text("idempotency-key") else { return Ok(None) };
         let refused =
-            |_| ApiError::new(ErrorType::RequestMalformed, format!("the Idempotency-Key {} is no UUID", quote(&key)));
+            |_| ApiError::new(ErrorType::RequestMalformed, format!("the Idempotency-Key {} is not a UUID", quote(&key)));
         let id: Uuid = key.trim().trim_matches('"').parse().map_err(refused)?;
         let mut hash = Sha256::new();
         for part in [self.method.as_str(), self.uri.path(), self.uri.query().unwrap_or_default()] {
@@ -478,7 +494,7 @@ impl Request {
         }
         hash.update(&self.body);
         let hash = stemma_core::digest::Hex(&hash.finalize()).to_string();
-        Ok(Some(Mark { id, hash }))
+        Ok(Some(IdempotencyKey { id, hash }))
     }
 }
 
@@ -487,20 +503,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn y09_a_write_that_is_tried_out_says_how_many_hosts_it_reaches_and_of_how_many_the_task_sets_change() {
-        let reply = Reply::written(Answer { hosts: Some(16), task_sets: Some(8), ..Answer::empty(204) }, "");
+    fn y09_from_answer_sets_host_and_task_set_headers_when_counted() {
+        let reply =
+            HttpResponse::from_answer(StoredAnswer { hosts: Some(16), task_sets: Some(8), ..StoredAnswer::empty(204) }, "");
         assert_eq!([&reply.headers["stemma-hosts"], &reply.headers["stemma-task-sets"]], ["16", "8"]);
-        let reply = Reply::written(Answer::empty(204), "");
+        let reply = HttpResponse::from_answer(StoredAnswer::empty(204), "");
         assert!(reply.headers.is_empty(), "{:?}", reply.headers);
     }
 
     #[test]
-    fn a_warning_is_told_whatever_it_quotes() {
-        let answer = Answer { warning: Some("label \"café\" …".to_owned()), ..Answer::empty(200) };
-        let reply = Reply::written(answer, "");
+    fn quoted_string_keeps_warning_when_quotes_are_inside() {
+        let answer = StoredAnswer { warning: Some("label \"café\" …".to_owned()), ..StoredAnswer::empty(200) };
+        let reply = HttpResponse::from_answer(answer, "");
         assert_eq!(reply.headers.get(header::WARNING).unwrap(), "299 stemma \"label 'caf?' ...\"");
-        let answer = Answer { warning: Some("ü".repeat(100_000)), ..Answer::empty(200) };
-        let warned = Reply::written(answer, "").headers.get(header::WARNING).unwrap().len();
-        assert_eq!(warned, "299 stemma \"\"".len() + MAX_WARNING);
+        let answer = StoredAnswer { warning: Some("ü".repeat(100_000)), ..StoredAnswer::empty(200) };
+        let warned = HttpResponse::from_answer(answer, "").headers.get(header::WARNING).unwrap().len();
+        assert_eq!(warned, "299 stemma \"\"".len() + MAX_WARNING_BYTES);
     }
 }

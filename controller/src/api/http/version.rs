@@ -1,54 +1,55 @@
-//! Microversions: what the real clients of Ironic and Magnum ask for, and what they are told.
+//! Microversions: which versions the clients of Ironic and Magnum request, and the headers of the response.
 //!
-//! Both negotiate by header and both clients give up without the answers they know, so the answer is built
-//! here, once, for every route. Without a header the newest version holds (the upstreams give the oldest), so
-//! that a person with curl sees all; the clients always send one.
+//! Ironic and Magnum negotiate the version by headers. Their clients give up without the response headers that they
+//! expect, so these headers are built here, once, for every route. If the request has no version header, the newest
+//! version is used (Ironic and Magnum use the oldest), so that a person with curl sees everything. The clients always
+//! send a version header.
 
 use hyper::HeaderMap;
 use hyper::header::{HeaderName, HeaderValue};
-use stemma_wire::endpoint::{Minor, Since};
+use stemma_wire::endpoint::{MinVersion, Minor};
 
-/// An API that Stemma speaks beside its own.
+/// An upstream API that Stemma serves in addition to its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Service {
+pub(crate) enum OpenStackApi {
     /// Ironic: nodes, traits, allocations, inspection rules.
     Baremetal,
     /// Magnum: cluster templates, clusters, node groups.
     ContainerInfra,
 }
 
-/// What a request negotiated; an API whose routes are not asked for stands at its newest.
+/// The versions that a request negotiated. An API that the request does not address has its newest version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Negotiated {
-    /// The service that the path belongs to; none for the documents and for what is Stemma's own.
-    pub service: Option<Service>,
+pub(crate) struct NegotiatedVersions {
+    /// The service that the path belongs to. `None` for the version documents and for Stemma's own API.
+    pub upstream: Option<OpenStackApi>,
     /// Ironic's minor version.
     pub baremetal: Minor,
     /// Magnum's minor version.
     pub container_infra: Minor,
-    /// Whether the request names a version of Ironic's, as its real clients do.
-    pub is_ironics: bool,
+    /// True if the request has a version header for Ironic, as Ironic's clients send.
+    pub is_ironic_client: bool,
 }
 
-/// A version that is not offered, or not one at all.
+/// The requested version is not offered, or is not a version.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NotAcceptable {
-    /// It can be read and lies outside of what is offered.
-    #[error("version {asked} of {} is not offered; 1.{} to 1.{} are", service.name(), service.range().0.0, service.range().1.0)]
+    /// The version is outside the offered range.
+    #[error("version {asked} of {} is not offered; 1.{} to 1.{} are", service.service_type(), service.version_range().0.0, service.version_range().1.0)]
     OutOfRange {
-        /// Whose version.
-        service: Service,
-        /// What was asked for, cut.
+        /// The service whose version was requested.
+        service: OpenStackApi,
+        /// The requested version, truncated.
         asked: String,
     },
-    /// It cannot be read.
-    #[error("{header} is {text:?}, which is no version; {example} is one")]
+    /// The version header cannot be parsed.
+    #[error("{header} is {text:?}, which is not a version; a valid value is {example}")]
     Malformed {
-        /// Which header.
+        /// The name of the header.
         header: &'static str,
-        /// Its text, cut.
+        /// Its text, truncated.
         text: String,
-        /// One that would be taken.
+        /// A valid value.
         example: &'static str,
     },
 }
@@ -59,38 +60,38 @@ pub(crate) const IRONIC_VERSION: &str = "x-openstack-ironic-api-version";
 pub(crate) const OPENSTACK_VERSION: &str = "openstack-api-version";
 const MAGNUM_NAMES: [&str; 3] = ["container-infra", "container-infrastructure", "container-infrastructure-management"];
 
-impl Service {
-    /// Oldest and newest minor version.
-    pub(crate) const fn range(self) -> (Minor, Minor) {
+impl OpenStackApi {
+    /// Returns the oldest and the newest minor version.
+    pub(crate) const fn version_range(self) -> (Minor, Minor) {
         match self {
             Self::Baremetal => (Minor(1), Minor(115)),
             Self::ContainerInfra => (Minor(1), Minor(14)),
         }
     }
 
-    /// The service type in version headers.
-    pub(crate) const fn name(self) -> &'static str {
+    /// Returns the service type, which names the service in a version header.
+    pub(crate) const fn service_type(self) -> &'static str {
         match self {
             Self::Baremetal => "baremetal",
             Self::ContainerInfra => "container-infra",
         }
     }
 
-    /// Whether the headers of a request name a version of it, as its newer clients do.
-    pub(crate) fn is_named(self, headers: &HeaderMap) -> bool {
-        let versions = text(headers, OPENSTACK_VERSION).unwrap_or_default();
-        versions.split(',').filter_map(|entry| entry.trim().split_once(' ')).any(|(name, _)| self.is_called(name))
+    /// Returns whether the headers of a request contain a version of this service, as its newer clients send.
+    pub(crate) fn is_requested(self, headers: &HeaderMap) -> bool {
+        let versions = header_text(headers, OPENSTACK_VERSION).unwrap_or_default();
+        versions.split(',').filter_map(|entry| entry.trim().split_once(' ')).any(|(name, _)| self.has_name(name))
     }
 
-    fn is_called(self, name: &str) -> bool {
+    fn has_name(self, name: &str) -> bool {
         match self {
             Self::Baremetal => name == "baremetal",
             Self::ContainerInfra => MAGNUM_NAMES.contains(&name),
         }
     }
 
-    /// Whose paths begin so.
-    pub(crate) fn of_path(path: &str) -> Option<Self> {
+    /// Returns the service that a path belongs to, by the path's first part after `/v1/`.
+    pub(crate) fn from_path(path: &str) -> Option<Self> {
         let root = path.strip_prefix("/v1/")?.split('/').next()?;
         match root {
             "nodes" | "allocations" | "inspection_rules" => Some(Self::Baremetal),
@@ -99,9 +100,11 @@ impl Service {
         }
     }
 
-    fn read(self, text: &str, header: &'static str) -> Result<Minor, NotAcceptable> {
-        let malformed = || NotAcceptable::Malformed { header, text: cut(text), example: self.example(header) };
-        let (oldest, newest) = self.range();
+    /// Parses a version of this service: `1.N` within the offered range, or `latest`. `header` is the name of the
+    /// header, for the error.
+    fn parse_version(self, text: &str, header: &'static str) -> Result<Minor, NotAcceptable> {
+        let malformed = || NotAcceptable::Malformed { header, text: truncate(text), example: self.example(header) };
+        let (oldest, newest) = self.version_range();
         let text = text.trim();
         if text.eq_ignore_ascii_case("latest") {
             return Ok(newest);
@@ -112,7 +115,7 @@ impl Service {
         if major == 1 && (oldest.0..=newest.0).contains(&minor) {
             Ok(Minor(minor))
         } else {
-            Err(NotAcceptable::OutOfRange { service: self, asked: cut(text) })
+            Err(NotAcceptable::OutOfRange { service: self, asked: truncate(text) })
         }
     }
 
@@ -125,118 +128,123 @@ impl Service {
     }
 }
 
-/// Reads what a request asks for.
+/// Reads the versions that a request asks for.
 ///
 /// # Errors
-/// [`NotAcceptable`]: answered with 406.
-pub(crate) fn negotiate(path: &str, headers: &HeaderMap) -> Result<Negotiated, NotAcceptable> {
-    let service = Service::of_path(path);
+/// [`NotAcceptable`], for a 406 response.
+pub(crate) fn negotiate(path: &str, headers: &HeaderMap) -> Result<NegotiatedVersions, NotAcceptable> {
+    let service = OpenStackApi::from_path(path);
     let is_document = matches!(path, "/" | "/v1" | "/v1/");
-    let mut negotiated = Negotiated {
-        service,
-        baremetal: Service::Baremetal.range().1,
-        container_infra: Service::ContainerInfra.range().1,
-        is_ironics: headers.contains_key(IRONIC_VERSION) || Service::Baremetal.is_named(headers),
+    let mut negotiated = NegotiatedVersions {
+        upstream: service,
+        baremetal: OpenStackApi::Baremetal.version_range().1,
+        container_infra: OpenStackApi::ContainerInfra.version_range().1,
+        is_ironic_client: headers.contains_key(IRONIC_VERSION) || OpenStackApi::Baremetal.is_requested(headers),
     };
-    if service == Some(Service::Baremetal) || is_document {
+    if service == Some(OpenStackApi::Baremetal) || is_document {
         negotiated.baremetal = ironic_version(headers)?;
     }
-    if service == Some(Service::ContainerInfra) || is_document {
+    if service == Some(OpenStackApi::ContainerInfra) || is_document {
         negotiated.container_infra = magnum_version(headers, is_document)?;
     }
     Ok(negotiated)
 }
 
-/// The newer header wins, and other services in its list are not our affair (as Ironic).
+/// Reads the requested version of Ironic's API. `OpenStack-API-Version` has precedence over the older header, and other
+/// services in its list are ignored (as Ironic does).
 fn ironic_version(headers: &HeaderMap) -> Result<Minor, NotAcceptable> {
-    for entry in text(headers, OPENSTACK_VERSION).unwrap_or_default().split(',') {
+    for entry in header_text(headers, OPENSTACK_VERSION).unwrap_or_default().split(',') {
         if let Some((name, version)) = entry.trim().split_once(' ')
-            && Service::Baremetal.is_called(name)
+            && OpenStackApi::Baremetal.has_name(name)
         {
-            return Service::Baremetal.read(version, OPENSTACK_VERSION);
+            return OpenStackApi::Baremetal.parse_version(version, OPENSTACK_VERSION);
         }
     }
-    match text(headers, IRONIC_VERSION) {
-        Some(version) if !version.trim().is_empty() => Service::Baremetal.read(&version, IRONIC_VERSION),
-        _ => Ok(Service::Baremetal.range().1),
+    match header_text(headers, IRONIC_VERSION) {
+        Some(version) if !version.trim().is_empty() => OpenStackApi::Baremetal.parse_version(&version, IRONIC_VERSION),
+        _ => Ok(OpenStackApi::Baremetal.version_range().1),
     }
 }
 
-/// Magnum refuses a header that names another service alone; the documents are read by clients of both.
+/// Reads the requested version of Magnum's API. Magnum refuses a header that names only another service. For a version
+/// document such a header is accepted, because clients of both services read these documents.
 fn magnum_version(headers: &HeaderMap, is_document: bool) -> Result<Minor, NotAcceptable> {
-    let newest = Service::ContainerInfra.range().1;
-    let Some(header) = text(headers, OPENSTACK_VERSION) else { return Ok(newest) };
+    let newest = OpenStackApi::ContainerInfra.version_range().1;
+    let Some(header) = header_text(headers, OPENSTACK_VERSION) else { return Ok(newest) };
     for entry in header.split(',') {
         if let Some((name, version)) = entry.trim().split_once(' ')
-            && Service::ContainerInfra.is_called(name)
+            && OpenStackApi::ContainerInfra.has_name(name)
         {
-            return Service::ContainerInfra.read(version, OPENSTACK_VERSION);
+            return OpenStackApi::ContainerInfra.parse_version(version, OPENSTACK_VERSION);
         }
     }
     if is_document || header.trim().is_empty() {
         return Ok(newest);
     }
-    let example = Service::ContainerInfra.example(OPENSTACK_VERSION);
-    Err(NotAcceptable::Malformed { header: OPENSTACK_VERSION, text: cut(&header), example })
+    let example = OpenStackApi::ContainerInfra.example(OPENSTACK_VERSION);
+    Err(NotAcceptable::Malformed { header: OPENSTACK_VERSION, text: truncate(&header), example })
 }
 
-impl Negotiated {
-    /// Whether the client's version of the path's API is old enough to know nothing of what is there since.
-    pub(crate) fn is_before(self, since: &Since) -> bool {
-        match self.service {
-            Some(Service::Baremetal) => self.baremetal < since.minor,
-            Some(Service::ContainerInfra) => self.container_infra < since.minor,
+impl NegotiatedVersions {
+    /// Returns whether the client's version of the path's API is older than `since`.
+    pub(crate) fn is_before(self, since: &MinVersion) -> bool {
+        match self.upstream {
+            Some(OpenStackApi::Baremetal) => self.baremetal < since.minor,
+            Some(OpenStackApi::ContainerInfra) => self.container_infra < since.minor,
             None => false,
         }
     }
 
-    /// The headers that the clients read, of the service whose path was asked for (of both for a document).
-    pub(crate) fn write(self, headers: &mut HeaderMap) {
-        if self.service != Some(Service::ContainerInfra) {
-            limits(headers, Service::Baremetal);
-            set(headers, IRONIC_VERSION, format!("1.{}", self.baremetal.0));
+    /// Sets the version headers of the response, which the clients read: those of the service that the path belongs to,
+    /// and for a version document or a path of Stemma's own API those of both services.
+    pub(crate) fn write_headers(self, headers: &mut HeaderMap) {
+        if self.upstream != Some(OpenStackApi::ContainerInfra) {
+            set_version_range(headers, OpenStackApi::Baremetal);
+            set_header(headers, IRONIC_VERSION, format!("1.{}", self.baremetal.0));
         }
-        if self.service != Some(Service::Baremetal) {
-            limits(headers, Service::ContainerInfra);
-            set(headers, OPENSTACK_VERSION, format!("{} 1.{}", MAGNUM_NAMES[2], self.container_infra.0));
+        if self.upstream != Some(OpenStackApi::Baremetal) {
+            set_version_range(headers, OpenStackApi::ContainerInfra);
+            set_header(headers, OPENSTACK_VERSION, format!("{} 1.{}", MAGNUM_NAMES[2], self.container_infra.0));
         }
         headers.append("vary", HeaderValue::from_static("OpenStack-API-Version"));
     }
 }
 
 impl NotAcceptable {
-    /// What a client needs to ask again: the range, where the version itself could be read.
-    pub(crate) fn write(&self, headers: &mut HeaderMap) {
+    /// Sets the headers with the offered versions if the requested version could be parsed. A client needs them for
+    /// another attempt.
+    pub(crate) fn write_headers(&self, headers: &mut HeaderMap) {
         if let Self::OutOfRange { service, .. } = self {
-            limits(headers, *service);
+            set_version_range(headers, *service);
         }
     }
 }
 
-fn limits(headers: &mut HeaderMap, service: Service) {
-    let (oldest, newest) = service.range();
+/// Sets the headers with the oldest and the newest version of a service, in the form that its clients read.
+fn set_version_range(headers: &mut HeaderMap, service: OpenStackApi) {
+    let (oldest, newest) = service.version_range();
     let (names, prefix) = match service {
-        Service::Baremetal => {
+        OpenStackApi::Baremetal => {
             (["x-openstack-ironic-api-minimum-version", "x-openstack-ironic-api-maximum-version"], String::new())
         }
-        Service::ContainerInfra => {
+        OpenStackApi::ContainerInfra => {
             (["openstack-api-minimum-version", "openstack-api-maximum-version"], format!("{} ", MAGNUM_NAMES[2]))
         }
     };
-    set(headers, names[0], format!("{prefix}1.{}", oldest.0));
-    set(headers, names[1], format!("{prefix}1.{}", newest.0));
+    set_header(headers, names[0], format!("{prefix}1.{}", oldest.0));
+    set_header(headers, names[1], format!("{prefix}1.{}", newest.0));
 }
 
-fn set(headers: &mut HeaderMap, name: &'static str, value: String) {
+fn set_header(headers: &mut HeaderMap, name: &'static str, value: String) {
     let value = HeaderValue::try_from(value).expect("a service name and two numbers are header text");
     headers.insert(HeaderName::from_static(name), value);
 }
 
-fn text(headers: &HeaderMap, name: &str) -> Option<String> {
+fn header_text(headers: &HeaderMap, name: &str) -> Option<String> {
     headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
 }
 
-fn cut(text: &str) -> String {
+fn truncate(text: &str) -> String {
     text.chars().take(64).collect()
 }
 
@@ -249,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn ironic_versions_are_read_as_its_clients_send_them() {
+    fn negotiate_reads_ironic_headers_as_sent_by_clients() {
         for (sent, expected) in [
             (vec![], Some(115)),
             (vec![(IRONIC_VERSION, "")], Some(115)),
@@ -273,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn magnum_refuses_what_is_not_its_own() {
+    fn negotiate_rejects_magnum_header_when_other_service_is_named() {
         for (sent, expected) in [
             ("container-infra latest", Some(14)),
             ("container-infra 1.9", Some(9)),
@@ -292,11 +300,11 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_tells_the_range_only_when_the_version_could_be_read() {
+    fn not_acceptable_sends_range_only_when_version_is_parsed() {
         for (sent, told) in [("1.116", true), ("abc", false)] {
             let refused = negotiate("/v1/nodes", &headers(&[(IRONIC_VERSION, sent)])).unwrap_err();
             let mut answer = HeaderMap::new();
-            refused.write(&mut answer);
+            refused.write_headers(&mut answer);
             assert_eq!(answer.contains_key("x-openstack-ironic-api-maximum-version"), told, "{sent}");
         }
     }

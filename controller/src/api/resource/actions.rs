@@ -1,46 +1,49 @@
-//! Magnum's actions on a cluster, as far as they have a meaning here: another cluster template, with its release.
+//! The actions on clusters in Magnum's API. `upgrade` gives a cluster another cluster template, and thereby the release
+//! of that template. `resize` is refused.
 
 use serde_json::{Map, Value, json};
 use stemma_core::labels::BodyShape;
 use stemma_core::object::{Cluster, ClusterSpec};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
-use super::objects::{Shown, read_body, update};
+use super::objects::{ApiResource, read_body, update};
 use super::writes;
 use crate::api::Api;
-use crate::api::http::request::{HandlerResult, Request};
+use crate::api::http::request::{HandlerResult, HttpRequest};
 use crate::cache::Model;
-use crate::records::request::Answer;
-use crate::registry::work::Work;
+use crate::records::request::StoredAnswer;
+use crate::registry::work::PendingWrite;
 
-/// `POST /v1/clusters/{cluster}/actions/upgrade`. The cluster takes over the template's release: one of its own would hide that.
-pub(super) async fn upgrade(api: &Api, request: &Request) -> HandlerResult {
-    let template = read_upgrade(request.object()?)?;
+/// `POST /v1/clusters/{cluster}/actions/upgrade`: gives the cluster another cluster template. If that template has a
+/// release, the cluster's own release is removed, because it would override the release of the template.
+pub(super) async fn upgrade(api: &Api, request: &HttpRequest) -> HandlerResult {
+    let template = parse_upgrade(request.object()?)?;
     let caller = request.caller()?;
-    let edit = |work: &Work<'_>, cluster: &mut Cluster| {
-        let found = work.model.templates.find(None, &template);
-        let has_release = found.is_some_and(|found| found.spec.release.is_some());
+    let edit = |work: &PendingWrite<'_>, cluster: &mut Cluster| {
+        let stored = work.model.templates.find(None, &template);
+        let has_release = stored.is_some_and(|found| found.spec.release.is_some());
         let own = if has_release { Value::Null } else { json!(cluster.spec.release.as_ref().map(ToString::to_string)) };
         let body = json!({"cluster_template": template, "release": own});
         let fields = body.as_object().cloned().unwrap_or_default();
-        cluster.spec = update(api, work, &cluster.spec, &read_body::<ClusterSpec>(fields)?, &caller, BodyShape::Own)
-            .map_err(|refusal| ClusterSpec::refuse_new(refusal, request))?;
+        cluster.spec = update(api, work, &cluster.spec, &read_body::<ClusterSpec>(fields)?, &caller, BodyShape::Native)
+            .map_err(|refusal| ClusterSpec::create_error(refusal, request))?;
         Ok(())
     };
-    let answer = |_: &Model, cluster: &Cluster| Answer::json(202, json!({"uuid": cluster.meta.uuid}));
+    let answer = |_: &Model, cluster: &Cluster| StoredAnswer::json(202, json!({"uuid": cluster.meta.uuid}));
     writes::change(api, request, &caller, edit, answer).await
 }
 
-/// `POST /v1/clusters/{cluster}/actions/resize`.
-pub(super) fn resize(api: &Api, request: &Request) -> HandlerResult {
+/// `POST /v1/clusters/{cluster}/actions/resize`: always fails, because a cluster has the nodes that are in its groups.
+pub(super) fn resize(api: &Api, request: &HttpRequest) -> HandlerResult {
     ClusterSpec::locate(&api.model(), request)?;
-    let message = "a cluster isn't resized: it has the nodes that are in its groups";
+    let message = "a cluster cannot be resized: it has the nodes that are in its groups";
     let advice = "`stemma node move NODE --nodegroup CLUSTER/GROUP` places a node; nothing was changed";
     Err(ApiError::new(ErrorType::ActionUnsupported, message).detail(advice))
 }
 
-/// The template's name or uuid, out of the body that Magnum's clients send.
-fn read_upgrade(mut body: Map<String, Value>) -> Result<String, ApiError> {
+/// Returns the name or uuid of the new template from the body of an upgrade. Other parts of Magnum's upgrades are
+/// refused.
+fn parse_upgrade(mut body: Map<String, Value>) -> Result<String, ApiError> {
     let unsupported = |field: &str, message: &str, advice: &str| {
         let advice = format!("{advice}; nothing was changed");
         Err(ApiError::new(ErrorType::ActionUnsupported, message).field(field).detail(advice))
@@ -66,7 +69,7 @@ fn read_upgrade(mut body: Map<String, Value>) -> Result<String, ApiError> {
             Err(ApiError::new(ErrorType::FieldMissing, message).field("cluster_template"))
         }
         Some(_) => {
-            let message = "a cluster template is named by its name or uuid";
+            let message = "cluster_template must be the name or uuid of a cluster template";
             Err(ApiError::new(ErrorType::FieldInvalid, message).field("cluster_template"))
         }
     }

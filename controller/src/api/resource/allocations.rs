@@ -1,4 +1,4 @@
-//! Allocations, in Ironic's shapes: a node for what is asked for, decided where it is asked.
+//! Allocations, in Ironic's format. The controller chooses a node when the allocation is created.
 
 use std::sync::Arc;
 
@@ -10,47 +10,47 @@ use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
-use super::filter::{self, Asked, Filter, Kept};
+use super::filter::{self, FilterContext, FilterDef, FilterMatch};
 use super::nodes;
-use super::objects::Shown;
+use super::objects::ApiResource;
 use crate::api::Api;
-use crate::api::http::request::Request;
+use crate::api::http::request::HttpRequest;
 use crate::cache::Model;
-use crate::registry::Undecided;
-use crate::registry::work::{Work, not_found};
+use crate::registry::DecisionError;
+use crate::registry::work::{PendingWrite, not_found};
 
-/// Leaves out what whoever is bound to a cluster does not see: nodes elsewhere that it might have had and, where the whole fleet was asked,
-/// how many there were.
-fn hide_others(model: &Model, spec: &AllocationSpec, body: &mut Map<String, Value>) {
+/// Removes from an allocation's body what a caller that is bound to a cluster cannot see: candidate nodes of other
+/// clusters and, unless the node was chosen within the caller's cluster, the number of candidates.
+fn hide_other_clusters(model: &Model, spec: &AllocationSpec, body: &mut Map<String, Value>) {
     if body.contains_key("candidate_nodes") {
         let seen = spec.candidate_nodes.iter().filter(|node| model.nodes.get(node.0).is_some());
         body.insert("candidate_nodes".into(), json!(seen.collect::<Vec<_>>()));
     }
-    if let Some(Value::Object(because)) = body.get_mut("explanation").filter(|_| spec.within != model.within) {
-        because.remove("candidates");
+    if let Some(Value::Object(explanation)) = body.get_mut("explanation").filter(|_| spec.within != model.visible_cluster) {
+        explanation.remove("candidates");
     }
 }
 
-impl Shown for AllocationSpec {
+impl ApiResource for AllocationSpec {
     const LEVEL: Option<Level> = None;
     const LIST: &'static str = "allocations";
-    const FILTERS: &'static [Filter<Self>] = FILTERS;
+    const FILTERS: &'static [FilterDef<Self>] = FILTERS;
 
-    fn locate(model: &Model, request: &Request) -> Result<Arc<Allocation>, ApiError> {
-        // Below a node's path there is the one that it has.
-        if request.path.iter().any(|(name, _)| name == "node") {
+    fn locate(model: &Model, request: &HttpRequest) -> Result<Arc<Allocation>, ApiError> {
+        // A path below a node refers to the allocation of that node.
+        if request.params.iter().any(|(name, _)| name == "node") {
             let node = NodeSpec::locate(model, request)?;
             let missing = || {
                 let message = format!("the node {} has no allocation", quote(&node.display_name()));
                 ApiError::new(ErrorType::ObjectNotFound, message)
             };
-            return model.allocation_of(&node).cloned().ok_or_else(missing);
+            return model.node_allocation(&node).cloned().ok_or_else(missing);
         }
-        let id = request.part("allocation");
+        let id = request.param("allocation");
         model.allocations.find(None, id).cloned().ok_or_else(|| not_found(Kind::Allocation, id))
     }
 
-    fn identify(_request: &Request, fields: &mut Map<String, Value>) -> Result<(Uuid, Option<ObjectName>), ApiError> {
+    fn identify(_request: &HttpRequest, fields: &mut Map<String, Value>) -> Result<(Uuid, Option<ObjectName>), ApiError> {
         let name = match fields.remove("name") {
             None | Some(Value::Null) => None,
             Some(Value::String(name)) => <Self as crate::cache::model::Resource>::parse_name(&name)?,
@@ -61,21 +61,21 @@ impl Shown for AllocationSpec {
         Ok((nodes::new_uuid(fields)?, name))
     }
 
-    fn blank(_model: &Model, _request: &Request) -> Result<Self, ApiError> {
+    fn new_spec(_model: &Model, _request: &HttpRequest) -> Result<Self, ApiError> {
         Ok(Self::default())
     }
 
-    fn made(
+    fn after_create(
         api: &Api,
-        work: &mut Work<'_>,
-        request: &Request,
+        work: &mut PendingWrite<'_>,
+        request: &HttpRequest,
         allocation: &Allocation,
     ) -> Result<Map<String, Value>, ApiError> {
-        work.take_node(allocation)?;
-        Ok(Self::show(api, &work.model, allocation, &request.base))
+        work.assign_node(allocation)?;
+        Ok(Self::show(api, &work.model, allocation, &request.base_url))
     }
 
-    fn remove(work: &mut Work<'_>, allocation: &Arc<Allocation>) -> Result<(), Undecided> {
+    fn remove(work: &mut PendingWrite<'_>, allocation: &Arc<Allocation>) -> Result<(), DecisionError> {
         work.delete_allocation(allocation)
     }
 
@@ -85,9 +85,9 @@ impl Shown for AllocationSpec {
 
     fn complete(_api: &Api, model: &Model, object: &Allocation, body: &mut Map<String, Value>) {
         let spec = &object.spec;
-        body.insert("state".into(), spec.state().into());
-        body.insert("node_uuid".into(), json!(spec.node()));
-        let (error, because) = match &spec.decision {
+        body.insert("state".into(), spec.state_name().into());
+        body.insert("node_uuid".into(), json!(spec.chosen_node()));
+        let (error, reasons) = match &spec.decision {
             None => (None, None),
             Some(AllocationDecision::Chosen { because, .. }) => (None, Some(because)),
             Some(AllocationDecision::Failed { reason }) => {
@@ -95,16 +95,16 @@ impl Shown for AllocationSpec {
             }
         };
         body.insert("last_error".into(), json!(error));
-        body.insert("explanation".into(), json!(because));
-        if model.within.is_some() {
-            hide_others(model, spec, body);
+        body.insert("explanation".into(), json!(reasons));
+        if model.visible_cluster.is_some() {
+            hide_other_clusters(model, spec, body);
         }
         for (field, empty) in [("traits", json!([])), ("candidate_nodes", json!([])), ("owner", Value::Null)] {
             body.entry(field).or_insert(empty);
         }
     }
 
-    fn no_name() -> Result<Option<ObjectName>, ApiError> {
+    fn default_name() -> Result<Option<ObjectName>, ApiError> {
         Ok(None)
     }
 
@@ -112,7 +112,7 @@ impl Shown for AllocationSpec {
         match body.remove("node") {
             None | Some(Value::Null) => Ok(()),
             Some(_) => {
-                let message = "an allocation chooses its node; one that is in use already is not taken over";
+                let message = "an allocation chooses its node, and cannot be created for a node that is in use";
                 let advice = "name it in candidate_nodes";
                 Err(ApiError::new(ErrorType::FieldUnknown, message).field("node").detail(advice))
             }
@@ -120,22 +120,23 @@ impl Shown for AllocationSpec {
     }
 }
 
-/// As Ironic's: by the node that was chosen, the class, the state and the owner.
-const FILTERS: &[Filter<AllocationSpec>] = &[
-    Filter { name: "node", read: by_node },
-    Filter {
+/// The filters of a list of allocations, as Ironic has them.
+const FILTERS: &[FilterDef<AllocationSpec>] = &[
+    FilterDef { name: "node", read: by_node },
+    FilterDef {
         name: "resource_class",
-        read: |asked, name| filter::text(asked, name, |one, class| *class == one.spec.resource_class),
+        read: |ctx, name| filter::text_filter(ctx, name, |one, class| *class == one.spec.resource_class),
     },
-    Filter { name: "state", read: |asked, name| filter::text(asked, name, |one, state| *state == *one.spec.state()) },
-    Filter {
+    FilterDef { name: "state", read: |ctx, name| filter::text_filter(ctx, name, |one, state| *state == *one.spec.state_name()) },
+    FilterDef {
         name: "owner",
-        read: |asked, name| filter::text(asked, name, |one, owner| one.spec.owner.as_deref() == Some(owner)),
+        read: |ctx, name| filter::text_filter(ctx, name, |one, owner| one.spec.owner.as_deref() == Some(owner)),
     },
 ];
 
-fn by_node(asked: &Asked<'_>, name: &'static str) -> Result<Option<Kept<AllocationSpec>>, ApiError> {
-    let Some(id) = asked.query().text(name)? else { return Ok(None) };
-    let node: NodeId = nodes::locate(asked.model, id, asked.request.ironic())?.id();
-    Ok(Some(Kept::those(move |_, _, one: &Allocation| one.spec.node() == Some(node))))
+/// Reads the filter `node`: the allocations for which this node was chosen.
+fn by_node(context: &FilterContext<'_>, name: &'static str) -> Result<Option<FilterMatch<AllocationSpec>>, ApiError> {
+    let Some(id) = context.query().text(name)? else { return Ok(None) };
+    let node: NodeId = nodes::locate(context.model, id, context.request.ironic_version())?.id();
+    Ok(Some(FilterMatch::new(move |_, _, allocation: &Allocation| allocation.spec.chosen_node() == Some(node))))
 }

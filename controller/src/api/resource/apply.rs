@@ -1,138 +1,140 @@
-//! Several objects at once: all of them, or none.
+//! `POST /v1/apply`: writes several objects in one commit, all or none.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
-use stemma_core::manifest::{Author, Document, Key, Scope, is_null, owners, read_document, write};
-use stemma_core::name::{near, suggest};
+use stemma_core::manifest::{ApplyScope, Document, ObjectKey, WriteMode, is_null, owners, read_document, write_body};
+use stemma_core::name::{closest_match, did_you_mean};
 use stemma_core::object::{
-    ClusterId, ClusterSpec, ClusterTemplateSpec, InspectionRuleSpec, Kind, NamespaceSpec, NodeGroupSpec, NodeSpec,
-    Object, ReleaseSpec,
+    ClusterId, ClusterSpec, ClusterTemplateSpec, InspectionRuleSpec, Kind, NamespaceSpec, NodeGroupSpec, NodeSpec, Object,
+    ReleaseSpec,
 };
-use stemma_core::ownership::{InvalidOwner, Owner, Party};
+use stemma_core::ownership::{InvalidOwner, Owner, OwnerMatch};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
-use super::changes::{Changes, LostLabels, shown_kept};
+use super::changes::{Changes, LostLabels, retained_fields};
 use super::moved_primaries::MovedPrimaries;
-use super::nodes::check_reports;
-use super::objects::{Shown, check_computed};
+use super::nodes::check_no_reports;
+use super::objects::{ApiResource, check_computed};
 use super::writes;
 use crate::api::Api;
-use crate::api::http::request::{HandlerResult, Request};
-use crate::records::request::Answer;
+use crate::api::http::request::{HandlerResult, HttpRequest};
+use crate::records::request::StoredAnswer;
 use crate::registry::admit::{bad_body, bad_field};
 use crate::registry::names::ModelNames;
-use crate::registry::work::{Work, check_absent, check_presumed};
+use crate::registry::work::{PendingWrite, check_absent_precondition, check_revision};
 
-/// The most objects of one apply.
-const MOST_OBJECTS: usize = 2_000;
-/// The most objects that are refused at once; behind them no other is looked at.
-const MOST_REFUSED: usize = 50;
-/// What an object of an apply may be presumed to be at, as `If-Match` does for one.
-const REVISION: &str = "resource_version";
+/// Maximum number of objects in one apply.
+const MAX_OBJECTS: usize = 2_000;
+/// Maximum number of refused objects. Objects after the last of them are not checked.
+const MAX_REFUSED: usize = 50;
+/// The field with the revision that an object is expected to have, as `If-Match` has it for a single object.
+const RESOURCE_VERSION: &str = "resource_version";
 
 /// An object of an apply.
-struct Given {
-    /// Its place in the body.
-    at: usize,
-    /// What it says.
+struct ApplyItem {
+    /// The object's index in the body.
+    index: usize,
+    /// The object's manifest.
     document: Document,
-    /// The revision that it is presumed to be at; 0: it is not there yet.
-    presumed: Option<u64>,
+    /// The expected revision. 0 means that the object must not exist yet.
+    expected_revision: Option<u64>,
 }
 
-/// An apply, object by object.
-struct Applying<'a> {
+/// The state of an apply, which handles one object after the other.
+struct ApplyBatch<'a> {
     api: &'a Api,
-    author: Author<'a>,
+    author: WriteMode<'a>,
     changes: Changes,
     rows: Vec<Value>,
-    refused: Refused,
-    /// Releases that are not there as the apply has them: those that import one are not judged by what it lacks.
-    absent: BTreeSet<String>,
-    /// Where a manager's keys are taken over, who owned something of the objects before.
-    owners: BTreeSet<Owner>,
+    refused: RefusedItems,
+    /// The releases of this apply that were refused or skipped, so that the model lacks their new content. A release
+    /// that imports one of them is skipped too, because its errors could be mere consequences.
+    missing_releases: BTreeSet<String>,
+    /// The owners that had keys or fields of the objects before the apply. Collected only with `adopt`.
+    previous_owners: BTreeSet<Owner>,
 }
 
-/// What is refused of an apply, each with the place of its object.
+/// The refused objects of an apply: the index of each, with its error.
 #[derive(Default)]
-struct Refused(Vec<(usize, ApiError)>);
+struct RefusedItems(Vec<(usize, ApiError)>);
 
-/// `POST /v1/apply`.
-pub(super) async fn post(api: &Api, request: &Request) -> HandlerResult {
+/// `POST /v1/apply`: applies the manifests of the body in one commit, or refuses all of them.
+pub(super) async fn post(api: &Api, request: &HttpRequest) -> HandlerResult {
     let parameters = &request.query;
     let caller = request.caller()?;
     let force = parameters.flag("force")?.unwrap_or(false);
     let strict = parameters.flag("strict")?.unwrap_or(false);
     let bad_manager = |e: InvalidOwner| ApiError::new(ErrorType::RequestQuery, e.to_string()).field("adopt");
-    let adopt = parameters.one("adopt")?.map(str::parse::<Party>).transpose().map_err(bad_manager)?;
+    let adopt = parameters.get("adopt")?.map(str::parse::<OwnerMatch>).transpose().map_err(bad_manager)?;
     let manager = &caller.manager;
     let author = match (parameters.flag("partial")?.unwrap_or(false), adopt.as_ref()) {
-        (false, adopt) => Author::Apply { manager, scope: Scope::Object, force, adopt },
-        (true, None) => Author::Add { manager, force },
+        (false, adopt) => WriteMode::Apply { manager, scope: ApplyScope::Object, force, adopt },
+        (true, None) => WriteMode::Add { manager, force },
         (true, Some(_)) => {
-            let message =
-                "partial and adopt exclude each other: a part takes over what it changes alone; nothing was changed";
+            let message = "partial and adopt cannot be combined: a partial apply takes over only the fields that it changes; nothing was changed";
             return Err(ApiError::new(ErrorType::RequestQuery, message).field("adopt"));
         }
     };
-    let documents = read(request.object()?)?;
+    let items = read_items(request.object()?)?;
     writes::commit(api, request, &caller, |work| {
-        let mut applying = Applying::new(api, author);
-        for given in &documents {
-            applying.take(work, given);
+        let mut applying = ApplyBatch::new(api, author);
+        for item in &items {
+            applying.add_item(work, item);
         }
-        let (rows, warning) = applying.done(adopt.as_ref(), documents.len())?;
-        // With what the write ends on nodes that it does not name.
-        work.forget()?;
-        work.settle_tags()?;
-        let lost = LostLabels::by(work).to_json();
-        let findings = super::findings::of_write(api, work);
+        let (rows, warning) = applying.finish(adopt.as_ref(), items.len())?;
+        // A write can also end unassignments of tags on nodes that it does not name.
+        work.drop_ended_unassignments()?;
+        work.resolve_tags()?;
+        let lost = LostLabels::from_write(work).to_json();
+        let findings = super::findings::for_write(api, work);
         if strict {
             writes::check_strict("apply", &findings)?;
         }
-        let moved = MovedPrimaries::by(work).to_json();
+        let moved = MovedPrimaries::from_write(work).to_json();
         let mut answer = json!({"revision": null, "objects": rows, "lost_labels": lost, "findings": findings});
-        answer[MovedPrimaries::MEMBER] = moved;
+        answer[MovedPrimaries::FIELD] = moved;
         if work.is_dry_run() {
-            answer["hosts"] = writes::hosts(work);
+            answer["hosts"] = writes::affected_hosts(work);
         }
-        Ok(Answer { warning, ..Answer::json(200, answer) })
+        Ok(StoredAnswer { warning, ..StoredAnswer::json(200, answer) })
     })
     .await
 }
 
-/// What is said where a manager's keys are to be taken over that has none of these objects: its name may be another one's, misspelled.
-fn owns_nothing(from: &Party, owners: &BTreeSet<Owner>) -> Option<String> {
-    if owners.iter().any(|owner| from.is(owner)) {
+/// Returns the warning for `adopt` if the manager that it names owns nothing of these objects: the name may be
+/// misspelled. `owners` are the owners of the objects before the apply.
+fn owns_nothing_message(from: &OwnerMatch, owners: &BTreeSet<Owner>) -> Option<String> {
+    if owners.iter().any(|owner| from.matches(owner)) {
         return None;
     }
-    let meant = meant(from, owners);
+    let meant = suggest_owner(from, owners);
     Some(format!("{from} owns nothing of these objects, so nothing was taken over from it{meant}"))
 }
 
-/// The owner whose name is near, as a question.
-fn meant(from: &Party, owners: &BTreeSet<Owner>) -> String {
+/// Returns a "did you mean" question with the owner of the most similar name.
+fn suggest_owner(from: &OwnerMatch, owners: &BTreeSet<Owner>) -> String {
     let known: Vec<String> = owners.iter().flat_map(|owner| [owner.manager.to_string(), owner.to_string()]).collect();
-    suggest(near(&from.to_string(), known.iter().map(String::as_str)))
+    did_you_mean(closest_match(&from.to_string(), known.iter().map(String::as_str)))
 }
 
-/// Refuses who owns nothing of these objects and looks like no manager: like an owner with another operation, like several, or with a blank
-/// too many. A manager may be called so, and one that owns something here is asked for nothing.
-fn check_party(from: &Party, owners: &BTreeSet<Owner>) -> Result<(), ApiError> {
+/// Fails if the name in `adopt` does not look like a manager: it has an unknown operation, a comma, or surrounding
+/// white space. This is called only if that manager owns nothing of these objects. A manager may have such a name, so
+/// one that owns something is always accepted.
+fn check_owner_match(from: &OwnerMatch, owners: &BTreeSet<Owner>) -> Result<(), ApiError> {
     let name = from.manager.as_str();
     let is_of_owner = |(manager, operation): (&str, &str)| {
         operation.is_empty()
-            || near(operation, ["apply", "update"]).is_some()
+            || closest_match(operation, ["apply", "update"]).is_some()
             || owners.iter().any(|owner| owner.manager.as_str() == manager)
     };
     let is_odd = name.trim() != name || name.contains(',') || name.rsplit_once(':').is_some_and(is_of_owner);
     if !is_odd {
         return Ok(());
     }
-    let (given, meant) = (quote(&from.to_string()), meant(from, owners));
+    let (given, meant) = (quote(&from.to_string()), suggest_owner(from, owners));
     let message = format!(
         "adopt takes one manager, as MANAGER, MANAGER:apply or MANAGER:update, and {given} owns nothing of these objects{meant}; nothing was \
          changed"
@@ -140,10 +142,11 @@ fn check_party(from: &Party, owners: &BTreeSet<Owner>) -> Result<(), ApiError> {
     Err(ApiError::new(ErrorType::RequestQuery, message).field("adopt"))
 }
 
-/// Reads the objects, and sorts them so that what is referred to comes first.
-fn read(mut body: Map<String, Value>) -> Result<Vec<Given>, ApiError> {
+/// Reads the objects of an apply, and sorts them so that an object follows the objects that it refers to.
+fn read_items(mut body: Map<String, Value>) -> Result<Vec<ApplyItem>, ApiError> {
     let objects = body.remove("objects");
-    // The digest that a diff gave: whoever sends one wants to be refused when it no longer holds, and there is no diff yet.
+    // Unknown members are refused. A client that sends the digest of a diff expects an error if the digest is out of
+    // date, and there are no diffs yet.
     if let Some(other) = body.keys().next() {
         return Err(ApiError::new(
             ErrorType::FieldUnknown,
@@ -154,179 +157,189 @@ fn read(mut body: Map<String, Value>) -> Result<Vec<Given>, ApiError> {
     let Some(Value::Array(objects)) = objects else {
         return Err(ApiError::new(ErrorType::FieldMissing, "an apply is {\"objects\": […]}").field("objects"));
     };
-    if objects.len() > MOST_OBJECTS {
+    if objects.len() > MAX_OBJECTS {
         return Err(ApiError::new(
             ErrorType::FieldInvalid,
-            format!("at most {MOST_OBJECTS} objects are applied at once, these are {}", objects.len()),
+            format!("at most {MAX_OBJECTS} objects are applied at once, these are {}", objects.len()),
         )
         .field("objects"));
     }
-    let (mut documents, mut refused) = (Vec::new(), Refused::default());
-    for (at, object) in objects.into_iter().enumerate() {
-        match read_one(at, object, &documents) {
-            Ok(given) => documents.push(given),
-            Err(refusal) => refused.add(at, refusal),
+    let (mut items, mut refused) = (Vec::new(), RefusedItems::default());
+    for (index, object) in objects.into_iter().enumerate() {
+        match read_item(index, object, &items) {
+            Ok(item) => items.push(item),
+            Err(refusal) => refused.add(index, refusal),
         }
     }
-    refused.check()?;
-    documents.sort_by_key(|given| given.document.key.kind());
-    sort_imports(&mut documents);
-    Ok(documents)
+    refused.into_result()?;
+    items.sort_by_key(|item| item.document.key.kind());
+    sort_imports(&mut items);
+    Ok(items)
 }
 
-/// Reads the object at a place; `before` are those that stand before it.
-fn read_one(at: usize, mut object: Value, before: &[Given]) -> Result<Given, ApiError> {
-    let presumed = object.as_object_mut().and_then(|fields| fields.remove(REVISION)).filter(|given| !given.is_null());
-    let presumed = presumed.map(|given| given.as_u64().ok_or_else(|| no_revision(at, &given))).transpose()?;
+/// Reads the object at an index of the body. `before` are the objects that precede it, and it must not repeat one.
+fn read_item(at: usize, mut object: Value, before: &[ApplyItem]) -> Result<ApplyItem, ApiError> {
+    let revision = object.as_object_mut().and_then(|fields| fields.remove(RESOURCE_VERSION)).filter(|value| !value.is_null());
+    let revision = revision.map(|value| value.as_u64().ok_or_else(|| invalid_revision(at, &value))).transpose()?;
     let document = read_document(&object.to_string()).map_err(|e| {
         let error = bad_field(Kind::Node.word(), &e);
         ApiError { message: format!("object {at}: {e}"), field: Some(format!("objects[{at}].{}", e.field)), ..error }
     })?;
     match before.iter().find(|other| other.document.key == document.key) {
-        Some(Given { at: before, .. }) => {
+        Some(ApplyItem { index: before, .. }) => {
             let key = &document.key;
             let message = format!("{key} is in this apply twice, as object {before} and object {at}; keep one of them");
             Err(ApiError::new(ErrorType::ObjectInvalid, message).field(format!("objects[{at}]")))
         }
-        None => Ok(Given { at, document, presumed }),
+        None => Ok(ApplyItem { index: at, document, expected_revision: revision }),
     }
 }
 
-fn no_revision(at: usize, given: &Value) -> ApiError {
-    let reason = format!("{REVISION} is a whole number, not {}; nothing was changed", quote(&given.to_string()));
+fn invalid_revision(at: usize, value: &Value) -> ApiError {
+    let reason = format!("{RESOURCE_VERSION} is a whole number, not {}; nothing was changed", quote(&value.to_string()));
     let message = format!("object {at}: {reason}");
-    ApiError::new(ErrorType::FieldInvalid, message).field(format!("objects[{at}].{REVISION}")).reason(reason)
+    ApiError::new(ErrorType::FieldInvalid, message).field(format!("objects[{at}].{RESOURCE_VERSION}")).reason(reason)
 }
 
-/// A release comes after those of this apply that it imports. What stands in a cycle keeps its place, and is refused
-/// as an import that is not there.
-fn sort_imports(documents: &mut Vec<Given>) {
-    let releases = documents.iter().take_while(|given| given.document.key.kind() == Kind::Release).count();
+/// Moves each release behind the releases of this apply that it imports. Releases that import each other keep their
+/// order, and are refused later, because the first one imports a release that does not exist yet.
+fn sort_imports(documents: &mut Vec<ApplyItem>) {
+    let releases = documents.iter().take_while(|item| item.document.key.kind() == Kind::Release).count();
     let mut waiting: Vec<_> = documents.drain(..releases).collect();
-    let mut sorted: Vec<Given> = Vec::new();
+    let mut sorted: Vec<ApplyItem> = Vec::new();
     while !waiting.is_empty() {
-        let waits = |document: &Document, waiting: &[Given]| {
+        let waits = |document: &Document, waiting: &[ApplyItem]| {
             let imports = imports(document);
             let mut others = waiting.iter().map(|other| &other.document.key).filter(|key| **key != document.key);
             others.any(|key| imports.contains(&key.to_string()))
         };
-        let next = waiting.iter().position(|given| !waits(&given.document, &waiting)).unwrap_or(0);
+        let next = waiting.iter().position(|item| !waits(&item.document, &waiting)).unwrap_or(0);
         sorted.push(waiting.remove(next));
     }
     documents.splice(0..0, sorted);
 }
 
-/// The keys of the releases that a release imports.
+/// Returns the keys of the releases that a release imports.
 fn imports(document: &Document) -> Vec<String> {
     let imports = document.body.get("imports").and_then(|raw| serde_json::from_str(raw.get()).ok());
     let imports: Vec<String> = imports.unwrap_or_default();
     imports.into_iter().map(|import| format!("release/{import}")).collect()
 }
 
-impl<'a> Applying<'a> {
-    fn new(api: &'a Api, author: Author<'a>) -> Self {
+impl<'a> ApplyBatch<'a> {
+    fn new(api: &'a Api, author: WriteMode<'a>) -> Self {
         let (changes, rows, refused, absent, owners) = Default::default();
-        Self { api, author, changes, rows, refused, absent, owners }
+        Self { api, author, changes, rows, refused, missing_releases: absent, previous_owners: owners }
     }
 
-    /// Applies one object. Where it is refused, so is the apply, and the others are looked at all the same: a person mends a set of
-    /// manifests, not one error a run.
-    fn take(&mut self, work: &mut Work<'_>, given: &Given) {
-        let Given { at, document, .. } = given;
-        if self.refused.is_full() || !work.is_awaited() {
+    /// Applies one object. If it is refused, the apply is refused, but the remaining objects are still checked. An
+    /// author can then correct all manifests at once, instead of one error per run.
+    fn add_item(&mut self, work: &mut PendingWrite<'_>, item: &ApplyItem) {
+        let ApplyItem { index: at, document, .. } = item;
+        if self.refused.is_full() || !work.is_active() {
             return;
         }
-        if imports(document).iter().any(|import| self.absent.contains(import)) {
-            self.absent.insert(document.key.to_string());
+        if imports(document).iter().any(|import| self.missing_releases.contains(import)) {
+            self.missing_releases.insert(document.key.to_string());
             return;
         }
-        match self.apply(work, given) {
+        match self.apply_item(work, item) {
             Ok(row) => self.rows.push(row),
-            Err(refusal) => self.refused.add(*at, within(refusal, *at, document)),
+            Err(refusal) => self.refused.add(*at, with_item(refusal, *at, document)),
         }
     }
 
-    /// Ends the apply of so many objects: gives the lines of the answer, and what is to be said of whom something was to be taken over from.
+    /// Ends an apply. `objects` is the number of its objects. Returns the rows of the answer, and a warning if the
+    /// manager of `adopt` owned nothing.
     ///
-    /// # Errors
-    /// What is refused of the objects, with what is to be said where others own something; who is no manager.
-    fn done(self, adopt: Option<&Party>, objects: usize) -> Result<(Vec<Value>, Option<String>), ApiError> {
-        let Self { rows, refused, owners, .. } = self;
-        // Where not all objects were looked at, the others may have something of it.
+    /// Fails if objects were refused. The error includes that warning if an object conflicts with other managers, since
+    /// a misspelled `adopt` may be the cause. Fails also if `adopt` does not name a manager.
+    fn finish(self, adopt: Option<&OwnerMatch>, objects: usize) -> Result<(Vec<Value>, Option<String>), ApiError> {
+        let Self { rows, refused, previous_owners: owners, .. } = self;
+        // If some objects were not checked, the manager may own something of those, so there is no warning.
         let adopt = adopt.filter(|_| rows.len() + refused.0.len() == objects);
-        let warning = adopt.and_then(|from| owns_nothing(from, &owners));
+        let warning = adopt.and_then(|from| owns_nothing_message(from, &owners));
         if let (Some(from), Some(_)) = (adopt, &warning) {
-            check_party(from, &owners)?;
+            check_owner_match(from, &owners)?;
         }
-        let said = warning.clone().filter(|_| refused.has_conflict());
-        refused.check().map_err(|refusal| match said {
-            Some(said) => refusal.extra("warning", format!("{said}; nothing was changed").into()),
+        let hint = warning.clone().filter(|_| refused.has_conflict());
+        refused.into_result().map_err(|refusal| match hint {
+            Some(hint) => refusal.extra("warning", format!("{hint}; nothing was changed").into()),
             None => refusal,
         })?;
         Ok((rows, warning))
     }
 
-    /// Applies one object, and gives its line of the answer.
-    fn apply(&mut self, work: &mut Work<'_>, given: &Given) -> Result<Value, ApiError> {
-        match &given.document.key {
-            Key::Release(name) => self.put(work, given, name.clone(), ReleaseSpec::default()),
-            Key::ClusterTemplate(name) => self.put(work, given, name.clone(), ClusterTemplateSpec::default()),
-            Key::Cluster(name) => self.put(work, given, name.clone(), ClusterSpec::default()),
-            Key::NodeGroup { cluster, name } => {
+    /// Applies one object and returns its row of the answer.
+    fn apply_item(&mut self, work: &mut PendingWrite<'_>, item: &ApplyItem) -> Result<Value, ApiError> {
+        match &item.document.key {
+            ObjectKey::Release(name) => self.put_object(work, item, name.clone(), ReleaseSpec::default()),
+            ObjectKey::ClusterTemplate(name) => self.put_object(work, item, name.clone(), ClusterTemplateSpec::default()),
+            ObjectKey::Cluster(name) => self.put_object(work, item, name.clone(), ClusterSpec::default()),
+            ObjectKey::NodeGroup { cluster, name } => {
                 let parent = work.model.clusters.find(None, cluster).cloned().ok_or_else(|| {
                     let message = format!("there is no cluster {}", quote(cluster));
                     ApiError::new(ErrorType::ReferenceDangling, message)
                         .field("cluster")
                         .detail("create the cluster first, or apply it together with this group")
                 })?;
-                self.put(work, given, name.clone(), NodeGroupSpec::new(ClusterId(parent.meta.uuid)))
+                self.put_object(work, item, name.clone(), NodeGroupSpec::new(ClusterId(parent.meta.uuid)))
             }
-            Key::Node(name) => self.put(work, given, Some(name.clone()), NodeSpec::default()),
-            Key::Namespace(name) => self.put(work, given, name.clone(), NamespaceSpec::default()),
-            Key::InspectionRule(name) => self.put(work, given, Some(name.clone()), InspectionRuleSpec::default()),
+            ObjectKey::Node(name) => self.put_object(work, item, Some(name.clone()), NodeSpec::default()),
+            ObjectKey::Namespace(name) => self.put_object(work, item, name.clone(), NamespaceSpec::default()),
+            ObjectKey::InspectionRule(name) => self.put_object(work, item, Some(name.clone()), InspectionRuleSpec::default()),
         }
     }
 
-    /// Puts an object. A new one that is refused stands there without its fields: what refers to it is judged by itself.
-    fn put<S: Shown>(&mut self, work: &mut Work<'_>, given: &Given, name: S::Name, new: S) -> Result<Value, ApiError> {
-        let stored = |work: &Work<'_>| {
+    /// Writes an object. If a new object is refused, it is created without its fields in the model of this write, which
+    /// is not committed then. So later objects that refer to it are not refused merely because it does not exist.
+    fn put_object<S: ApiResource>(
+        &mut self,
+        work: &mut PendingWrite<'_>,
+        item: &ApplyItem,
+        name: S::Name,
+        new: S,
+    ) -> Result<Value, ApiError> {
+        let stored = |work: &PendingWrite<'_>| {
             let text = S::name_text(&name)?;
-            S::shelf(&work.model).named(new.scope(), &text).cloned()
+            S::index(&work.model).get_by_name(new.scope(), &text).cloned()
         };
         let before = stored(work);
-        let put = self.write(work, given, before.as_ref(), name.clone(), new.clone());
+        let put = self.write_object(work, item, before.as_ref(), name.clone(), new.clone());
         if put.is_err() {
             let is_as_before = match (&before, stored(work)) {
                 (Some(before), Some(now)) => Arc::ptr_eq(before, &now),
                 (_, now) => now.is_none(),
             };
             if is_as_before {
-                self.absent.insert(given.document.key.to_string());
+                self.missing_releases.insert(item.document.key.to_string());
             }
             if is_as_before && before.is_none() {
-                // If this is refused too, the reason was reported above.
+                // If this fails too, the reason was already reported.
                 drop(work.create(Uuid::now_v7(), name, new));
             }
         }
         put
     }
 
-    fn write<S: Shown>(
+    /// Checks one manifest and writes its object. Returns the object's row of the answer. `before` is the stored
+    /// object, and `new` the spec of an object without fields.
+    fn write_object<S: ApiResource>(
         &mut self,
-        work: &mut Work<'_>,
-        Given { document, presumed, .. }: &Given,
+        work: &mut PendingWrite<'_>,
+        ApplyItem { document, expected_revision: revision, .. }: &ApplyItem,
         before: Option<&Arc<Object<S>>>,
         name: S::Name,
         new: S,
     ) -> Result<Value, ApiError> {
-        if let (Author::Apply { adopt: Some(_), .. }, Some(before)) = (self.author, before) {
-            self.owners.extend(owners(&before.spec).values().flat_map(|owners| owners.iter().cloned()));
+        if let (WriteMode::Apply { adopt: Some(_), .. }, Some(before)) = (self.author, before) {
+            self.previous_owners.extend(owners(&before.spec).values().flat_map(|owners| owners.iter().cloned()));
         }
         match before {
-            Some(before) => check_presumed(before, *presumed)?,
-            None => check_absent(*presumed)?,
+            Some(before) => check_revision(before, *revision)?,
+            None => check_absent_precondition(*revision)?,
         }
-        check_reports(document.body.get("reports").is_some_and(|raw| !is_null(raw)))?;
+        check_no_reports(document.body.get("reports").is_some_and(|raw| !is_null(raw)))?;
         if let (Some(uuid), Some(before)) = (document.uuid, before)
             && uuid != before.meta.uuid
         {
@@ -336,10 +349,10 @@ impl<'a> Applying<'a> {
         let mut spec = before.map_or(new, |object| object.spec.clone());
         check_computed(&spec, |name| serde_json::from_str(document.body.get(name)?.get()).ok())?;
         let names = ModelNames::new(&work.model, &self.api.traits);
-        write(&mut spec, &document.body, self.author, &names, work.now().0).map_err(bad_body::<S>)?;
-        // File bodies are sent before a write that is made, not before one that is tried out.
+        write_body(&mut spec, &document.body, self.author, &names, work.now().0).map_err(bad_body::<S>)?;
+        // A client uploads file bodies before the actual write, not before a dry run.
         if !work.is_dry_run() {
-            S::check_bodies(self.api, &spec)?;
+            S::check_blobs(self.api, &spec)?;
         }
         let model = work.model.clone();
         let written = match before {
@@ -348,35 +361,34 @@ impl<'a> Applying<'a> {
         };
         let name = document.key.to_string();
         let name = name.split_once('/').map_or(name.as_str(), |(_, name)| name);
-        let mut row =
-            json!({"kind": S::KIND, "name": name, "uuid": written.object.meta.uuid, "action": written.action});
+        let mut row = json!({"kind": S::KIND, "name": name, "uuid": written.object.meta.uuid, "action": written.action});
         if let Some(before) = before {
-            row["changes"] = self.changes.of(self.api, (&model, before), (&work.model, &written.object));
-            let kept = shown_kept(&before.spec, &written.object.spec, self.author.manager());
-            if !kept.is_null() {
-                row["kept"] = kept;
+            row["changes"] = self.changes.for_update(self.api, (&model, before), (&work.model, &written.object));
+            let retained = retained_fields(&before.spec, &written.object.spec, self.author.manager());
+            if !retained.is_null() {
+                row["kept"] = retained;
             }
         }
         Ok(row)
     }
 }
 
-impl Refused {
+impl RefusedItems {
     fn add(&mut self, at: usize, refusal: ApiError) {
         self.0.push((at, refusal));
     }
 
     fn is_full(&self) -> bool {
-        self.0.len() >= MOST_REFUSED
+        self.0.len() >= MAX_REFUSED
     }
 
-    /// Whether others own what an object would change.
+    /// Returns whether other managers own something that an object would change.
     fn has_conflict(&self) -> bool {
         self.0.iter().any(|(_, refusal)| matches!(refusal.kind, ErrorType::LabelConflict))
     }
 
-    /// The first refusal in the order of the objects, with the body of each where there are several.
-    fn check(mut self) -> Result<(), ApiError> {
+    /// Returns the first refusal in the order of the objects. If there are several, its body lists all of them.
+    fn into_result(mut self) -> Result<(), ApiError> {
         self.0.sort_by_key(|(at, _)| *at);
         let Some((_, first)) = self.0.first() else { return Ok(()) };
         if self.0.len() == 1 {
@@ -387,10 +399,9 @@ impl Refused {
     }
 }
 
-/// Says which object of the apply is meant.
-fn within(error: ApiError, at: usize, document: &Document) -> ApiError {
-    let field =
-        error.field.as_deref().map_or_else(|| format!("objects[{at}]"), |field| format!("objects[{at}].{field}"));
+/// Adds to an error which object of the apply caused it: its index in `field`, and its key in the message.
+fn with_item(error: ApiError, at: usize, document: &Document) -> ApiError {
+    let field = error.field.as_deref().map_or_else(|| format!("objects[{at}]"), |field| format!("objects[{at}].{field}"));
     let message = format!("{}: {}", document.key, error.message);
     ApiError { message, field: Some(field), reason: error.reason.or(Some(error.message.into())), ..error }
 }
@@ -400,7 +411,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn y09_a_manager_that_owns_nothing_is_told_with_the_one_that_was_meant() {
+    fn y09_owns_nothing_message_suggests_owner_with_similar_name() {
         let owners = ["git:apply", "admin:update"].into_iter().map(|owner| owner.parse().unwrap()).collect();
         for (from, expected) in [
             ("git", None),
@@ -408,26 +419,18 @@ mod tests {
             ("admin:update", None),
             (
                 "git:update",
-                Some(
-                    "git:update owns nothing of these objects, so nothing was taken over from it (did you mean \"git\"?)",
-                ),
+                Some("git:update owns nothing of these objects, so nothing was taken over from it (did you mean \"git\"?)"),
             ),
-            (
-                "Git",
-                Some("Git owns nothing of these objects, so nothing was taken over from it (did you mean \"git\"?)"),
-            ),
-            (
-                "gti",
-                Some("gti owns nothing of these objects, so nothing was taken over from it (did you mean \"git\"?)"),
-            ),
+            ("Git", Some("Git owns nothing of these objects, so nothing was taken over from it (did you mean \"git\"?)")),
+            ("gti", Some("gti owns nothing of these objects, so nothing was taken over from it (did you mean \"git\"?)")),
             ("nobody", Some("nobody owns nothing of these objects, so nothing was taken over from it")),
         ] {
-            assert_eq!(owns_nothing(&from.parse().unwrap(), &owners).as_deref(), expected, "{from}");
+            assert_eq!(owns_nothing_message(&from.parse().unwrap(), &owners).as_deref(), expected, "{from}");
         }
     }
 
     #[test]
-    fn y09_who_owns_nothing_and_is_no_manager_is_refused() {
+    fn y09_check_owner_match_rejects_non_manager_without_objects() {
         let owners = ["git:apply", "admin:update", "ci:prod:apply"].into_iter().map(|owner| owner.parse().unwrap());
         let owners = owners.collect();
         for (from, meant) in [
@@ -438,14 +441,14 @@ mod tests {
             ("Git:Apply", Some(" (did you mean \"git:apply\"?)")),
             ("nobody:aply", Some("")),
             ("nobody,other", Some("")),
-            // What stands before the colon is a manager here, so the rest was to be an operation.
+            // The text before the colon is a manager here, so the text after it was meant as an operation.
             ("git:write", Some(" (did you mean \"git\"?)")),
             ("nobody", None),
             ("nobody:update", None),
             ("ci:test", None),
             ("ci:test:apply", None),
         ] {
-            let said = check_party(&from.parse().unwrap(), &owners).map_err(|refusal| (refusal.kind, refusal.message));
+            let said = check_owner_match(&from.parse().unwrap(), &owners).map_err(|refusal| (refusal.kind, refusal.message));
             let refused = meant.map(|meant| {
                 let message = format!(
                     "adopt takes one manager, as MANAGER, MANAGER:apply or MANAGER:update, and '{from}' owns nothing of these objects{meant}; \

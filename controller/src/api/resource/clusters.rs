@@ -1,4 +1,4 @@
-//! Clusters, in Magnum's shapes.
+//! Clusters, in Magnum's format.
 
 use std::sync::Arc;
 
@@ -8,30 +8,30 @@ use stemma_core::labels::BodyShape;
 use stemma_core::name::ObjectName;
 use stemma_core::object::{Cluster, ClusterId, ClusterSpec, Kind, NodeGroupSpec};
 use stemma_core::origin::Level;
-use stemma_wire::endpoint::{Endpoint, since};
+use stemma_wire::endpoint::{Endpoint, min_versions};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
-use super::objects::Shown;
+use super::objects::ApiResource;
 use super::{groups, state, view};
 use crate::api::Api;
-use crate::api::http::request::Request;
+use crate::api::http::request::HttpRequest;
 use crate::cache::Model;
-use crate::records::request::Answer;
-use crate::registry::Undecided;
-use crate::registry::work::{Work, not_found};
+use crate::records::request::StoredAnswer;
+use crate::registry::DecisionError;
+use crate::registry::work::{PendingWrite, not_found};
 
-impl Shown for ClusterSpec {
+impl ApiResource for ClusterSpec {
     const LEVEL: Option<Level> = Some(Level::Cluster);
     const LIST: &'static str = "clusters";
-    const RENAMED: &'static [(&'static str, &'static str)] = &[("cluster_template_id", "cluster_template")];
+    const UPSTREAM_NAMES: &'static [(&'static str, &'static str)] = &[("cluster_template_id", "cluster_template")];
     const SHAPE: BodyShape = BodyShape::Magnum;
-    const CREATED: u16 = 202;
-    const KEEPS_NAME: bool = true;
+    const CREATED_STATUS: u16 = 202;
+    const IS_NAME_FIXED: bool = true;
     const COMPUTED: &'static [&'static str] = &["api_address", "stack_id", "status", "status_reason"];
 
-    fn locate(model: &Model, request: &Request) -> Result<Arc<Cluster>, ApiError> {
-        let id = request.part("cluster");
+    fn locate(model: &Model, request: &HttpRequest) -> Result<Arc<Cluster>, ApiError> {
+        let id = request.param("cluster");
         model.clusters.find(None, id).cloned().ok_or_else(|| not_found(Kind::Cluster, id))
     }
 
@@ -39,25 +39,24 @@ impl Shown for ClusterSpec {
         let template = object.spec.cluster_template.and_then(|id| model.templates.get(id.0));
         body.insert("cluster_template_id".into(), json!(template.map(|template| template.meta.uuid)));
         if let Some(template) = template {
-            view::take_over(body, &template.spec.extra, FROM_TEMPLATE);
+            view::inherit_fields(body, &template.spec.extra, TEMPLATE_FIELDS);
         }
-        let nodes = model.fleet.nodes_of_cluster(ClusterId(object.meta.uuid));
-        body.insert("node_states".into(), state::counts(api, model, nodes));
+        let nodes = model.fleet.nodes_in_cluster(ClusterId(object.meta.uuid));
+        body.insert("node_states".into(), state::state_counts(api, model, nodes));
         let release = model.fleet.cluster_release(object);
         body.insert("effective_release".into(), json!(release.map(ToString::to_string)));
-        groups::count_nodes_of(model, ClusterId(object.meta.uuid), body);
+        groups::count_cluster_nodes(model, ClusterId(object.meta.uuid), body);
         body.insert("status".into(), "CREATE_COMPLETE".into());
         body.insert("status_reason".into(), Value::Null);
         body.insert("cluster_id".into(), object.meta.uuid.to_string().into());
         body.insert("stack_id".into(), object.meta.uuid.to_string().into());
     }
 
-    fn identify(request: &Request, fields: &mut Map<String, Value>) -> Result<(Uuid, ObjectName), ApiError> {
+    fn identify(request: &HttpRequest, fields: &mut Map<String, Value>) -> Result<(Uuid, ObjectName), ApiError> {
         let uuid = Uuid::now_v7();
-        let is_of_magnum = request.text("openstack-api-version").is_some();
+        let is_of_magnum = request.header_text("openstack-api-version").is_some();
         let name = new_name(fields, uuid, is_of_magnum)?;
-        let has_template =
-            ["cluster_template_id", "cluster_template"].iter().any(|n| !fields.get(*n).is_none_or(Value::is_null));
+        let has_template = ["cluster_template_id", "cluster_template"].iter().any(|n| !fields.get(*n).is_none_or(Value::is_null));
         if is_of_magnum && !has_template {
             return Err(ApiError::new(ErrorType::FieldMissing, "Mandatory field missing: cluster_template_id")
                 .field("cluster_template_id"));
@@ -65,34 +64,35 @@ impl Shown for ClusterSpec {
         Ok((uuid, name))
     }
 
-    fn blank(_model: &Model, _request: &Request) -> Result<Self, ApiError> {
+    fn new_spec(_model: &Model, _request: &HttpRequest) -> Result<Self, ApiError> {
         Ok(Self::default())
     }
 
-    /// The cluster comes with its two default groups (as Magnum makes them).
-    fn made(
+    /// Creates the cluster's two default groups, as Magnum does.
+    fn after_create(
         _api: &Api,
-        work: &mut Work<'_>,
-        _request: &Request,
+        work: &mut PendingWrite<'_>,
+        _request: &HttpRequest,
         cluster: &Cluster,
     ) -> Result<Map<String, Value>, ApiError> {
-        default_groups(work, cluster)?;
+        create_default_groups(work, cluster)?;
         Ok([("uuid".to_owned(), json!(cluster.meta.uuid))].into_iter().collect())
     }
 
-    /// Magnum answers 404 for a template that is not there, and 400 below its version 1.10.
-    fn refuse_new(refusal: ApiError, request: &Request) -> ApiError {
+    /// Changes the status for a template that does not exist to 404, as in Magnum since its version 1.10. Before, it is
+    /// 400.
+    fn create_error(refusal: ApiError, request: &HttpRequest) -> ApiError {
         let is_of_template = refusal.kind == ErrorType::ReferenceDangling
             && refusal.field.as_deref() == Some("cluster_template")
-            && request.magnum() >= since::TEMPLATE_NOT_FOUND;
+            && request.magnum_version() >= min_versions::TEMPLATE_NOT_FOUND;
         if is_of_template { ApiError { kind: ErrorType::ObjectNotFound, ..refusal } } else { refusal }
     }
 
-    fn above<'m>(model: &'m Model, spec: &Self) -> Levels<'m> {
-        spec.cluster_template.map(|id| model.fleet.levels_to_template(id)).unwrap_or_default()
+    fn parent_levels<'m>(model: &'m Model, spec: &Self) -> Levels<'m> {
+        spec.cluster_template.map(|id| model.fleet.template_levels(id)).unwrap_or_default()
     }
 
-    fn remove(work: &mut Work<'_>, cluster: &Arc<Cluster>) -> Result<(), Undecided> {
+    fn remove(work: &mut PendingWrite<'_>, cluster: &Arc<Cluster>) -> Result<(), DecisionError> {
         work.delete_cluster(cluster)
     }
 
@@ -101,31 +101,28 @@ impl Shown for ClusterSpec {
     }
 
     fn adapt(body: &mut Map<String, Value>) -> Result<(), ApiError> {
-        if let Some(name) = ["stack_id", "cluster_id", "created_at", "updated_at", "api_address"]
-            .iter()
-            .find(|name| body.contains_key(**name))
+        if let Some(name) =
+            ["stack_id", "cluster_id", "created_at", "updated_at", "api_address"].iter().find(|name| body.contains_key(**name))
         {
-            return Err(
-                ApiError::new(ErrorType::FieldInvalid, format!("Cannot set read only field {name}.")).field(*name)
-            );
+            return Err(ApiError::new(ErrorType::FieldInvalid, format!("Cannot set read only field {name}.")).field(*name));
         }
-        for name in ["uuid", "status", "status_reason", "links", "labels_overridden", "labels_added", "labels_skipped"]
-        {
+        for name in ["uuid", "status", "status_reason", "links", "labels_overridden", "labels_added", "labels_skipped"] {
             body.remove(name);
         }
         Ok(())
     }
 
-    fn patched(object: &Cluster, _body: Map<String, Value>) -> Answer {
-        Answer::json(202, json!({"uuid": object.meta.uuid}))
+    fn patch_answer(object: &Cluster, _body: Map<String, Value>) -> StoredAnswer {
+        StoredAnswer::json(202, json!({"uuid": object.meta.uuid}))
     }
 }
 
-/// The fields that a cluster takes over from its template.
-const FROM_TEMPLATE: &[&str] =
+/// The fields that a cluster takes from its template.
+const TEMPLATE_FIELDS: &[&str] =
     &["flavor_id", "master_flavor_id", "floating_ip_enabled", "master_lb_enabled", "docker_volume_size"];
 
-/// The name of a new cluster. To Magnum's clients one begins with a letter, as Magnum has it.
+/// Removes the name of a new cluster from its body, and returns it. Without a name, one is made from the uuid. For
+/// Magnum's clients the name must begin with a letter, as in Magnum.
 fn new_name(fields: &mut Map<String, Value>, uuid: Uuid, is_of_magnum: bool) -> Result<ObjectName, ApiError> {
     let invalid = |reason: String| ApiError::new(ErrorType::FieldInvalid, reason).field("name");
     let name = match fields.remove("name") {
@@ -139,10 +136,10 @@ fn new_name(fields: &mut Map<String, Value>, uuid: Uuid, is_of_magnum: bool) -> 
     ObjectName::new(&name).map_err(|e| invalid(e.to_string()))
 }
 
-fn default_groups(work: &mut Work<'_>, cluster: &Cluster) -> Result<(), ApiError> {
-    for (name, role, count) in
-        [("default-master", "master", "master_count"), ("default-worker", "worker", "node_count")]
-    {
+/// Creates the groups `default-master` and `default-worker` of a new cluster, with the node counts that the client
+/// requested.
+fn create_default_groups(work: &mut PendingWrite<'_>, cluster: &Cluster) -> Result<(), ApiError> {
+    for (name, role, count) in [("default-master", "master", "master_count"), ("default-worker", "worker", "node_count")] {
         let mut spec = NodeGroupSpec::new(ClusterId(cluster.meta.uuid));
         spec.extra.insert("is_default".into(), true.into());
         spec.extra.insert("role".into(), role.into());

@@ -1,118 +1,117 @@
-//! Which objects a list has. A filter is a row of its kind's table: its name, and how it is read into what it lets through. From when
-//! on clients know it, and what it means, say the tables of endpoints and parameters.
+//! Filters of lists. A filter is a row in the table of its kind: its name, and the function that reads it into a
+//! predicate. The tables of endpoints and parameters document what it means, and since which API version it exists.
 //!
-//! All filters of a request must hold; a repeated parameter is a union of its lists (as the API working group's guideline for tags
-//! has it). What contradicts itself is an empty list. Each object is asked, also where an index found it: the index makes a list
-//! cheap, and is not what makes it right.
+//! All filters of a request must match. A repeated parameter is the union of its lists, as in the API working group's
+//! guideline for tags. Contradicting filters give an empty list. The predicate is also checked for objects that an
+//! index found: the index makes a list fast, but does not decide what is in it.
 
-use stemma_core::fleet::Among;
+use stemma_core::fleet::NodeSet;
 use stemma_core::object::Object;
 use stemma_core::selector::Selector;
 use stemma_wire::error::{ApiError, ErrorType};
 
 use crate::api::Api;
-use crate::api::http::query::{BadQuery, Parameters};
-use crate::api::http::request::Request;
+use crate::api::http::query::{BadQuery, QueryString};
+use crate::api::http::request::HttpRequest;
 use crate::cache::Model;
 use crate::cache::model::Resource;
 
-/// What a filter is read with.
-pub(super) struct Asked<'a> {
-    /// The controller.
+/// The context in which a filter is read.
+pub(super) struct FilterContext<'a> {
+    /// What all handlers share.
     pub api: &'a Api,
-    /// The fleet.
+    /// The fleet as the caller sees it.
     pub model: &'a Model,
     /// The request.
-    pub request: &'a Request,
+    pub request: &'a HttpRequest,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> FilterContext<'a> {
     /// The query.
-    pub(super) fn query(&self) -> &'a Parameters {
+    pub(super) fn query(&self) -> &'a QueryString {
         &self.request.query
     }
 }
 
-/// Whether an object is let through.
-type Keeps<S> = Box<dyn Fn(&Api, &Model, &Object<S>) -> bool>;
+/// The predicate of a filter.
+type ObjectPredicate<S> = Box<dyn Fn(&Api, &Model, &Object<S>) -> bool>;
 
-/// What a filter lets through.
-pub(super) struct Kept<S: Resource> {
-    /// Of nodes, a set that has all of them.
-    among: Among,
-    keeps: Keeps<S>,
+/// The objects that a filter matches.
+pub(super) struct FilterMatch<S: Resource> {
+    /// For nodes: a set that contains at least all matching nodes, so that the others need not be visited.
+    candidates: NodeSet,
+    predicate: ObjectPredicate<S>,
 }
 
-impl<S: Resource> Kept<S> {
-    /// Those for which this holds.
-    pub(super) fn those(keeps: impl Fn(&Api, &Model, &Object<S>) -> bool + 'static) -> Self {
-        Self { among: Among::All, keeps: Box::new(keeps) }
+impl<S: Resource> FilterMatch<S> {
+    /// Creates a filter from a predicate.
+    pub(super) fn new(predicate: impl Fn(&Api, &Model, &Object<S>) -> bool + 'static) -> Self {
+        Self { candidates: NodeSet::All, predicate: Box::new(predicate) }
     }
 
-    /// Those of a set.
+    /// Returns the filter with these candidates: a set that contains at least all matching nodes.
     #[must_use]
-    pub(super) fn among(self, among: Among) -> Self {
-        Self { among, ..self }
+    pub(super) fn with_candidates(self, among: NodeSet) -> Self {
+        Self { candidates: among, ..self }
     }
 }
 
-/// What a filter of a request lets through; `None`: the request does not have it.
-type ReadFilter<S> = fn(&Asked<'_>, &'static str) -> Result<Option<Kept<S>>, ApiError>;
+/// Reads a filter of a request. Returns `None` if the request does not have it.
+type ReadFilter<S> = fn(&FilterContext<'_>, &'static str) -> Result<Option<FilterMatch<S>>, ApiError>;
 
-/// A row of a kind's table.
-pub(super) struct Filter<S: Resource> {
+/// The definition of a filter.
+pub(super) struct FilterDef<S: Resource> {
     /// The parameter's name.
     pub name: &'static str,
-    /// Reads its values.
+    /// Reads the parameter's values.
     pub read: ReadFilter<S>,
 }
 
 /// The filters of one request.
-pub(super) struct Filters<S: Resource>(Vec<Kept<S>>);
+pub(super) struct RequestFilters<S: Resource>(Vec<FilterMatch<S>>);
 
-impl<S: Resource> Filters<S> {
+impl<S: Resource> RequestFilters<S> {
     /// Reads all filters of a request.
     ///
     /// # Errors
-    /// What is wrong with the first that is none.
-    pub(super) fn read(table: &[Filter<S>], asked: &Asked<'_>) -> Result<Self, ApiError> {
-        let read = table.iter().map(|filter| (filter.read)(asked, filter.name));
+    /// Fails for the first invalid filter.
+    pub(super) fn read(table: &[FilterDef<S>], context: &FilterContext<'_>) -> Result<Self, ApiError> {
+        let read = table.iter().map(|filter| (filter.read)(context, filter.name));
         read.filter_map(Result::transpose).collect::<Result<_, _>>().map(Self)
     }
 
-    /// A set that has all nodes that they let through.
-    pub(super) fn among(&self) -> Among {
-        Among::AllOf(self.0.iter().map(|kept| kept.among.clone()).collect())
+    /// Returns a set that contains all nodes that match.
+    pub(super) fn candidates(&self) -> NodeSet {
+        NodeSet::AllOf(self.0.iter().map(|filter| filter.candidates.clone()).collect())
     }
 
-    /// Whether all of them let an object through.
-    pub(super) fn keep(&self, api: &Api, model: &Model, object: &Object<S>) -> bool {
-        self.0.iter().all(|kept| (kept.keeps)(api, model, object))
+    /// Returns whether an object matches all filters.
+    pub(super) fn is_match(&self, api: &Api, model: &Model, object: &Object<S>) -> bool {
+        self.0.iter().all(|filter| (filter.predicate)(api, model, object))
     }
 }
 
-/// Reads `selector`.
+/// Reads the parameter `selector`.
 ///
 /// # Errors
 /// [`ErrorType::SelectorInvalid`].
-pub(super) fn read_selector(parameters: &Parameters) -> Result<Option<Selector>, ApiError> {
-    let refused = |e: stemma_core::selector::InvalidSelector| {
-        ApiError::new(ErrorType::SelectorInvalid, e.to_string()).field("selector")
-    };
-    parameters.text("selector")?.map(|text| Selector::parse(text).map_err(refused)).transpose()
+pub(super) fn read_selector(parameters: &QueryString) -> Result<Option<Selector>, ApiError> {
+    let invalid =
+        |e: stemma_core::selector::InvalidSelector| ApiError::new(ErrorType::SelectorInvalid, e.to_string()).field("selector");
+    parameters.text("selector")?.map(|text| Selector::parse(text).map_err(invalid)).transpose()
 }
 
-/// The objects of which a text is the parameter's.
-pub(super) fn text<S: Resource + 'static>(
-    asked: &Asked<'_>,
+/// Creates a filter that compares the parameter with a text of each object.
+pub(super) fn text_filter<S: Resource + 'static>(
+    context: &FilterContext<'_>,
     name: &'static str,
-    is: fn(&Object<S>, &str) -> bool,
-) -> Result<Option<Kept<S>>, ApiError> {
-    let value = asked.query().text(name)?.map(str::to_owned);
-    Ok(value.map(|value| Kept::those(move |_, _, object| is(object, &value))))
+    is_match: fn(&Object<S>, &str) -> bool,
+) -> Result<Option<FilterMatch<S>>, ApiError> {
+    let value = context.query().text(name)?.map(str::to_owned);
+    Ok(value.map(|value| FilterMatch::new(move |_, _, object| is_match(object, &value))))
 }
 
-/// A value that is none, and why.
-pub(super) fn bad(name: &'static str, value: &str, reason: &dyn std::fmt::Display) -> ApiError {
-    BadQuery::value(name, value, reason.to_string()).into()
+/// Returns the error for an invalid value.
+pub(super) fn bad_value(name: &'static str, value: &str, reason: &dyn std::fmt::Display) -> ApiError {
+    BadQuery::bad_value(name, value, reason.to_string()).into()
 }

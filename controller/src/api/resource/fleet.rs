@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use hyper::{HeaderMap, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use stemma_core::epoch::EpochLine;
+use stemma_core::epoch::EpochHistory;
 use stemma_core::finding::Finding;
 use stemma_core::manifest::read_value;
 use stemma_core::name::is_blank;
@@ -13,188 +13,197 @@ use stemma_wire::error::{ApiError, ErrorType};
 use uuid::Uuid;
 
 use super::view;
-use crate::api::http::request::{Body, HandlerResult, Reply, Request};
-use crate::api::{Api, Guarding};
+use crate::api::http::request::{HandlerResult, HttpRequest, HttpResponse, ResponseBody};
+use crate::api::{Api, ListenerAuth};
 use crate::cache::Model;
 use crate::desired::DesiredTable;
 use crate::records::audit::FleetAction;
 use crate::records::fleet::BackupRecord;
-use crate::records::request::Answer;
+use crate::records::request::StoredAnswer;
 use crate::records::{codec, key};
 use crate::registry::admit::bad_field;
-use crate::registry::{Context, Decision, Draft, Undecided, store_error};
+use crate::registry::{Context, Decision, DecisionError, Draft, store_error};
 use crate::store::{Op, Precondition};
 use crate::{backup, ca};
 
-/// Why an epoch began, where nobody says.
-const RESTORED: &str = "the store was restored from an older copy";
-/// The longest reason, in characters.
-const MOST_REASON: usize = 255;
+/// The default reason of a new epoch.
+const RESTORED_REASON: &str = "the store was restored from an older copy";
+/// Maximum length of a reason, in characters.
+const MAX_REASON_CHARS: usize = 255;
 
 /// The body of `POST /v1/fleet/resume`.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct Resumption {
+struct ResumeFleetBody {
     reason: Option<String>,
 }
 
 /// The body of `POST /v1/backups`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct NewBackup {
+struct RecordBackupBody {
     revision: u64,
     bytes: u64,
     encrypted: bool,
 }
 
-/// `GET /v1/fleet`.
-pub(super) fn show(api: &Api, _: &Request) -> Reply {
+/// `GET /v1/fleet`: shows the epoch of the store, the hosts that are ahead of it, and the last backup.
+pub(super) fn show(api: &Api, _: &HttpRequest) -> HttpResponse {
     let model = api.model();
     match &api.desired {
         None => {
-            let (epoch, ahead) = (Uuid::nil(), ahead(&model, None));
-            Reply::ok(json!({
+            let (epoch, ahead) = (Uuid::nil(), hosts_ahead(&model, None));
+            HttpResponse::ok(json!({
                 "epoch": epoch, "revision": model.revision.get(), "ahead": ahead, "backup": last_backup(&model),
                 "findings": findings(api),
             }))
         }
-        Some(desired) => Reply::ok(shown(api, &model, desired, &line(&model, desired))),
+        Some(desired) => HttpResponse::ok(fleet_json(api, &model, desired, &epoch_history(&model, desired))),
     }
 }
 
-/// `GET /v1/backup`. Who is no admin of this machine has no use for the keys of the fleet.
-pub(super) async fn backup(api: &Api, _: &Request) -> HandlerResult {
-    let Some(layout) = api.layout.clone().filter(|_| api.guarding == Guarding::Root) else {
-        let message = "a backup has the keys of the fleet in it: root takes it on the controller's machine, by stemma-controller backup FILE";
+/// `GET /v1/backup`: returns a backup of the store. Only root on the controller's machine may read it, because a backup
+/// contains the keys of the fleet.
+pub(super) async fn backup(api: &Api, _: &HttpRequest) -> HandlerResult {
+    let Some(layout) = api.layout.clone().filter(|_| api.listener_auth == ListenerAuth::Root) else {
+        let message = "a backup contains the keys of the fleet: root makes it on the controller's machine, with stemma-controller backup FILE";
         return Err(ApiError::new(ErrorType::AuthForbidden, message));
     };
     let store = api.registry.store();
     let snapshot = store.snapshot().await.map_err(|error| store_error(&error))?;
-    let pieces = backup::pieces(store.identity(), snapshot, layout, api.registry.now().0 / 1000);
+    let pieces = backup::stream(store.identity(), snapshot, layout, api.registry.now().0 / 1000);
     let pieces = pieces.map_err(|_| ApiError::from(ErrorType::ServerInternal))?;
-    let body = Body::File(Box::new(pieces));
-    Ok(Reply { status: StatusCode::OK, headers: HeaderMap::new(), body })
+    let body = ResponseBody::FileStream(Box::new(pieces));
+    Ok(HttpResponse { status: StatusCode::OK, headers: HeaderMap::new(), body })
 }
 
-/// `POST /v1/backups`. Only who wrote the file knows that it is whole, and where it is.
-pub(super) async fn record_backup(api: &Api, request: &Request) -> HandlerResult {
-    let NewBackup { revision, bytes, encrypted } =
+/// `POST /v1/backups`: records that a backup was made. The client reports this, because only the client knows that its
+/// file is complete.
+pub(super) async fn record_backup(api: &Api, request: &HttpRequest) -> HandlerResult {
+    let RecordBackupBody { revision, bytes, encrypted } =
         read_value(&request.json()?).map_err(|error| bad_field("backup", &error))?;
-    let decide = |context: &Context<'_>| -> Result<Decision, Undecided> {
-        let (model, mut draft) = (context.whole, Draft::default());
+    let decide = |context: &Context<'_>| -> Result<Decision, DecisionError> {
+        let (model, mut draft) = (context.full_model, Draft::default());
         let head = model.revision.get();
         if revision > head {
             let message = format!("revision {revision} is ahead of the store's, which is {head}; nothing was changed");
             return Err(ApiError::new(ErrorType::FieldInvalid, message).field("revision").into());
         }
         let record = BackupRecord { at: context.now, revision, bytes, is_encrypted: encrypted };
-        let written = model.last_backup.as_ref().map(|last| last.written);
-        draft.require(Precondition::as_read(key::LAST_BACKUP, written));
-        draft.entry(Op::Put { key: key::LAST_BACKUP.into(), value: codec::encode(&record) });
-        draft.act(FleetAction::BackupMade { of_revision: revision });
-        Ok(Decision { draft, answer: Answer::json(200, json!({"backup": shown_backup(&record)})) })
+        let written = model.last_backup.as_ref().map(|last| last.mod_revision);
+        draft.add_precondition(Precondition::unchanged_since(key::LAST_BACKUP, written));
+        draft.add_op(Op::Put { key: key::LAST_BACKUP.into(), value: codec::encode(&record) });
+        draft.set_action(FleetAction::BackupMade { of_revision: revision });
+        Ok(Decision { draft, answer: StoredAnswer::json(200, json!({"backup": backup_json(&record)})) })
     };
     let mut caller = request.caller()?;
     let how = if encrypted { "encrypted" } else { "not encrypted" };
     caller.reason.get_or_insert_with(|| format!("a backup of revision {revision} was made, {bytes} bytes, {how}"));
     let answer = api.registry.write(&caller, decide).await?;
-    Ok(Reply::written(answer, &request.base))
+    Ok(HttpResponse::from_answer(answer, &request.base_url))
 }
 
-/// `POST /v1/fleet/resume`. It is an answer and no refusal that no host is ahead: whoever asks again has what they want.
-pub(super) async fn resume(api: &Api, request: &Request) -> HandlerResult {
-    let asked: Resumption = read_value(&request.json()?).map_err(|error| bad_field("fleet", &error))?;
-    let reason = reason(asked.reason)?;
+/// `POST /v1/fleet/resume`: starts a new epoch of the store, which hosts accept that are ahead of the restored store.
+/// If the fleet does not wait and no host is ahead, nothing is changed and the answer is a success, so that the request
+/// can be repeated.
+pub(super) async fn resume(api: &Api, request: &HttpRequest) -> HandlerResult {
+    let requested: ResumeFleetBody = read_value(&request.json()?).map_err(|error| bad_field("fleet", &error))?;
+    let reason = check_reason(requested.reason)?;
     let desired = api.desired.as_ref().ok_or(ApiError::from(ErrorType::ServerInternal))?;
-    let random: [u8; 10] = ca::random().map_err(|_| ApiError::from(ErrorType::ServerInternal))?;
+    let random: [u8; 10] = ca::random_bytes().map_err(|_| ApiError::from(ErrorType::ServerInternal))?;
     let decide = |context: &Context<'_>| {
-        let (model, mut draft) = (context.whole, Draft::default());
-        let present = line(model, desired);
+        let (model, mut draft) = (context.full_model, Draft::default());
+        let present = epoch_history(model, desired);
         let all_ahead = desired.status().all_ahead();
         let is_resumed = present.waits || !all_ahead.is_empty();
         let next = if is_resumed {
             let unknown: BTreeSet<Uuid> = all_ahead.values().map(|host| host.held.epoch).collect();
-            let epoch = present.id_after(context.now.0, &random, unknown.iter().copied());
-            let next = present.resumed(epoch, model.revision.get(), &reason, unknown);
-            draft.act(FleetAction::Resumed { epoch_before: present.led_from(), epoch_after: next.now });
-            let written = model.epoch_line.as_ref().map(|line| line.written);
-            draft.require(Precondition::as_read(key::EPOCH_LINE, written));
-            draft.entry(Op::Put { key: key::EPOCH_LINE.into(), value: codec::encode(&next) });
+            let epoch = present.next_id(context.now.0, &random, unknown.iter().copied());
+            let next = present.with_resume(epoch, model.revision.get(), &reason, unknown);
+            draft.set_action(FleetAction::Resumed { epoch_before: present.resumed_from(), epoch_after: next.now });
+            let written = model.epoch_line.as_ref().map(|line| line.mod_revision);
+            draft.add_precondition(Precondition::unchanged_since(key::EPOCH_LINE, written));
+            draft.add_op(Op::Put { key: key::EPOCH_LINE.into(), value: codec::encode(&next) });
             next
         } else {
             present
         };
-        let mut body = shown(api, model, desired, &next);
+        let mut body = fleet_json(api, model, desired, &next);
         body["resumed"] = is_resumed.into();
-        Ok(Decision { draft, answer: Answer::json(200, body) })
+        Ok(Decision { draft, answer: StoredAnswer::json(200, body) })
     };
     let mut caller = request.caller()?;
     caller.reason.get_or_insert_with(|| reason.clone());
     let answer = api.registry.write(&caller, decide).await?;
-    Ok(Reply::written(answer, &request.base))
+    Ok(HttpResponse::from_answer(answer, &request.base_url))
 }
 
-fn reason(said: Option<String>) -> Result<String, ApiError> {
-    let refused = |message: String| ApiError::new(ErrorType::FieldInvalid, message).field("reason");
-    let Some(reason) = said else { return Ok(RESTORED.to_owned()) };
+/// Returns the reason for a new epoch, or the default one if the request has none. Fails if the reason is blank or too
+/// long.
+fn check_reason(requested: Option<String>) -> Result<String, ApiError> {
+    let invalid = |message: String| ApiError::new(ErrorType::FieldInvalid, message).field("reason");
+    let Some(reason) = requested else { return Ok(RESTORED_REASON.to_owned()) };
     if is_blank(&reason) {
-        return Err(refused("the reason is empty: leave it out, or say why; nothing was changed".to_owned()));
+        return Err(invalid("the reason is empty: leave it out, or say why; nothing was changed".to_owned()));
     }
     let length = reason.chars().count();
-    if length > MOST_REASON {
-        let message = format!("the reason has {length} characters, and may have {MOST_REASON}; nothing was changed");
-        return Err(refused(message));
+    if length > MAX_REASON_CHARS {
+        let message = format!("the reason has {length} characters, and may have {MAX_REASON_CHARS}; nothing was changed");
+        return Err(invalid(message));
     }
     Ok(reason)
 }
 
-/// The epochs of the store. In its first one none are stored.
-fn line(model: &Model, desired: &DesiredTable) -> EpochLine {
+/// Returns the epochs of the store. Before the first resume no epochs are stored, and the table of desired states has
+/// the first one.
+fn epoch_history(model: &Model, desired: &DesiredTable) -> EpochHistory {
     model.epoch_line.as_ref().map_or_else(|| (*desired.epoch_line()).clone(), |line| line.record.clone())
 }
 
-/// What is found of the controller, and of no object in particular.
+/// Returns the findings about the controller itself.
 fn findings(api: &Api) -> Vec<Finding> {
     api.registry.clock().finding().into_iter().collect()
 }
 
-fn shown(api: &Api, model: &Model, desired: &DesiredTable, line: &EpochLine) -> Value {
+fn fleet_json(api: &Api, model: &Model, desired: &DesiredTable, line: &EpochHistory) -> Value {
     json!({
         "epoch": line.now, "since": line.at, "reason": line.reason, "waits": line.waits, "revision": model.revision.get(),
-        "ahead": ahead(model, Some((desired, line))), "hosts": hosts(api, model, desired), "unknown_hosts": unknown_hosts(api, model),
+        "ahead": hosts_ahead(model, Some((desired, line))), "hosts": host_counts(api, model, desired), "unknown_hosts": unknown_hosts(api, model),
         "backup": last_backup(model), "findings": findings(api),
     })
 }
 
-/// How many of the nodes that whoever asks sees have a host, and of how many it has checked in since the controller started: what a host holds
-/// is known of these alone.
-fn hosts(api: &Api, model: &Model, desired: &DesiredTable) -> Value {
-    let enrolled = api.identities.as_ref().map(|identities| identities.enrolled()).unwrap_or_default();
-    let seen: Vec<Uuid> = enrolled.into_iter().filter(|node| model.nodes.get(*node).is_some()).collect();
-    let checked_in = seen.iter().filter(|node| desired.heard(**node).is_some()).count();
-    json!({"enrolled": seen.len(), "checked_in": checked_in, "running_seconds": desired.running().as_secs()})
+/// Counts the visible nodes that have a host, and how many of these hosts have checked in since the controller started.
+/// Only of hosts that have checked in does the controller know what they hold.
+fn host_counts(api: &Api, model: &Model, desired: &DesiredTable) -> Value {
+    let enrolled = api.identities.as_ref().map(|identities| identities.enrolled_nodes()).unwrap_or_default();
+    let visible: Vec<Uuid> = enrolled.into_iter().filter(|node| model.nodes.get(*node).is_some()).collect();
+    let checked_in = visible.iter().filter(|node| desired.time_since_check_in(**node).is_some()).count();
+    json!({"enrolled": visible.len(), "checked_in": checked_in, "running_seconds": desired.uptime().as_secs()})
 }
 
-/// How many hosts came that the store does not know; null for who is bound to a cluster, since they are of none.
+/// Returns the number of hosts that presented a valid certificate and are not in the store. Such hosts belong to no
+/// cluster, so a caller bound to a cluster gets `null`.
 fn unknown_hosts(api: &Api, model: &Model) -> Value {
-    let identities = api.identities.as_ref().filter(|_| model.within.is_none());
-    identities.map_or(Value::Null, |identities| identities.unknown().into())
+    let identities = api.identities.as_ref().filter(|_| model.visible_cluster.is_none());
+    identities.map_or(Value::Null, |identities| identities.unknown_count().into())
 }
 
-/// The last backup; null before the first, and for who is bound to a cluster: it is of the whole fleet.
+/// Returns the last backup, or `null` if there is none. A caller bound to a cluster gets `null` too, because a backup
+/// is of the whole fleet.
 fn last_backup(model: &Model) -> Value {
-    let last = model.last_backup.as_ref().filter(|_| model.within.is_none());
-    last.map_or(Value::Null, |last| shown_backup(&last.record))
+    let last = model.last_backup.as_ref().filter(|_| model.visible_cluster.is_none());
+    last.map_or(Value::Null, |last| backup_json(&last.record))
 }
 
-fn shown_backup(made: &BackupRecord) -> Value {
-    let BackupRecord { at, revision, bytes, is_encrypted } = made;
-    json!({"at": view::time(*at), "revision": revision, "bytes": bytes, "encrypted": is_encrypted})
+fn backup_json(record: &BackupRecord) -> Value {
+    let BackupRecord { at, revision, bytes, is_encrypted } = record;
+    json!({"at": view::format_time(*at), "revision": revision, "bytes": bytes, "encrypted": is_encrypted})
 }
 
-/// The hosts that are ahead, of the nodes that whoever asks sees.
-fn ahead(model: &Model, of: Option<(&DesiredTable, &EpochLine)>) -> Value {
-    let Some((desired, line)) = of else { return json!({"nodes": 0, "highest": null, "unknown_epochs": 0}) };
+/// Counts the hosts that are ahead of the store, among the visible nodes.
+fn hosts_ahead(model: &Model, source: Option<(&DesiredTable, &EpochHistory)>) -> Value {
+    let Some((desired, line)) = source else { return json!({"nodes": 0, "highest": null, "unknown_epochs": 0}) };
     let all = desired.status().all_ahead();
     let seen = || all.iter().filter(|(node, _)| model.nodes.get(**node).is_some()).map(|(_, host)| host.held);
     let is_unknown = |epoch: &Uuid| *epoch != line.now && !line.ended.contains(epoch);

@@ -1,72 +1,74 @@
-//! The calls of a map of its own (`…/labels`, `…/parameters`, `…/annotations`): replace it, change single keys, stop keys from being
-//! inherited, hand over who owns them. The first two are the update and the merge patch of an object whose body names this map alone.
+//! The endpoints of single maps (`…/labels`, `…/parameters`, `…/annotations`). They replace a map, change single keys,
+//! stop keys from being inherited, and transfer ownership. To replace a map is an update of the object, and to change
+//! keys is a merge patch of the object, each with a body that contains only this map.
 
 use serde_json::{Map, Value};
 use stemma_core::labels::BodyShape;
-use stemma_core::manifest::{MERGE_LABELS, settle_merge_labels};
+use stemma_core::manifest::{MERGE_LABELS, update_merge_labels};
 use stemma_core::object::Object;
-use stemma_core::ownership::{Owner, Party};
+use stemma_core::ownership::{Owner, OwnerMatch};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
-use super::objects::{Shown, read_body, update};
+use super::objects::{ApiResource, read_body, update};
 use super::patching::merge;
 use super::writes;
 use crate::api::Api;
-use crate::api::http::request::{HandlerResult, Request};
+use crate::api::http::request::{HandlerResult, HttpRequest};
 use crate::cache::Model;
-use crate::records::request::Answer;
+use crate::records::request::StoredAnswer;
 use crate::registry::Caller;
 use crate::registry::maps::{MapName, MapWrite};
-use crate::registry::work::Work;
+use crate::registry::work::PendingWrite;
 
-/// The calls of a map of its own: what is done to it.
+/// The operations on a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MapCall {
-    /// `PUT`.
+    /// `PUT`: replaces the map.
     Replace,
-    /// `PATCH`.
+    /// `PATCH`: changes single keys.
     Merge,
-    /// `POST …/tombstones`.
+    /// `POST …/tombstones`: stops keys from being inherited.
     Tombstones,
-    /// `POST …/owners`.
+    /// `POST …/owners`: transfers the ownership of keys.
     Owners,
 }
 
-/// What a call of a map says, read.
+/// The parsed request of a map operation.
 enum MapBody {
-    /// The fields of the body: the map, and beside labels whether they merge.
+    /// The fields of the body: the map and, for labels, `merge_labels`.
     Replace(Map<String, Value>),
     Merge(Value),
-    Stop(Vec<String>),
-    HandOver {
-        from: Party,
-        to: Party,
+    Tombstones(Vec<String>),
+    Owners {
+        from: OwnerMatch,
+        to: OwnerMatch,
         keys: Vec<String>,
     },
 }
 
 impl MapBody {
-    fn read(call: MapCall, map: MapName, request: &Request) -> Result<Self, ApiError> {
+    /// Reads the body of a request for a map, as the operation requires.
+    fn read(call: MapCall, map: MapName, request: &HttpRequest) -> Result<Self, ApiError> {
         Ok(match call {
-            MapCall::Merge => Self::Merge(merged_map(map.name(), request)?),
-            MapCall::Replace => Self::Replace(whole_map(request.object()?, map)?),
-            MapCall::Tombstones => Self::Stop(take_keys(&mut request.object()?)?),
+            MapCall::Merge => Self::Merge(read_map_patch(map.name(), request)?),
+            MapCall::Replace => Self::Replace(read_map(request.object()?, map)?),
+            MapCall::Tombstones => Self::Tombstones(take_keys(&mut request.object()?)?),
             MapCall::Owners => {
                 let mut body = request.object()?;
-                Self::HandOver {
-                    from: take_party(&mut body, "from")?,
-                    to: take_party(&mut body, "to")?,
+                Self::Owners {
+                    from: take_owner_match(&mut body, "from")?,
+                    to: take_owner_match(&mut body, "to")?,
                     keys: take_keys(&mut body)?,
                 }
             }
         })
     }
 
-    /// Writes it into the map of an object.
-    fn write<S: Shown>(
+    /// Applies the operation to the map of an object.
+    fn write<S: ApiResource>(
         &self,
         api: &Api,
-        work: &Work<'_>,
+        work: &PendingWrite<'_>,
         object: &mut Object<S>,
         map: MapName,
         caller: &Caller,
@@ -74,84 +76,86 @@ impl MapBody {
         let write = match self {
             Self::Replace(fields) => {
                 let body = read_body::<S>(fields.clone())?;
-                object.spec = update(api, work, &object.spec, &body, caller, BodyShape::Own)?;
+                object.spec = update(api, work, &object.spec, &body, caller, BodyShape::Native)?;
                 return Ok(());
             }
             Self::Merge(changes) => {
                 let fields = Map::from_iter([(map.name().to_owned(), changes.clone())]);
                 return merge(api, work, object, fields, caller);
             }
-            Self::Stop(keys) => MapWrite::Stop(keys),
-            Self::HandOver { from, to, keys } => MapWrite::HandOver { from, to, keys },
+            Self::Tombstones(keys) => MapWrite::AddTombstones(keys),
+            Self::Owners { from, to, keys } => MapWrite::HandOver { from, to, keys },
         };
         let before = object.spec.clone();
-        let inherited = object.spec.inherited().ok_or_else(|| no_map::<S>(map))?;
+        let inherited = object.spec.inherited_mut().ok_or_else(|| no_map::<S>(map))?;
         map.write(inherited, write, &caller.manager, work.now())?;
-        settle_merge_labels(&before, &mut object.spec, Owner::update(&caller.manager));
+        update_merge_labels(&before, &mut object.spec, Owner::update(&caller.manager));
         Ok(())
     }
 }
 
-/// A call of a map of its own.
+/// Handles a request for one map of an object. `call` is the requested operation.
 ///
 /// # Errors
-/// What the map refuses.
-pub(super) async fn write_map<S: Shown>(api: &Api, request: &Request, call: MapCall) -> HandlerResult {
+/// Fails if the map refuses the operation.
+pub(super) async fn write_map<S: ApiResource>(api: &Api, request: &HttpRequest, call: MapCall) -> HandlerResult {
     let caller = request.caller()?;
-    let map = map_name::<S>(request.part("map"))?;
+    let map = map_name::<S>(request.param("map"))?;
     let body = MapBody::read(call, map, request)?;
-    let edit = |work: &Work<'_>, object: &mut Object<S>| {
-        object.spec.inherited_ref().ok_or_else(|| no_map::<S>(map))?;
+    let edit = |work: &PendingWrite<'_>, object: &mut Object<S>| {
+        object.spec.inherited().ok_or_else(|| no_map::<S>(map))?;
         body.write(api, work, object, map, &caller)
     };
     let answer =
-        |model: &Model, object: &Object<S>| Answer::json(200, S::show(api, model, object, &request.base).into());
+        |model: &Model, object: &Object<S>| StoredAnswer::json(200, S::show(api, model, object, &request.base_url).into());
     writes::change(api, request, &caller, edit, answer).await
 }
 
-fn map_name<S: Shown>(name: &str) -> Result<MapName, ApiError> {
-    MapName::named(name).ok_or_else(|| {
-        let message =
-            format!("{} has no {}; it has labels, annotations and parameters", S::KIND.with_article(), quote(name));
+fn map_name<S: ApiResource>(name: &str) -> Result<MapName, ApiError> {
+    MapName::from_name(name).ok_or_else(|| {
+        let message = format!("{} has no {}; it has labels, annotations and parameters", S::KIND.with_article(), quote(name));
         ApiError::new(ErrorType::PathUnknown, message)
     })
 }
 
-fn no_map<S: Shown>(map: MapName) -> ApiError {
+fn no_map<S: ApiResource>(map: MapName) -> ApiError {
     ApiError::new(ErrorType::PathUnknown, format!("{} has no {} of its own", S::KIND.with_article(), map.name()))
 }
 
-/// The changes of single keys of a map. Those of a map of text may have the map's name around them: no value there is an object, so it
-/// means nothing else. A parameter may be called `parameters`. Numbers of a map of text keep their text in both. `null` takes the place of the
-/// whole map (RFC 7396), and so takes it away.
+/// Reads the merge patch of a map: the body of a request that changes single keys. The body of a map of text may also
+/// be an object whose only member is the map, under its name, because no value of such a map is an object. A body of
+/// parameters is never read so, because a parameter may be named `parameters`. Numbers in a map of text keep their text
+/// in both forms. `null` in place of the map removes the whole map (RFC 7396).
 ///
 /// # Errors
-/// For a body that is neither a JSON object nor `null`.
-pub(super) fn merged_map(map: &str, request: &Request) -> Result<Value, ApiError> {
+/// Fails if the body is neither a JSON object nor `null`.
+pub(super) fn read_map_patch(map: &str, request: &HttpRequest) -> Result<Value, ApiError> {
     let body = match request.object() {
         Err(_) if matches!(request.json(), Ok(Value::Null)) => return Ok(Value::Null),
-        body => body.map_err(|error| within(map, error)),
+        body => body.map_err(|error| in_map_field(map, error)),
     };
     if map == MapName::Parameters.name() {
-        // A parameter may be called as a field whose numbers are text elsewhere.
+        // A parameter may have the name of a field in which numbers are text, such as `labels`. So the body is parsed
+        // again as a map of values, in which numbers stay numbers.
         body?;
-        return request.values().map_err(|error| within(map, error));
+        return request.value_map().map_err(|error| in_map_field(map, error));
     }
     if let Ok(body) = &body
         && let (1, Some(changes @ Value::Object(_))) = (body.len(), body.get(map))
     {
         return Ok(changes.clone());
     }
-    // The body is the map itself: where its values are text, numbers that no other body may hold are read as such.
-    match request.texts() {
+    // The body is the map itself. It is parsed again as a map of text, because that may contain numbers that are
+    // refused elsewhere.
+    match request.text_map() {
         Ok(changes @ Value::Object(_)) => Ok(changes),
         Ok(_) | Err(_) => body.map(Value::Object),
     }
 }
 
-/// A refusal of the body of a map, of the field of the object in which that stands.
-fn within(map: &str, error: ApiError) -> ApiError {
-    // The name of a map of text may stand around it.
+/// Changes an error about the body of a map into one about the object's field: the map's name is put before the key.
+fn in_map_field(map: &str, error: ApiError) -> ApiError {
+    // The body may have wrapped a map of text in its name.
     let has_map = |field: &str| map != MapName::Parameters.name() && field.split(['.', '[']).next() == Some(map);
     match error.field.as_deref().filter(|field| !has_map(field)).map(|field| format!("{map}.{field}")) {
         Some(field) => error.field(field),
@@ -159,19 +163,19 @@ fn within(map: &str, error: ApiError) -> ApiError {
     }
 }
 
-/// The whole new map, and `merge_labels` beside labels where that is to change in the same write.
-fn whole_map(mut body: Map<String, Value>, map: MapName) -> Result<Map<String, Value>, ApiError> {
+/// Returns the fields of a body that replaces a map: the new map and, for labels, `merge_labels` if the body has it.
+fn read_map(mut body: Map<String, Value>, map: MapName) -> Result<Map<String, Value>, ApiError> {
     let merge = if map == MapName::Labels { body.remove(MERGE_LABELS) } else { None };
-    let whole = wrapped(&mut body, map)?;
+    let value = unwrap_map(&mut body, map)?;
     let merge = merge.map(|merge| (MERGE_LABELS.to_owned(), merge));
-    Ok([(map.name().to_owned(), whole)].into_iter().chain(merge).collect())
+    Ok([(map.name().to_owned(), value)].into_iter().chain(merge).collect())
 }
 
-/// The map of a body that holds nothing else.
+/// Returns the map from a body that has no other field.
 ///
 /// # Errors
-/// Where the map is missing or `null`, or something stands beside it.
-pub(super) fn wrapped(body: &mut Map<String, Value>, map: MapName) -> Result<Value, ApiError> {
+/// Fails if the map is missing or `null`, or if the body has another field.
+pub(super) fn unwrap_map(body: &mut Map<String, Value>, map: MapName) -> Result<Value, ApiError> {
     let value = body.remove(map.name());
     match (value, body.keys().next()) {
         (Some(value), None) if !value.is_null() => Ok(value),
@@ -188,24 +192,19 @@ pub(super) fn wrapped(body: &mut Map<String, Value>, map: MapName) -> Result<Val
 }
 
 fn take_keys(body: &mut Map<String, Value>) -> Result<Vec<String>, ApiError> {
-    let refused = |message: &str| ApiError::new(ErrorType::FieldInvalid, message).field("keys");
+    let invalid = |message: &str| ApiError::new(ErrorType::FieldInvalid, message).field("keys");
     let keys = body.remove("keys").unwrap_or(Value::Null);
-    let keys: Vec<String> = serde_json::from_value(keys).map_err(|_| refused("keys is a list of keys"))?;
-    // The map would be provided from then on, with nothing in it.
-    if keys.is_empty() {
-        Err(refused("keys is empty: name those that are meant; nothing was changed"))
-    } else {
-        Ok(keys)
-    }
+    let keys: Vec<String> = serde_json::from_value(keys).map_err(|_| invalid("keys is a list of keys"))?;
+    // A write without keys would make the object provide an empty map, which is not the same as no map.
+    if keys.is_empty() { Err(invalid("keys is empty: list the keys to change; nothing was changed")) } else { Ok(keys) }
 }
 
-fn take_party(body: &mut Map<String, Value>, name: &str) -> Result<Party, ApiError> {
+fn take_owner_match(body: &mut Map<String, Value>, name: &str) -> Result<OwnerMatch, ApiError> {
     let Some(Value::String(text)) = body.remove(name) else {
         return Err(
-            ApiError::new(ErrorType::FieldMissing, format!("{name:?} names a manager, as M or M:apply")).field(name)
+            ApiError::new(ErrorType::FieldMissing, format!("{name:?} must name a manager, such as M or M:apply")).field(name)
         );
     };
-    text.parse().map_err(|e: stemma_core::ownership::InvalidOwner| {
-        ApiError::new(ErrorType::FieldInvalid, e.to_string()).field(name)
-    })
+    text.parse()
+        .map_err(|e: stemma_core::ownership::InvalidOwner| ApiError::new(ErrorType::FieldInvalid, e.to_string()).field(name))
 }

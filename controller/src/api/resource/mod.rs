@@ -1,11 +1,10 @@
-//! The resources: what each row of the endpoint table does.
+//! The resources: the handlers of all endpoints.
 
 mod actions;
 mod allocations;
 mod apply;
 mod audit;
 mod blobs;
-mod by_hand;
 mod catalog;
 mod changes;
 mod clusters;
@@ -17,24 +16,25 @@ mod filter;
 mod findings;
 mod fleet;
 mod groups;
-mod kept;
 mod lists;
-mod machine;
 mod maps;
 mod moved_primaries;
 mod node_filters;
 mod nodes;
 mod objects;
+mod operator_tags;
+mod passthrough;
 mod patching;
-mod place;
 mod primaries;
 mod principals;
 mod provision;
 mod releases;
 mod resolved;
+mod role_table;
 mod roles;
 mod routes;
 mod rules;
+mod service;
 mod state;
 mod stored;
 mod tags;
@@ -45,4 +45,4 @@ mod traits;
 mod view;
 mod writes;
 
-pub use events::Streams;
+pub use events::EventStreams;

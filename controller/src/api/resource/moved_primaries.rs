@@ -1,4 +1,4 @@
-//! Which primaries a write moves, as its answer says it.
+//! The primaries that a write moves, as its response lists them.
 
 use std::sync::Arc;
 
@@ -8,19 +8,19 @@ use stemma_core::fleet::MovedPrimary;
 use stemma_core::name::TagName;
 use stemma_core::object::Node;
 
-use crate::api::http::request::Request;
-use crate::registry::work::Work;
+use crate::api::http::request::HttpRequest;
+use crate::registry::work::PendingWrite;
 
-/// How many primaries that a write moves one answer lists.
-const MOST_MOVED: usize = 500;
+/// Maximum number of moved primaries in one response.
+const MAX_MOVED: usize = 500;
 
-/// The primaries that a write takes from their holders.
+/// The primaries that a write moves away from their nodes.
 pub(super) struct MovedPrimaries {
     rows: Vec<MovedRow>,
-    left_out: usize,
+    omitted_count: usize,
 }
 
-/// One of them, by names.
+/// A moved primary, with names in place of ids.
 struct MovedRow {
     cluster: String,
     tag: TagName,
@@ -29,11 +29,12 @@ struct MovedRow {
 }
 
 impl MovedPrimaries {
-    /// The member of an answer that lists them. A cluster has a field `primaries` of its own.
-    pub(super) const MEMBER: &'static str = "moved_primaries";
+    /// The member of a response that lists the moved primaries. Its name is not `primaries`, because a cluster has a
+    /// field of that name.
+    pub(super) const FIELD: &'static str = "moved_primaries";
 
-    /// Those of a write so far.
-    pub(super) fn by(work: &Work<'_>) -> Self {
+    /// Returns the primaries that a write has moved so far.
+    pub(super) fn from_write(work: &PendingWrite<'_>) -> Self {
         let (before, after) = (&work.before().fleet, &work.model.fleet);
         let name = |node: Option<&Arc<Node>>| node.map(|node| node.display_name()).unwrap_or_default();
         let row = |moved: MovedPrimary| {
@@ -45,31 +46,31 @@ impl MovedPrimaries {
                 tag: moved.tag,
             }
         };
-        let mut all = work.moved_primaries();
-        let left_out = all.len().saturating_sub(MOST_MOVED);
-        all.truncate(MOST_MOVED);
-        Self { rows: all.into_iter().map(row).collect(), left_out }
+        let mut moved = work.moved_primaries();
+        let omitted = moved.len().saturating_sub(MAX_MOVED);
+        moved.truncate(MAX_MOVED);
+        Self { rows: moved.into_iter().map(row).collect(), omitted_count: omitted }
     }
 
-    /// Whether the write moves none.
+    /// Returns whether the write moves no primary.
     pub(super) fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// As an answer lists them; those beyond what it lists are counted in one entry.
+    /// Returns the list for a response. If primaries beyond the limit are omitted, the last entry is their number.
     pub(super) fn to_json(&self) -> Value {
         let row = |row: &MovedRow| json!({"cluster": row.cluster, "tag": row.tag, "from": row.from, "to": row.to});
-        let more = (self.left_out > 0).then(|| json!({"left_out": self.left_out}));
+        let more = (self.omitted_count > 0).then(|| json!({"left_out": self.omitted_count}));
         self.rows.iter().map(row).chain(more).collect()
     }
 
-    /// A sentence for each, for who is told of them in no body. It is no finding: a primary that moves is what was asked for, and a strict
-    /// write moves it too.
-    pub(super) fn sentences(&self, request: &Request) -> Vec<(Severity, String)> {
-        let is_in_body = request.prefers_body() && !request.is_of_openstack();
+    /// Returns a sentence for each moved primary, for clients whose response body does not list them. The sentences are
+    /// not findings, which would refuse a strict write: a move is what the author requested.
+    pub(super) fn sentences(&self, request: &HttpRequest) -> Vec<(Severity, String)> {
+        let is_in_body = request.is_body_preferred() && !request.is_openstack_client();
         let sentence = |MovedRow { cluster, tag, from, to }: &MovedRow| match to {
             Some(to) => format!("the primary of tag {tag} in cluster {cluster} moves from {from} to {to}"),
-            None => format!("nobody holds tag {tag} of cluster {cluster} as primary any more; {from} did"),
+            None => format!("tag {tag} in cluster {cluster} no longer has a primary; it was {from}"),
         };
         self.rows.iter().filter(|_| !is_in_body).map(|row| (Severity::Info, sentence(row))).collect()
     }

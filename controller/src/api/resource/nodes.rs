@@ -1,69 +1,70 @@
-//! Nodes, in Ironic's shapes: its bodies, filters, pages and refusals, and beside them what Stemma knows of a host.
+//! Nodes, with the bodies, filters, pages and errors of Ironic's API, and additional fields for what Stemma knows of a
+//! host.
 
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
-use stemma_core::catalog::Meant;
-use stemma_core::fleet::{Among, Levels};
-use stemma_core::name::{NodeName, is_uuid_like, odd_host_uuid};
+use stemma_core::catalog::SuggestionCache;
+use stemma_core::fleet::{Levels, NodeSet};
+use stemma_core::name::{NodeName, host_uuid_error, is_uuid_like};
 use stemma_core::object::{Kind, Node, NodeId, NodeSpec};
 use stemma_core::origin::Level;
 use stemma_core::selector::Selector;
-use stemma_wire::endpoint::{Endpoint, Minor, field_since, since};
+use stemma_wire::endpoint::{Endpoint, Minor, field_min_version, min_versions};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
-use super::columns::{Chosen, Row};
-use super::filter::Filter;
-use super::lists::{Detail, Rows};
-use super::objects::{Shown, check_computed};
+use super::columns::{ColumnSet, NodeRow};
+use super::filter::FilterDef;
+use super::lists::{Detail, ListPage};
+use super::objects::{ApiResource, check_computed};
 use super::{node_filters, state, stored};
 use crate::api::Api;
 use crate::api::http::query::BadQuery;
-use crate::api::http::request::{HandlerResult, Reply, Request};
-use crate::api::http::version::Service;
+use crate::api::http::request::{HandlerResult, HttpRequest, HttpResponse};
+use crate::api::http::version::OpenStackApi;
 use crate::cache::Model;
-use crate::cache::model::By;
-use crate::registry::Undecided;
-use crate::registry::work::{Work, not_found};
+use crate::cache::model::ListOrder;
+use crate::registry::DecisionError;
+use crate::registry::work::{PendingWrite, not_found};
 
-impl Shown for NodeSpec {
+impl ApiResource for NodeSpec {
     const LEVEL: Option<Level> = Some(Level::Node);
     const LIST: &'static str = "nodes";
-    const FILTERS: &'static [Filter<Self>] = node_filters::FILTERS;
-    const RENAMED: &'static [(&'static str, &'static str)] = &[("maintenance", "parked")];
+    const FILTERS: &'static [FilterDef<Self>] = node_filters::FILTERS;
+    const UPSTREAM_NAMES: &'static [(&'static str, &'static str)] = &[("maintenance", "parked")];
     const COMPUTED: &'static [&'static str] = &["boot_mode", "secure_boot"];
 
-    /// From the index, where one is kept.
+    /// Returns the nodes of a set in the order of a list, from the indexes of the fleet if they can give that order.
     fn walk<'m>(
         model: &'m Model,
-        among: Among,
-        by: By,
-        behind: Option<&Node>,
-        last_first: bool,
+        among: NodeSet,
+        by: ListOrder,
+        after: Option<&Node>,
+        descending: bool,
     ) -> Box<dyn Iterator<Item = &'m Arc<Node>> + 'm> {
-        let own = model.within.map(|cluster| model.fleet.among_cluster(cluster));
-        let among = Among::AllOf([among].into_iter().chain(own).collect());
-        let found: Option<Box<dyn Iterator<Item = NodeId>>> = match by {
-            By::Made => model.fleet.walk(among, behind.map(Node::id), last_first).map(|found| Box::new(found) as _),
-            By::Name => model.fleet.walk_by_name(&among, behind, last_first),
+        let in_cluster = model.visible_cluster.map(|cluster| model.fleet.cluster_set(cluster));
+        let among = NodeSet::AllOf([among].into_iter().chain(in_cluster).collect());
+        let ids: Option<Box<dyn Iterator<Item = NodeId>>> = match by {
+            ListOrder::Created => model.fleet.walk(among, after.map(Node::id), descending).map(|found| Box::new(found) as _),
+            ListOrder::Name => model.fleet.walk_by_name(&among, after, descending),
         };
-        match found {
-            Some(found) => Box::new(found.filter_map(|id| model.nodes.get(id.0))),
-            None => Box::new(model.nodes.walk(by, behind, last_first)),
+        match ids {
+            Some(ids) => Box::new(ids.filter_map(|id| model.nodes.get(id.0))),
+            None => Box::new(model.nodes.iter_from(by, after, descending)),
         }
     }
 
-    fn locate(model: &Model, request: &Request) -> Result<Arc<Node>, ApiError> {
-        locate(model, request.part("node"), request.ironic())
+    fn locate(model: &Model, request: &HttpRequest) -> Result<Arc<Node>, ApiError> {
+        locate(model, request.param("node"), request.ironic_version())
     }
 
     fn show(api: &Api, model: &Model, object: &Node, base: &str) -> Map<String, Value> {
-        shown(api, model, object, base, Service::Baremetal.range().1)
+        node_body(api, model, object, base, OpenStackApi::Baremetal.version_range().1)
     }
 
-    fn identify(request: &Request, fields: &mut Map<String, Value>) -> Result<(Uuid, Option<NodeName>), ApiError> {
-        check_version(fields, request.ironic())?;
+    fn identify(request: &HttpRequest, fields: &mut Map<String, Value>) -> Result<(Uuid, Option<NodeName>), ApiError> {
+        check_version(fields, request.ironic_version())?;
         if ["driver", "name"].iter().all(|field| fields.get(*field).is_none_or(Value::is_null)) {
             let message = "a node needs a name, or (as in Ironic's API) a driver";
             return Err(ApiError::new(ErrorType::FieldMissing, message).field("driver"));
@@ -71,23 +72,28 @@ impl Shown for NodeSpec {
         Ok((new_uuid(fields)?, new_name(fields)?))
     }
 
-    fn blank(_model: &Model, _request: &Request) -> Result<Self, ApiError> {
+    fn new_spec(_model: &Model, _request: &HttpRequest) -> Result<Self, ApiError> {
         Ok(Self::default())
     }
 
-    fn made(api: &Api, work: &mut Work<'_>, request: &Request, node: &Node) -> Result<Map<String, Value>, ApiError> {
-        Ok(shown(api, &work.model, node, &request.base, request.ironic()))
+    fn after_create(
+        api: &Api,
+        work: &mut PendingWrite<'_>,
+        request: &HttpRequest,
+        node: &Node,
+    ) -> Result<Map<String, Value>, ApiError> {
+        Ok(node_body(api, &work.model, node, &request.base_url, request.ironic_version()))
     }
 
-    fn above<'m>(model: &'m Model, spec: &Self) -> Levels<'m> {
-        spec.nodegroup.map(|id| model.fleet.levels_to_group(id)).unwrap_or_default()
+    fn parent_levels<'m>(model: &'m Model, spec: &Self) -> Levels<'m> {
+        spec.nodegroup.map(|id| model.fleet.group_levels(id)).unwrap_or_default()
     }
 
     fn is_selected(model: &Model, node: &Node, selector: &Selector) -> bool {
         model.fleet.selects(node, selector)
     }
 
-    fn remove(work: &mut Work<'_>, node: &Arc<Node>) -> Result<(), Undecided> {
+    fn remove(work: &mut PendingWrite<'_>, node: &Arc<Node>) -> Result<(), DecisionError> {
         work.delete_node(node)
     }
 
@@ -96,7 +102,7 @@ impl Shown for NodeSpec {
     }
 
     fn adapt(body: &mut Map<String, Value>) -> Result<(), ApiError> {
-        check_reports(body.get("reports").is_some_and(|said| !said.is_null()))?;
+        check_no_reports(body.get("reports").is_some_and(|value| !value.is_null()))?;
         if body.contains_key("traits") {
             let message = "Cannot patch /traits: a node's traits are a resource of their own";
             let advice = "PUT /v1/nodes/{node}/traits, or `stemma trait add`";
@@ -109,27 +115,29 @@ impl Shown for NodeSpec {
         check_computed(spec, |name| fields.get(name).cloned())
     }
 
-    fn no_name() -> Result<Option<NodeName>, ApiError> {
+    fn default_name() -> Result<Option<NodeName>, ApiError> {
         Ok(None)
     }
 }
 
-/// Refuses what a host alone reports.
+/// Refuses a body with the field `reports`, because only hosts report.
 ///
 /// # Errors
-/// Where a body has it.
-pub(super) fn check_reports(says_any: bool) -> Result<(), ApiError> {
-    if !says_any {
+/// Fails if `has_reports` is true.
+pub(super) fn check_no_reports(has_reports: bool) -> Result<(), ApiError> {
+    if !has_reports {
         return Ok(());
     }
-    let message = "reports is a field of manifests for `stemma resolve` without a controller; a controller takes them from hosts alone";
+    let message =
+        "reports is a field of manifests for `stemma resolve` without a controller; a controller accepts reports from hosts only";
     Err(ApiError::new(ErrorType::FieldInvalid, message).field("reports"))
 }
 
-/// Finds a node as Ironic does: a text like a uuid is one as it stands, any other must be a name.
+/// Finds a node as Ironic does. A text in the form of a uuid is a uuid, and must be in its canonical form. Any other
+/// text must be a name.
 ///
 /// # Errors
-/// [`ErrorType::FieldInvalid`] for what is neither; [`ErrorType::ObjectNotFound`].
+/// [`ErrorType::FieldInvalid`] if the text is neither; [`ErrorType::ObjectNotFound`] if there is no such node.
 pub(super) fn locate(model: &Model, id: &str, version: Minor) -> Result<Arc<Node>, ApiError> {
     let missing = || not_found(Kind::Node, id);
     if is_uuid_like(id) {
@@ -140,61 +148,64 @@ pub(super) fn locate(model: &Model, id: &str, version: Minor) -> Result<Arc<Node
         let message = format!("Expected UUID or name for node: {}.", quote(id));
         return Err(ApiError::new(ErrorType::FieldInvalid, message));
     }
-    if version < since::NAMES {
+    if version < min_versions::NAMES {
         return Err(missing());
     }
-    model.nodes.named(None, id).cloned().ok_or_else(missing)
+    model.nodes.get_by_name(None, id).cloned().ok_or_else(missing)
 }
 
-/// A node's whole body, as far as a client's version knows it.
-fn shown(api: &Api, model: &Model, node: &Node, base: &str, version: Minor) -> Map<String, Value> {
-    Chosen::all(version).body(&Row::new(api, model, node, base, &Meant::default()))
+/// Returns the whole body of a node, with the fields that exist in this version of Ironic's API.
+fn node_body(api: &Api, model: &Model, node: &Node, base: &str, version: Minor) -> Map<String, Value> {
+    ColumnSet::all(version).body(&NodeRow::new(api, model, node, base, &SuggestionCache::default()))
 }
 
-/// `GET /v1/nodes` and `GET /v1/nodes/detail`.
-pub(super) fn list(api: &Api, request: &Request, detail: Detail) -> HandlerResult {
+/// `GET /v1/nodes` and `GET /v1/nodes/detail`: a page of nodes with the selected columns.
+pub(super) fn list(api: &Api, request: &HttpRequest, detail: Detail) -> HandlerResult {
     let model = api.model();
-    let columns = columns(request, detail == Detail::Whole)?;
-    let rows = Rows::read(api, &model, request)?;
-    let (api, model, base, meant) = (api.clone(), Arc::clone(&model), request.base.clone(), Meant::default());
-    let row = move |node: &Node, text: &mut Vec<u8>| columns.write(&Row::new(&api, &model, node, &base, &meant), text);
-    Ok(rows.written(NodeSpec::LIST, row))
+    let columns = columns(request, detail == Detail::Full)?;
+    let rows = ListPage::read(api, &model, request)?;
+    let (api, model, base, cache) = (api.clone(), Arc::clone(&model), request.base_url.clone(), SuggestionCache::default());
+    let row = move |node: &Node, text: &mut Vec<u8>| columns.write(&NodeRow::new(&api, &model, node, &base, &cache), text);
+    Ok(rows.into_stream(NodeSpec::LIST, row))
 }
 
-fn columns(request: &Request, detail_path: bool) -> Result<Chosen, ApiError> {
+/// Returns the columns of a list: the fields that the request selects, all of them for details, or the default ones.
+/// `detail_path` is true for `/v1/nodes/detail`.
+fn columns(request: &HttpRequest, detail_path: bool) -> Result<ColumnSet, ApiError> {
     let detail = request.query.flag("detail")?;
-    let refuse = |value: &str, rule: &str| Err(BadQuery::value("detail", value, rule).into());
-    match (detail, &request.fields.named) {
-        (Some(true), Some(_)) => refuse("true", "it can't be asked for together with fields"),
+    let refuse = |value: &str, rule: &str| Err(BadQuery::bad_value("detail", value, rule).into());
+    match (detail, &request.fields.requested) {
+        (Some(true), Some(_)) => refuse("true", "it can't be combined with fields"),
         (_, Some(_)) if detail_path => refuse("…", "fields can't be chosen in the detailed list"),
-        (Some(true), None) => Ok(whole(request)),
-        (_, None) if detail_path => Ok(whole(request)),
-        (_, _) => Ok(Chosen::all(request.ironic()).only(|field| request.fields.has(field, false))),
+        (Some(true), None) => Ok(all_columns(request)),
+        (_, None) if detail_path => Ok(all_columns(request)),
+        (_, _) => Ok(ColumnSet::all(request.ironic_version()).only(|field| request.fields.has(field, false))),
     }
 }
 
-/// All columns. openstacksdk makes arguments of a body's fields, and has an argument `connection` of its own.
-fn whole(request: &Request) -> Chosen {
-    Chosen::all(request.ironic()).without(if request.versions.is_ironics { &["connection"] } else { &[] })
+/// Returns all columns that the client can read. openstacksdk turns the fields of a body into arguments and has an
+/// argument `connection` of its own, so Ironic's clients do not get that column.
+fn all_columns(request: &HttpRequest) -> ColumnSet {
+    ColumnSet::all(request.ironic_version()).without(if request.versions.is_ironic_client { &["connection"] } else { &[] })
 }
 
-/// `GET /v1/nodes/{node}`.
-pub(super) fn get(api: &Api, request: &Request) -> HandlerResult {
+/// `GET /v1/nodes/{node}`: one node, with the fields that the request selects.
+pub(super) fn get(api: &Api, request: &HttpRequest) -> HandlerResult {
     let model = api.model();
     let node = NodeSpec::locate(&model, request)?;
-    let chosen = || Chosen::all(request.ironic()).only(|field| request.fields.has(field, true));
-    let columns = if request.fields.named.is_some() { chosen() } else { whole(request) };
-    let meant = Meant::default();
-    let mut body = columns.body(&Row::new(api, &model, &node, &request.base, &meant).alone());
-    stored::add(api, &model, request, &node.spec, &mut body)?;
-    Ok(Reply::ok(body.into()).tagged(node.meta.resource_version))
+    let chosen = || ColumnSet::all(request.ironic_version()).only(|field| request.fields.has(field, true));
+    let columns = if request.fields.requested.is_some() { chosen() } else { all_columns(request) };
+    let cache = SuggestionCache::default();
+    let mut body = columns.body(&NodeRow::new(api, &model, &node, &request.base_url, &cache).single());
+    stored::add_stored(api, &model, request, &node.spec, &mut body)?;
+    Ok(HttpResponse::ok(body.into()).with_etag(node.meta.resource_version))
 }
 
-/// A field of a later version than the request's is refused, as Ironic refuses it.
+/// Fails if a field is newer than the request's version, as in Ironic.
 fn check_version(fields: &Map<String, Value>, version: Minor) -> Result<(), ApiError> {
-    match fields.keys().find(|name| version < field_since(name)) {
+    match fields.keys().find(|name| version < field_min_version(name)) {
         Some(name) => {
-            let message = format!("the field {name} is not there in version 1.{}", version.0);
+            let message = format!("the field {name} does not exist in version 1.{}", version.0);
             Err(ApiError::new(ErrorType::RequestNotAcceptable, message).field(name.as_str()))
         }
         None => Ok(()),
@@ -202,11 +213,10 @@ fn check_version(fields: &Map<String, Value>, version: Minor) -> Result<(), ApiE
 }
 
 pub(super) fn new_uuid(fields: &mut Map<String, Value>) -> Result<Uuid, ApiError> {
-    let Some(given) = fields.remove("uuid").filter(|value| !value.is_null()) else { return Ok(Uuid::now_v7()) };
-    let invalid =
-        || ApiError::new(ErrorType::FieldInvalid, format!("Invalid UUID: {}", quote(&given.to_string()))).field("uuid");
-    let uuid = given.as_str().and_then(|text| text.parse().ok()).ok_or_else(invalid)?;
-    match odd_host_uuid(uuid) {
+    let Some(value) = fields.remove("uuid").filter(|value| !value.is_null()) else { return Ok(Uuid::now_v7()) };
+    let invalid = || ApiError::new(ErrorType::FieldInvalid, format!("Invalid UUID: {}", quote(&value.to_string()))).field("uuid");
+    let uuid = value.as_str().and_then(|text| text.parse().ok()).ok_or_else(invalid)?;
+    match host_uuid_error(uuid) {
         Some(why) => Err(invalid().detail(why)),
         None => Ok(uuid),
     }
@@ -216,15 +226,13 @@ fn new_name(fields: &mut Map<String, Value>) -> Result<Option<NodeName>, ApiErro
     match fields.remove("name") {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(name)) => <NodeSpec as crate::cache::model::Resource>::parse_name(&name),
-        Some(other) => {
-            Err(ApiError::new(ErrorType::FieldInvalid, format!("a node's name is a text, not {other}")).field("name"))
-        }
+        Some(other) => Err(ApiError::new(ErrorType::FieldInvalid, format!("a node's name is a text, not {other}")).field("name")),
     }
 }
 
-/// `GET /v1/nodes/{node}/report`: what the host said, and what became of its tasks.
-pub(super) fn report(api: &Api, request: &Request) -> HandlerResult {
+/// `GET /v1/nodes/{node}/report`: what the host reported, and the results of its tasks.
+pub(super) fn report(api: &Api, request: &HttpRequest) -> HandlerResult {
     let model = api.model();
     let node = NodeSpec::locate(&model, request)?;
-    Ok(Reply::ok(state::report(&model, &node)))
+    Ok(HttpResponse::ok(state::report_json(&model, &node)))
 }

@@ -1,4 +1,5 @@
-//! Primaries over HTTP: who holds which tag of a cluster and why, and who is to hold one.
+//! Primaries over HTTP: shows which node is the primary of each tag of a cluster and why, and makes another node
+//! primary.
 
 use std::collections::BTreeSet;
 
@@ -8,37 +9,38 @@ use stemma_core::object::{Cluster, ClusterId, ClusterSpec, NodeId};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
 use super::changes::{Changes, LostLabels};
-use super::objects::Shown;
+use super::objects::ApiResource;
 use super::{view, writes};
 use crate::api::Api;
-use crate::api::http::request::{HandlerResult, Reply, Request};
+use crate::api::http::request::{HandlerResult, HttpRequest, HttpResponse};
 use crate::cache::Model;
-use crate::records::request::Answer;
+use crate::records::request::StoredAnswer;
 
-/// `GET /v1/clusters/{cluster}/primaries`.
-pub(super) fn list(api: &Api, request: &Request) -> HandlerResult {
+/// `GET /v1/clusters/{cluster}/primaries`: lists the tags with a primary, each with its node and the reason.
+pub(super) fn list(api: &Api, request: &HttpRequest) -> HandlerResult {
     let model = api.model();
     let cluster = ClusterSpec::locate(&model, request)?;
-    let rows: Vec<Value> = tags(&model, &cluster).iter().map(|tag| shown(&model, &cluster, tag)).collect();
-    Ok(Reply::ok(json!({"primaries": rows})))
+    let rows: Vec<Value> = primary_tags(&model, &cluster).iter().map(|tag| primary_json(&model, &cluster, tag)).collect();
+    Ok(HttpResponse::ok(json!({"primaries": rows})))
 }
 
-/// The tags of a cluster that have a primary, whether or not anybody holds it, and those for which the cluster names one.
-fn tags(model: &Model, cluster: &Cluster) -> BTreeSet<TagName> {
+/// Returns the tags whose primaries a list shows: those that the cluster's release declares with `has_primary`, even if
+/// no node has the tag, those that have a primary now, and those in `primaries:` of the cluster.
+fn primary_tags(model: &Model, cluster: &Cluster) -> BTreeSet<TagName> {
     let id = ClusterId(cluster.meta.uuid);
-    let table = model.fleet.cluster_table(cluster);
+    let table = model.fleet.role_table(cluster);
     let declared = table.tags().filter(|(_, tag)| tag.has_primary).map(|(name, _)| name);
     let held = model.fleet.holders(id).map(|(tag, _)| tag);
     declared.chain(held).chain(cluster.spec.primaries.keys()).cloned().collect()
 }
 
-/// Who holds a tag, and why.
-fn shown(model: &Model, cluster: &Cluster, tag: &TagName) -> Value {
+/// Returns the row of a tag: which node is its primary, and why.
+fn primary_json(model: &Model, cluster: &Cluster, tag: &TagName) -> Value {
     let (fleet, id) = (&model.fleet, ClusterId(cluster.meta.uuid));
     let holder = fleet.holder(id, tag.as_str());
     let node = holder.and_then(|holder| fleet.node(holder));
     let named = fleet.named_primary(id, tag.as_str());
-    let is_named = named.and_then(|named| fleet.node_meant(named)).is_some_and(|named| Some(named.id()) == holder);
+    let is_named = named.and_then(|named| fleet.primary_node(named)).is_some_and(|named| Some(named.id()) == holder);
     let stored = fleet.primaries(id).find(|stored| stored.meta.name == *tag);
     let stored = stored.filter(|stored| Some(stored.spec.node) == holder);
     let chosen_by = match (node, &stored) {
@@ -49,17 +51,16 @@ fn shown(model: &Model, cluster: &Cluster, tag: &TagName) -> Value {
     };
     json!({
         "tag": tag, "node": node.map(|node| node.display_name()), "node_uuid": node.map(|node| node.meta.uuid),
-        "parked": node.is_some_and(|node| fleet.parked(node).is_some()), "chosen_by": chosen_by, "named": named,
-        "since": stored.map(|stored| view::time(stored.spec.since)), "epoch": stored.map(|stored| stored.spec.epoch),
+        "parked": node.is_some_and(|node| fleet.parked_by(node).is_some()), "chosen_by": chosen_by, "named": named,
+        "since": stored.map(|stored| view::format_time(stored.spec.since)), "epoch": stored.map(|stored| stored.spec.epoch),
     })
 }
 
-/// `PUT /v1/clusters/{cluster}/primaries/{tag}`: `{"node": NODE}`.
-pub(super) async fn choose(api: &Api, request: &Request) -> HandlerResult {
+/// `PUT /v1/clusters/{cluster}/primaries/{tag}` with `{"node": NODE}`: makes the node the primary of the tag.
+pub(super) async fn choose(api: &Api, request: &HttpRequest) -> HandlerResult {
     let (caller, wanted) = (request.caller()?, read_node(request)?);
-    let tag = TagName::new(request.part("tag")).map_err(|error| {
-        ApiError::new(ErrorType::FieldInvalid, format!("{error}; nothing was changed")).field("tag")
-    })?;
+    let tag = TagName::new(request.param("tag"))
+        .map_err(|error| ApiError::new(ErrorType::FieldInvalid, format!("{error}; nothing was changed")).field("tag"))?;
     writes::commit(api, request, &caller, |work| {
         let cluster = ClusterSpec::locate(&work.model, request)?;
         let node = work.model.nodes.find(None, &wanted).cloned().ok_or_else(|| {
@@ -69,15 +70,15 @@ pub(super) async fn choose(api: &Api, request: &Request) -> HandlerResult {
         let id = ClusterId(cluster.meta.uuid);
         let before = holder_name(&work.model, id, &tag);
         work.choose_primary(id, &tag, &node)?;
-        work.settle_tags()?;
+        work.resolve_tags()?;
         let after = holder_name(&work.model, id, &tag);
         let held = |name: Option<String>| match name {
             Some(name) => json!({"primaries": {tag.as_str(): name}}),
             None => json!({}),
         };
-        let changes = Changes::default().between(&held(before), &held(after));
-        let answer = Answer::json(200, shown(&work.model, &cluster, &tag));
-        Ok(writes::warn(answer, None, request, changes, &LostLabels::by(work), work))
+        let changes = Changes::default().field_changes(&held(before), &held(after));
+        let answer = StoredAnswer::json(200, primary_json(&work.model, &cluster, &tag));
+        Ok(writes::with_warnings(answer, None, request, changes, &LostLabels::from_write(work), work))
     })
     .await
 }
@@ -87,8 +88,8 @@ fn holder_name(model: &Model, cluster: ClusterId, tag: &TagName) -> Option<Strin
     Some(model.fleet.node(holder)?.display_name())
 }
 
-/// The node that a body names, by name or by uuid.
-fn read_node(request: &Request) -> Result<String, ApiError> {
+/// Returns the name or uuid of the node in a body.
+fn read_node(request: &HttpRequest) -> Result<String, ApiError> {
     let mut body = request.object()?;
     let node = body.remove("node");
     if let Some(other) = body.keys().next() {

@@ -1,4 +1,5 @@
-//! Principals: who may ask, as what, and where. By what each is known is beside ([`super::credentials`]).
+//! The handlers of principals, with their roles and clusters. The credentials of principals are handled in
+//! [`super::credentials`].
 
 use std::sync::Arc;
 
@@ -12,77 +13,77 @@ use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
 use super::changes::{Changes, LostLabels};
-use super::writes::{self, tell};
+use super::writes::{self, with_changes};
 use super::{changes, lists, view};
 use crate::api::Api;
 use crate::api::http::query::BadQuery;
-use crate::api::http::request::{HandlerResult, Reply, Request};
+use crate::api::http::request::{HandlerResult, HttpRequest, HttpResponse};
 use crate::cache::Model;
 use crate::cache::model::Resource as _;
 use crate::records::audit::PartAction;
-use crate::records::request::Answer;
+use crate::records::request::StoredAnswer;
 use crate::registry::admit::bad_field;
-use crate::registry::work::{Work, check_presumed, not_found};
-use crate::registry::{Caller, Undecided};
+use crate::registry::work::{PendingWrite, check_revision, not_found};
+use crate::registry::{Caller, DecisionError};
 
-/// The longest description, in characters.
-const MOST_DESCRIPTION: usize = 255;
+/// Maximum length of a description, in characters.
+const MAX_DESCRIPTION_CHARS: usize = 255;
 
 /// The body of a new principal.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Wanted {
+struct CreatePrincipalBody {
     name: String,
     role: PrincipalRole,
     cluster: Option<String>,
     description: Option<String>,
 }
 
-/// The body of a change; `null` takes away.
+/// The body of a merge patch of a principal. `null` removes a field.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct Changed {
-    #[serde(deserialize_with = "given")]
+struct PatchPrincipalBody {
+    #[serde(deserialize_with = "deserialize_role")]
     role: Option<PrincipalRole>,
-    #[serde(deserialize_with = "said")]
-    cluster: Option<Said>,
-    #[serde(deserialize_with = "said")]
-    description: Option<Said>,
+    #[serde(deserialize_with = "deserialize_patch")]
+    cluster: Option<FieldPatch>,
+    #[serde(deserialize_with = "deserialize_patch")]
+    description: Option<FieldPatch>,
 }
 
-/// What a change says of a field.
+/// The change of one field of a principal.
 #[derive(Debug)]
-enum Said {
-    /// It is this from now on.
-    Text(String),
-    /// It is taken away.
-    Nothing,
+enum FieldPatch {
+    /// The new value.
+    Set(String),
+    /// The field is removed.
+    Remove,
 }
 
-impl Said {
-    fn text(self) -> Option<String> {
+impl FieldPatch {
+    fn into_text(self) -> Option<String> {
         match self {
-            Self::Text(text) => Some(text),
-            Self::Nothing => None,
+            Self::Set(text) => Some(text),
+            Self::Remove => None,
         }
     }
 }
 
-/// What every principal has is changed and never taken away.
-fn given<'de, D: Deserializer<'de>>(from: D) -> Result<Option<PrincipalRole>, D::Error> {
-    PrincipalRole::deserialize(from).map(Some)
+/// Reads the role in a merge patch. `null` is refused, because every principal has a role.
+fn deserialize_role<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PrincipalRole>, D::Error> {
+    PrincipalRole::deserialize(deserializer).map(Some)
 }
 
-fn said<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Said>, D::Error> {
-    Ok(Some(Option::deserialize(from)?.map_or(Said::Nothing, Said::Text)))
+fn deserialize_patch<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<FieldPatch>, D::Error> {
+    Ok(Some(Option::deserialize(deserializer)?.map_or(FieldPatch::Remove, FieldPatch::Set)))
 }
 
-/// `GET /v1/principals`.
-pub(super) fn list(api: &Api, request: &Request) -> HandlerResult {
+/// `GET /v1/principals`: a page of principals, optionally of one role or one cluster.
+pub(super) fn list(api: &Api, request: &HttpRequest) -> HandlerResult {
     let model = api.model();
     let role = request.query.text("role")?.map(|text| {
         let read = serde_json::from_value::<PrincipalRole>(text.into());
-        read.map_err(|_| BadQuery::value("role", text, "it is viewer, operator or admin"))
+        read.map_err(|_| BadQuery::bad_value("role", text, "it is viewer, operator or admin"))
     });
     let role = role.transpose()?;
     let cluster = request.query.text("cluster")?.map(|id| {
@@ -94,143 +95,146 @@ pub(super) fn list(api: &Api, request: &Request) -> HandlerResult {
         role.is_none_or(|wanted| one.spec.role == wanted) && (cluster.is_none() || one.spec.cluster == cluster)
     };
     let now = api.registry.now();
-    lists::of_rows(request, "uuid", model.principals.iter().filter(keeps).map(|one| shown(&model, one, now)).collect())
+    lists::list_rows(request, "uuid", model.principals.iter().filter(keeps).map(|one| principal_json(&model, one, now)).collect())
 }
 
 /// `GET /v1/principals/{principal}`.
-pub(super) fn get(api: &Api, request: &Request) -> HandlerResult {
+pub(super) fn get(api: &Api, request: &HttpRequest) -> HandlerResult {
     let model = api.model();
-    let principal = named(&model, request.part("principal"))?;
-    Ok(Reply::ok(shown(&model, &principal, api.registry.now())).tagged(principal.meta.resource_version))
+    let principal = find(&model, request.param("principal"))?;
+    Ok(HttpResponse::ok(principal_json(&model, &principal, api.registry.now())).with_etag(principal.meta.resource_version))
 }
 
-/// `POST /v1/principals`. Who is bound to a cluster makes those that are bound to it.
-pub(super) async fn create(api: &Api, request: &Request) -> HandlerResult {
+/// `POST /v1/principals`: creates a principal. Unless the body names a cluster, the principal of a caller that is bound
+/// to a cluster is bound to the same cluster.
+pub(super) async fn create(api: &Api, request: &HttpRequest) -> HandlerResult {
     let caller = request.caller()?;
-    let wanted: Wanted = read_value(&request.json()?).map_err(|error| bad_field("principal", &error))?;
+    let wanted: CreatePrincipalBody = read_value(&request.json()?).map_err(|error| bad_field("principal", &error))?;
     let name = PrincipalSpec::parse_name(&wanted.name)?;
-    let description = described(wanted.description)?;
+    let description = check_description(wanted.description)?;
     let uuid = Uuid::now_v7();
     commit(api, request, &caller, |work| {
-        let cluster = wanted.cluster.as_deref().map(|id| cluster(&work.model, id)).transpose()?;
-        let cluster = cluster.or(work.model.within);
-        let spec =
-            PrincipalSpec { role: wanted.role, cluster, description: description.clone(), ..PrincipalSpec::default() };
-        let made = work.create(uuid, name.clone(), spec)?.object;
+        let cluster = wanted.cluster.as_deref().map(|id| find_cluster(&work.model, id)).transpose()?;
+        let cluster = cluster.or(work.model.visible_cluster);
+        let spec = PrincipalSpec { role: wanted.role, cluster, description: description.clone(), ..PrincipalSpec::default() };
+        let principal = work.create(uuid, name.clone(), spec)?.object;
         let location = Some(Endpoint::GetPrincipal.path(&[&name]));
-        Ok(Answer { location, ..Answer::json(201, shown(&work.model, &made, work.now())) })
+        Ok(StoredAnswer { location, ..StoredAnswer::json(201, principal_json(&work.model, &principal, work.now())) })
     })
     .await
 }
 
-/// `PATCH /v1/principals/{principal}`, a merge patch.
-pub(super) async fn patch(api: &Api, request: &Request) -> HandlerResult {
-    let (caller, presumed) = (request.caller()?, request.presumed()?);
+/// `PATCH /v1/principals/{principal}`: applies a merge patch to a principal. Credentials that callers with fewer rights
+/// issued are revoked if the principal gets more rights.
+pub(super) async fn patch(api: &Api, request: &HttpRequest) -> HandlerResult {
+    let (caller, revision) = (request.caller()?, request.if_match()?);
     let body = Value::Object(request.object()?);
-    let changed: Changed = read_value(&body).map_err(|error| bad_field("principal", &error))?;
-    let description = changed.description.map(|said| described(said.text())).transpose()?;
-    let moved = changed.cluster.map(Said::text);
+    let changed: PatchPrincipalBody = read_value(&body).map_err(|error| bad_field("principal", &error))?;
+    let description = changed.description.map(|change| check_description(change.into_text())).transpose()?;
+    let new_cluster = changed.cluster.map(FieldPatch::into_text);
     commit(api, request, &caller, |work| {
-        let before = named(&work.model, request.part("principal"))?;
-        check_presumed(&before, presumed)?;
+        let before = find(&work.model, request.param("principal"))?;
+        check_revision(&before, revision)?;
         let mut spec = before.spec.clone();
         spec.role = changed.role.unwrap_or(spec.role);
-        if let Some(wanted) = &moved {
-            spec.cluster = wanted.as_deref().map(|id| cluster(&work.model, id)).transpose()?;
+        if let Some(wanted) = &new_cluster {
+            spec.cluster = wanted.as_deref().map(|id| find_cluster(&work.model, id)).transpose()?;
         }
         if let Some(description) = &description {
             spec.description.clone_from(description);
         }
-        // Before it is stored: from then on it would be good for more.
-        let ended = spec.end_lesser(before.spec.rights(), work.now());
+        // This must precede the write. Afterwards, credentials that were issued by callers with fewer rights would have
+        // the principal's new rights.
+        let ended = spec.revoke_by_lesser_rights(before.spec.rights(), work.now());
         let written = work.update(&before, before.meta.name.clone(), spec)?.object;
         if !ended.is_empty() {
-            work.draft().name_part(PartAction::Revoked, ended.join(", "));
+            work.draft().set_part(PartAction::Revoked, ended.join(", "));
         }
-        let mut changes = Changes::default().between(&fields(work.before(), &before), &fields(&work.model, &written));
-        changes.as_array_mut().expect("a list").extend(ended.iter().map(|field| changes::ended(field)));
-        let answer = Answer::json(200, shown(&work.model, &written, work.now()));
-        Ok(tell(answer, request, changes, &LostLabels::default(), work))
+        let mut changes =
+            Changes::default().field_changes(&principal_fields(work.before(), &before), &principal_fields(&work.model, &written));
+        changes.as_array_mut().expect("a list").extend(ended.iter().map(|field| changes::end_change(field)));
+        let answer = StoredAnswer::json(200, principal_json(&work.model, &written, work.now()));
+        Ok(with_changes(answer, request, changes, &LostLabels::default(), work))
     })
     .await
 }
 
 /// `DELETE /v1/principals/{principal}`.
-pub(super) async fn delete(api: &Api, request: &Request) -> HandlerResult {
-    let (caller, presumed) = (request.caller()?, request.presumed()?);
+pub(super) async fn delete(api: &Api, request: &HttpRequest) -> HandlerResult {
+    let (caller, revision) = (request.caller()?, request.if_match()?);
     commit(api, request, &caller, |work| {
-        let principal = named(&work.model, request.part("principal"))?;
-        check_presumed(&principal, presumed)?;
-        let gone = Changes::default().between(&fields(&work.model, &principal), &json!({}));
+        let principal = find(&work.model, request.param("principal"))?;
+        check_revision(&principal, revision)?;
+        let changes = Changes::default().field_changes(&principal_fields(&work.model, &principal), &json!({}));
         work.delete_unused(&principal)?;
-        Ok(tell(Answer::empty(204), request, gone, &LostLabels::default(), work))
+        Ok(with_changes(StoredAnswer::empty(204), request, changes, &LostLabels::default(), work))
     })
     .await
 }
 
-/// Makes a request's write of principals. In a fleet of before there were any the first admin is stored with it.
+/// Commits a write of principals. In a fleet of an older version, which has no principals, it also stores the first
+/// admin.
 ///
 /// # Errors
-/// What `decide` refuses, and what is refused of every write.
+/// Fails if `decide` does, or if the write itself is refused.
 pub(super) async fn commit(
     api: &Api,
-    request: &Request,
+    request: &HttpRequest,
     caller: &Caller,
-    decide: impl Fn(&mut Work<'_>) -> Result<Answer, Undecided>,
+    decide: impl Fn(&mut PendingWrite<'_>) -> Result<StoredAnswer, DecisionError>,
 ) -> HandlerResult {
     writes::commit(api, request, caller, |work| {
-        keep_first(api, work)?;
+        ensure_first_admin(api, work)?;
         decide(work)
     })
     .await
 }
 
-/// Stores the first admin where there is no principal yet.
+/// Stores the first admin if there is no principal yet.
 ///
 /// # Errors
-/// As [`Work::create`].
-pub(super) fn keep_first(api: &Api, work: &mut Work<'_>) -> Result<(), ApiError> {
-    api.first_admin.as_deref().map_or(Ok(()), |first| work.keep_first_admin(first))
+/// As [`PendingWrite::create`].
+pub(super) fn ensure_first_admin(api: &Api, work: &mut PendingWrite<'_>) -> Result<(), ApiError> {
+    api.first_admin.as_deref().map_or(Ok(()), |first| work.store_first_admin(first))
 }
 
-/// The principal of a name or uuid.
+/// Finds a principal by name or uuid.
 ///
 /// # Errors
-/// When there is none.
-pub(super) fn named(model: &Model, id: &str) -> Result<Arc<Principal>, ApiError> {
+/// Fails if there is no such principal.
+pub(super) fn find(model: &Model, id: &str) -> Result<Arc<Principal>, ApiError> {
     model.principals.find(None, id).cloned().ok_or_else(|| not_found(Kind::Principal, id))
 }
 
-fn cluster(model: &Model, id: &str) -> Result<ClusterId, ApiError> {
+fn find_cluster(model: &Model, id: &str) -> Result<ClusterId, ApiError> {
     let found = model.clusters.find(None, id).map(|cluster| ClusterId(cluster.meta.uuid));
-    found.ok_or_else(|| {
-        ApiError::new(ErrorType::ReferenceDangling, format!("there is no cluster {}", quote(id))).field("cluster")
-    })
+    found
+        .ok_or_else(|| ApiError::new(ErrorType::ReferenceDangling, format!("there is no cluster {}", quote(id))).field("cluster"))
 }
 
-fn described(text: Option<String>) -> Result<Option<String>, ApiError> {
+/// Returns a description if it is valid: one line of limited length. An empty one removes the description.
+fn check_description(text: Option<String>) -> Result<Option<String>, ApiError> {
     let is_shown = |text: &String| text.is_empty() || !is_blank(text);
-    let is_line = |text: &String| text.chars().count() <= MOST_DESCRIPTION && !text.chars().any(char::is_control);
+    let is_line = |text: &String| text.chars().count() <= MAX_DESCRIPTION_CHARS && !text.chars().any(char::is_control);
     let is_fine = |text: &String| is_shown(text) && is_line(text);
     if text.as_ref().is_none_or(is_fine) {
         return Ok(text.filter(|text| !text.is_empty()));
     }
-    let message =
-        format!("a description is one line of at most {MOST_DESCRIPTION} characters, and not of blanks alone");
+    let message = format!("a description is one line of at most {MAX_DESCRIPTION_CHARS} characters, and not of blanks alone");
     Err(ApiError::new(ErrorType::FieldInvalid, message).field("description"))
 }
 
-/// What a write says of a principal's fields.
-fn fields(model: &Model, principal: &Principal) -> Value {
-    fields_with(&cluster_name(model, principal), principal)
+/// Returns the fields of a principal as a write reports them.
+fn principal_fields(model: &Model, principal: &Principal) -> Value {
+    principal_fields_with(&cluster_name(model, principal), principal)
 }
 
-/// The same, where its cluster is called so.
-pub(super) fn fields_with(cluster: &Value, principal: &Principal) -> Value {
+/// Returns the fields of a principal as a write reports them. `cluster` is the name of its cluster.
+pub(super) fn principal_fields_with(cluster: &Value, principal: &Principal) -> Value {
     let spec = &principal.spec;
     let all = json!({"role": spec.role, "cluster": cluster, "description": spec.description});
-    let said = all.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());
-    said.map(|(name, value)| (name.clone(), value.clone())).collect::<serde_json::Map<_, _>>().into()
+    let present = all.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());
+    present.map(|(name, value)| (name.clone(), value.clone())).collect::<serde_json::Map<_, _>>().into()
 }
 
 fn cluster_name(model: &Model, principal: &Principal) -> Value {
@@ -238,10 +242,11 @@ fn cluster_name(model: &Model, principal: &Principal) -> Value {
     cluster.map(|cluster| cluster.meta.name.to_string()).into()
 }
 
-/// A principal as the API shows it, with what it is known by at this time: never a secret, nor the hash of one.
-fn shown(model: &Model, principal: &Object<PrincipalSpec>, now: Timestamp) -> Value {
+/// Returns a principal as the API shows it, with the credentials that have not ended at the time `now`. Secrets and
+/// their hashes are never shown.
+fn principal_json(model: &Model, principal: &Object<PrincipalSpec>, now: Timestamp) -> Value {
     let spec = &principal.spec;
-    let time = |at: Timestamp| view::time(at);
+    let time = |at: Timestamp| view::format_time(at);
     let certificate = |one: &stemma_core::object::PrincipalCertificate| {
         json!({
             "serial": one.serial, "issued_at": time(one.issued_at), "ends_at": time(one.ends_at),
@@ -250,7 +255,7 @@ fn shown(model: &Model, principal: &Object<PrincipalSpec>, now: Timestamp) -> Va
     };
     let token = |one: &stemma_core::object::BearerToken| json!({"id": one.id, "issued_at": time(one.issued_at), "ends_at": time(one.ends_at)});
     let mut body = serde_json::Map::new();
-    view::meta(&mut body, &principal.meta);
+    view::add_meta(&mut body, &principal.meta);
     body.insert("name".into(), principal.meta.name.to_string().into());
     body.insert("role".into(), json!(spec.role));
     body.insert("cluster".into(), cluster_name(model, principal));

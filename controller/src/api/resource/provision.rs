@@ -1,38 +1,26 @@
-//! What Ironic's clients ask of a machine's life: whether it can be used, in which state its instance is, and that it is set aside.
-//! Nothing here drives a machine: a target is checked and noted.
+//! Ironic's endpoints for the life of a machine: whether the machine can be used, its provision state, and maintenance.
+//! Nothing here drives a machine: a requested provision state is checked and recorded.
 
 use serde_json::{Map, Value, json};
-use stemma_core::catalog::Meant;
+use stemma_core::catalog::SuggestionCache;
 use stemma_core::object::{Node, NodeSpec, ProvisionState};
 use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
-use super::columns::{Chosen, Row};
-use super::objects::{Shown, set_fields};
+use super::columns::{ColumnSet, NodeRow};
+use super::objects::{ApiResource, set_fields};
 use super::{nodes, writes};
 use crate::api::Api;
-use crate::api::http::request::{HandlerResult, Reply, Request};
+use crate::api::http::request::{HandlerResult, HttpRequest, HttpResponse};
 use crate::cache::Model;
-use crate::records::request::Answer;
-use crate::registry::work::Work;
+use crate::records::request::StoredAnswer;
+use crate::registry::work::PendingWrite;
 
-/// What Ironic validates of a node. All but the first has no meaning here, and holds.
-const INTERFACES: &[&str] = &[
-    "deploy",
-    "bios",
-    "boot",
-    "console",
-    "firmware",
-    "inspect",
-    "management",
-    "network",
-    "power",
-    "raid",
-    "rescue",
-    "storage",
-];
+/// The interfaces of a node that Ironic validates. Here only `deploy` is really checked, and the others always pass.
+const INTERFACES: &[&str] =
+    &["deploy", "bios", "boot", "console", "firmware", "inspect", "management", "network", "power", "raid", "rescue", "storage"];
 
-/// What Ironic says of a node's states.
+/// The fields of a node's states in Ironic.
 const STATES: &[&str] = &[
     "power_state",
     "target_power_state",
@@ -47,49 +35,50 @@ const STATES: &[&str] = &[
     "secure_boot",
 ];
 
-/// `GET /v1/nodes/{node}/validate`.
-pub(super) fn validate(api: &Api, request: &Request) -> HandlerResult {
-    validated(api, request, request.part("node"))
+/// `GET /v1/nodes/{node}/validate`: tells whether the node is usable.
+pub(super) fn validate(api: &Api, request: &HttpRequest) -> HandlerResult {
+    validate_node(api, request, request.param("node"))
 }
 
-/// `GET /v1/nodes/validate?node=…`.
-pub(super) fn validate_named(api: &Api, request: &Request) -> HandlerResult {
-    let named = [request.query.one("node")?, request.query.one("node_uuid")?];
-    let name = named.into_iter().flatten().next().ok_or_else(|| {
-        ApiError::new(ErrorType::RequestQuery, "which node? write /v1/nodes/validate?node=NAME").field("node")
-    })?;
-    validated(api, request, name)
+/// `GET /v1/nodes/validate?node=…`: tells whether the node that the query names is usable.
+pub(super) fn validate_named(api: &Api, request: &HttpRequest) -> HandlerResult {
+    let named = [request.query.get("node")?, request.query.get("node_uuid")?];
+    let name =
+        named.into_iter().flatten().next().ok_or_else(|| {
+            ApiError::new(ErrorType::RequestQuery, "which node? write /v1/nodes/validate?node=NAME").field("node")
+        })?;
+    validate_node(api, request, name)
 }
 
-fn validated(api: &Api, request: &Request, name: &str) -> HandlerResult {
+fn validate_node(api: &Api, request: &HttpRequest, name: &str) -> HandlerResult {
     let model = api.model();
-    let node = nodes::locate(&model, name, request.ironic())?;
-    let mut body: Map<String, Value> =
-        INTERFACES.iter().map(|name| ((*name).to_owned(), json!({"result": true}))).collect();
-    if let Some(reason) = model.resolve(node.meta.uuid).unusable() {
+    let node = nodes::locate(&model, name, request.ironic_version())?;
+    let mut body: Map<String, Value> = INTERFACES.iter().map(|name| ((*name).to_owned(), json!({"result": true}))).collect();
+    if let Some(reason) = model.resolve(node.meta.uuid).unusable_reason() {
         body.insert("deploy".to_owned(), json!({"result": false, "reason": reason}));
     }
-    Ok(Reply::ok(body.into()))
+    Ok(HttpResponse::ok(body.into()))
 }
 
-/// `GET /v1/nodes/{node}/states`.
-pub(super) fn states(api: &Api, request: &Request) -> HandlerResult {
+/// `GET /v1/nodes/{node}/states`: the fields of the node that Ironic calls its states.
+pub(super) fn states(api: &Api, request: &HttpRequest) -> HandlerResult {
     let model = api.model();
     let node = NodeSpec::locate(&model, request)?;
-    let columns = Chosen::all(request.ironic()).only(|field| STATES.contains(&field));
-    Ok(Reply::ok(columns.body(&Row::new(api, &model, &node, &request.base, &Meant::default())).into()))
+    let columns = ColumnSet::all(request.ironic_version()).only(|field| STATES.contains(&field));
+    Ok(HttpResponse::ok(columns.body(&NodeRow::new(api, &model, &node, &request.base_url, &SuggestionCache::default())).into()))
 }
 
-/// `PUT /v1/nodes/{node}/states/provision`. To be active, a node must be usable.
-pub(super) async fn provision(api: &Api, request: &Request) -> HandlerResult {
+/// `PUT /v1/nodes/{node}/states/provision`: records the requested provision state. A node can become active only if it
+/// is usable.
+pub(super) async fn set_provision_state(api: &Api, request: &HttpRequest) -> HandlerResult {
     let target = read_target(request)?;
     let caller = request.caller()?;
-    let answer = |_: &Model, _: &Node| Answer {
-        location: Some(Endpoint::NodeStates.path(&[request.part("node")])),
-        ..Answer::empty(202)
+    let answer = |_: &Model, _: &Node| StoredAnswer {
+        location: Some(Endpoint::NodeStates.path(&[request.param("node")])),
+        ..StoredAnswer::empty(202)
     };
-    let edit = |work: &Work<'_>, node: &mut Node| {
-        let why = (target == ProvisionState::Active).then(|| work.model.resolve(node.meta.uuid).unusable()).flatten();
+    let edit = |work: &PendingWrite<'_>, node: &mut Node| {
+        let why = (target == ProvisionState::Active).then(|| work.model.resolve(node.meta.uuid).unusable_reason()).flatten();
         if let Some(why) = why {
             let message = format!("Failed to validate deploy or power info for node {}: {why}", node.meta.uuid);
             return Err(ApiError::new(ErrorType::ObjectInvalid, message).field("target"));
@@ -100,7 +89,8 @@ pub(super) async fn provision(api: &Api, request: &Request) -> HandlerResult {
     writes::change::<NodeSpec>(api, request, &caller, edit, answer).await
 }
 
-fn read_target(request: &Request) -> Result<ProvisionState, ApiError> {
+/// Reads the requested provision state from the body of a request: `{"target": TARGET}`.
+fn read_target(request: &HttpRequest) -> Result<ProvisionState, ApiError> {
     let mut body = request.object()?;
     let target = body.remove("target");
     if let Some(other) = body.keys().next() {
@@ -108,26 +98,28 @@ fn read_target(request: &Request) -> Result<ProvisionState, ApiError> {
         return Err(ApiError::new(ErrorType::FieldUnknown, message).field(other.clone()));
     }
     let known = || ProvisionState::TARGETS.iter().map(|(target, _)| *target).collect::<Vec<_>>().join(", ");
-    target.as_ref().and_then(Value::as_str).and_then(ProvisionState::of_target).ok_or_else(|| {
+    target.as_ref().and_then(Value::as_str).and_then(ProvisionState::from_target).ok_or_else(|| {
         let found = target.unwrap_or_default().to_string();
-        let message = format!("the target {} is not taken; these are: {}", quote(&found), known());
+        let message = format!("unknown target {}; the targets are: {}", quote(&found), known());
         ApiError::new(ErrorType::FieldInvalid, message).field("target")
     })
 }
 
-/// `PUT` and `DELETE` of `/v1/nodes/{node}/maintenance`: the node is parked, and no longer.
-pub(super) async fn maintenance(api: &Api, request: &Request, parked: bool) -> HandlerResult {
+/// `PUT` and `DELETE` of `/v1/nodes/{node}/maintenance`: parks or unparks the node. Ironic's maintenance is Stemma's
+/// park.
+pub(super) async fn set_maintenance(api: &Api, request: &HttpRequest, parked: bool) -> HandlerResult {
     let reason = if parked { read_reason(request)? } else { None };
     let caller = request.caller()?;
-    let edit = |work: &Work<'_>, node: &mut Node| {
+    let edit = |work: &PendingWrite<'_>, node: &mut Node| {
         let fields = [("parked", parked.into()), ("maintenance_reason", json!(reason))];
-        set_fields(api, work, node, fields, &caller).map_err(as_sent)
+        set_fields(api, work, node, fields, &caller).map_err(with_request_field)
     };
-    writes::change::<NodeSpec>(api, request, &caller, edit, |_, _| Answer::empty(202)).await
+    writes::change::<NodeSpec>(api, request, &caller, edit, |_, _| StoredAnswer::empty(202)).await
 }
 
-/// The refusal of a node's field as that of the request, which has its reason under a shorter name.
-fn as_sent(refusal: ApiError) -> ApiError {
+/// Changes an error about the node's field `maintenance_reason` into an error about the request, in whose body the
+/// field is `reason`.
+fn with_request_field(refusal: ApiError) -> ApiError {
     const REASON: &str = "maintenance_reason";
     if refusal.field.as_deref() != Some(REASON) {
         return refusal;
@@ -136,7 +128,8 @@ fn as_sent(refusal: ApiError) -> ApiError {
     ApiError { message, ..refusal.field("reason") }
 }
 
-fn read_reason(request: &Request) -> Result<Option<String>, ApiError> {
+/// Reads the reason of a park from the body of a request. The body may be empty.
+fn read_reason(request: &HttpRequest) -> Result<Option<String>, ApiError> {
     if request.body.iter().all(u8::is_ascii_whitespace) {
         return Ok(None);
     }

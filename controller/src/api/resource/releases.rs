@@ -1,4 +1,4 @@
-//! Releases: the task library.
+//! The handlers of releases, the versioned libraries of roles, tags and tasks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,41 +13,42 @@ use stemma_wire::error::{ApiError, ErrorType, quote};
 use stemma_wire::message::Hash;
 use uuid::Uuid;
 
-use super::maps::{MapCall, merged_map, wrapped};
-use super::objects::{Shown, read_body, update};
+use super::maps::{MapCall, read_map_patch, unwrap_map};
+use super::objects::{ApiResource, read_body, update};
 use super::{patching, writes};
 use crate::api::Api;
-use crate::api::http::request::{HandlerResult, Reply, Request};
+use crate::api::http::request::{HandlerResult, HttpRequest, HttpResponse};
 use crate::cache::Model;
 use crate::cache::model::Resource;
-use crate::records::request::Answer;
-use crate::registry::Undecided;
+use crate::records::request::StoredAnswer;
+use crate::registry::DecisionError;
 use crate::registry::maps::MapName;
-use crate::registry::work::{Work, not_found};
+use crate::registry::work::{PendingWrite, not_found};
 
-impl Shown for ReleaseSpec {
+impl ApiResource for ReleaseSpec {
     const LEVEL: Option<Level> = None;
     const LIST: &'static str = "releases";
 
-    fn locate(model: &Model, request: &Request) -> Result<Arc<Release>, ApiError> {
-        let id = request.part("release");
+    fn locate(model: &Model, request: &HttpRequest) -> Result<Arc<Release>, ApiError> {
+        let id = request.param("release");
         model.releases.find(None, id).cloned().ok_or_else(|| not_found(Kind::Release, id))
     }
 
-    fn named(name: &ReleaseRef) -> Map<String, Value> {
+    fn name_fields(name: &ReleaseRef) -> Map<String, Value> {
         let version = name.version.as_ref().map(ToString::to_string);
         Map::from_iter([("name".to_owned(), name.name.to_string().into()), ("version".to_owned(), json!(version))])
     }
 
-    /// Its name and version, each as it is where a patch leaves it out. A name may also be given whole, as NAME@VERSION.
+    /// Removes the name and the version from the fields of a patch, and returns the release's name after the patch.
+    /// What the patch omits is unchanged. The field `name` may also contain both, as NAME@VERSION.
     fn rename(before: &Release, fields: &mut Map<String, Value>) -> Result<ReleaseRef, ApiError> {
         let is_whole = fields.get("name").and_then(Value::as_str).is_some_and(|name| name.contains('@'));
-        for (field, own) in Self::named(&before.meta.name) {
+        for (field, value) in Self::name_fields(&before.meta.name) {
             if field == "name" || !is_whole {
-                fields.entry(field).or_insert(own);
+                fields.entry(field).or_insert(value);
             }
         }
-        name_of(fields)
+        take_name(fields)
     }
 
     fn complete(_api: &Api, _model: &Model, _object: &Release, body: &mut Map<String, Value>) {
@@ -65,15 +66,15 @@ impl Shown for ReleaseSpec {
         object.spec.labels.clone()
     }
 
-    fn identify(_request: &Request, fields: &mut Map<String, Value>) -> Result<(Uuid, ReleaseRef), ApiError> {
-        Ok((Uuid::now_v7(), name_of(fields)?))
+    fn identify(_request: &HttpRequest, fields: &mut Map<String, Value>) -> Result<(Uuid, ReleaseRef), ApiError> {
+        Ok((Uuid::now_v7(), take_name(fields)?))
     }
 
-    fn blank(_model: &Model, _request: &Request) -> Result<Self, ApiError> {
+    fn new_spec(_model: &Model, _request: &HttpRequest) -> Result<Self, ApiError> {
         Ok(Self::default())
     }
 
-    fn remove(work: &mut Work<'_>, release: &Arc<Release>) -> Result<(), Undecided> {
+    fn remove(work: &mut PendingWrite<'_>, release: &Arc<Release>) -> Result<(), DecisionError> {
         work.delete_unused(release)
     }
 
@@ -81,15 +82,15 @@ impl Shown for ReleaseSpec {
         Endpoint::GetRelease.path(&[&object.meta.name.to_string()])
     }
 
-    fn check_bodies(api: &Api, spec: &Self) -> Result<(), ApiError> {
+    fn check_blobs(api: &Api, spec: &Self) -> Result<(), ApiError> {
         for task in &spec.tasks {
             let Some(source) = task.source() else { continue };
             let field = format!("tasks.{}.parameters.source", task.id);
-            let hash = Hash::of_source(source).map_err(|error| {
+            let hash = Hash::from_source(source).map_err(|error| {
                 let message = format!("the source {} of task {}: {error}", quote(source), quote(&task.id));
                 ApiError::new(ErrorType::FieldInvalid, message).field(field.clone())
             })?;
-            if !matches!(api.blobs.has(hash), Ok(true)) {
+            if !matches!(api.blobs.contains(hash), Ok(true)) {
                 let message = format!("the file body {source} of task {} was not sent", quote(&task.id));
                 let advice = format!("PUT /v1/blobs/{hash} first; `stemma apply` does so by itself");
                 return Err(ApiError::new(ErrorType::BlobMissing, message).field(field).detail(advice));
@@ -104,8 +105,8 @@ impl Shown for ReleaseSpec {
     }
 }
 
-/// The name of a release from its body's `name` and `version`.
-fn name_of(fields: &mut Map<String, Value>) -> Result<ReleaseRef, ApiError> {
+/// Removes `name` and `version` from a body and returns the name of the release.
+fn take_name(fields: &mut Map<String, Value>) -> Result<ReleaseRef, ApiError> {
     let invalid = |field: &str, reason: String| ApiError::new(ErrorType::FieldInvalid, reason).field(field);
     let Some(Value::String(name)) = fields.remove("name") else {
         return Err(ApiError::new(ErrorType::FieldMissing, "a release needs a name, a text").field("name"));
@@ -120,39 +121,37 @@ fn name_of(fields: &mut Map<String, Value>) -> Result<ReleaseRef, ApiError> {
     }
 }
 
-/// `GET /v1/releases/{release}/tasks`.
-pub(super) fn tasks(api: &Api, request: &Request) -> HandlerResult {
+/// `GET /v1/releases/{release}/tasks`: lists the release's own tasks, without imported ones.
+pub(super) fn tasks(api: &Api, request: &HttpRequest) -> HandlerResult {
     let release = ReleaseSpec::locate(&api.model(), request)?;
-    Ok(Reply::ok(json!({"tasks": release.spec.tasks})).tagged(release.meta.resource_version))
+    Ok(HttpResponse::ok(json!({"tasks": release.spec.tasks})).with_etag(release.meta.resource_version))
 }
 
-/// The calls of a release's own labels and annotations: plain maps, inherited by nobody, owned as one field each.
-pub(super) async fn write_map(api: &Api, request: &Request, call: MapCall) -> HandlerResult {
+/// Handles a request for the labels or the annotations of a release. These are plain fields: no other object inherits
+/// them, and each map is owned as a whole.
+pub(super) async fn write_map(api: &Api, request: &HttpRequest, call: MapCall) -> HandlerResult {
     let caller = request.caller()?;
-    let named = MapName::named(request.part("map")).filter(|map| *map != MapName::Parameters);
+    let named = MapName::from_name(request.param("map")).filter(|map| *map != MapName::Parameters);
     let Some(named) = named else {
-        return Err(ApiError::new(ErrorType::PathUnknown, "a release has labels and annotations alone"));
+        return Err(ApiError::new(ErrorType::PathUnknown, "a release has only labels and annotations"));
     };
     let map = named.name();
     if matches!(call, MapCall::Owners | MapCall::Tombstones) {
         let message =
-            "a release's labels are owned together, by who wrote them last; there is nothing to hand over key by key";
+            "a release's labels are owned as a whole, by the manager that wrote them last; single keys can't be transferred";
         return Err(ApiError::new(ErrorType::ObjectInvalid, message));
     }
-    let given = if matches!(call, MapCall::Merge) {
-        merged_map(map, request)?
-    } else {
-        wrapped(&mut request.object()?, named)?
-    };
-    let edit = |work: &Work<'_>, release: &mut Release| {
+    let change =
+        if matches!(call, MapCall::Merge) { read_map_patch(map, request)? } else { unwrap_map(&mut request.object()?, named)? };
+    let edit = |work: &PendingWrite<'_>, release: &mut Release| {
         let present = if map == "labels" { json!(release.spec.labels) } else { json!(release.spec.annotations) };
-        let next = if matches!(call, MapCall::Merge) { patching::merged(present, &given) } else { given.clone() };
+        let next = if matches!(call, MapCall::Merge) { patching::merge_json(present, &change) } else { change.clone() };
         let body = read_body::<ReleaseSpec>([(map.to_owned(), next)].into_iter().collect())?;
-        release.spec = update(api, work, &release.spec, &body, &caller, BodyShape::Own)?;
+        release.spec = update(api, work, &release.spec, &body, &caller, BodyShape::Native)?;
         Ok(())
     };
     let answer = |model: &Model, release: &Release| {
-        Answer::json(200, ReleaseSpec::show(api, model, release, &request.base).into())
+        StoredAnswer::json(200, ReleaseSpec::show(api, model, release, &request.base_url).into())
     };
     writes::change(api, request, &caller, edit, answer).await
 }

@@ -1,4 +1,4 @@
-//! What each row of the endpoint table does. A row without a line here does not compile.
+//! The handler of each endpoint. If an endpoint has no handler, this module does not compile.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -7,14 +7,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use hyper::HeaderMap;
-use stemma_core::field::whole;
+use stemma_core::field::parse_integer;
 use stemma_core::object::{
-    AllocationSpec, Association, ClusterSpec, ClusterTemplateSpec, Definition, InspectionRuleSpec, NamespaceSpec,
-    NamespaceTag, NodeGroupSpec, NodeSpec, ReleaseSpec,
+    AllocationSpec, Association, ClusterSpec, ClusterTemplateSpec, Definition, InspectionRuleSpec, NamespaceSpec, NamespaceTag,
+    NodeGroupSpec, NodeSpec, ReleaseSpec,
 };
 use stemma_wire::endpoint::{Delivery, Endpoint, Method};
 use stemma_wire::error::{ApiError, ErrorType, quote};
-use stemma_wire::serve::{Peer, Rejected};
+use stemma_wire::serve::{Peer, RejectionCounter};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
@@ -26,67 +26,68 @@ use super::roles::RoleCall;
 use super::tags::TagCall;
 use super::tags::node::NodeTagCall;
 use super::{
-    actions, apply, audit, blobs, credentials, events, explain, fleet, lists, machine, maps, nodes, objects, patching,
-    primaries, principals, provision, releases, resolved, roles, tags, tasks, tokens, traits, writes,
+    actions, apply, audit, blobs, credentials, events, explain, fleet, lists, maps, nodes, objects, patching, primaries,
+    principals, provision, releases, resolved, roles, service, tags, tasks, tokens, traits, writes,
 };
 use crate::api::Api;
-use crate::api::http::body::while_good;
+use crate::api::http::auth::AuthFailure;
+use crate::api::http::body::while_authorized;
 use crate::api::http::budget::Budgets;
-use crate::api::http::request::{Body, HandlerResult, Reply, Request};
-use crate::api::http::serve::{Guarding, Operations};
-use crate::api::http::who::Unknown;
-use crate::registry::{Who, store_error};
+use crate::api::http::request::{HandlerResult, HttpRequest, HttpResponse, ResponseBody};
+use crate::api::http::serve::{ListenerAuth, RequestHandler};
+use crate::registry::{Requester, store_error};
 use crate::store::Revision;
 
-/// An answer that is waited for.
-type Waiting<'a> = Pin<Box<dyn Future<Output = HandlerResult> + Send + 'a>>;
+/// The future of an asynchronous handler.
+type ResponseFuture<'a> = Pin<Box<dyn Future<Output = HandlerResult> + Send + 'a>>;
 
-/// What a row does.
-enum Handler {
-    /// Says how the process is, on the thread that serves: whoever asks waits for no other answer.
-    Now(fn(&Api, &Request) -> HandlerResult),
-    /// Answers from the fleet in memory.
-    Read(fn(&Api, &Request) -> HandlerResult),
-    /// Reads what the store alone has, and waits for no commit.
-    Ask(for<'a> fn(&'a Api, &'a Request) -> Waiting<'a>),
-    /// Commits.
-    Write(for<'a> fn(&'a Api, &'a Request) -> Waiting<'a>),
+/// The handler of an endpoint, by the thread and the permit that it needs.
+enum RouteHandler {
+    /// Reports on the process. Runs at once on the thread that serves connections, so it responds even if all permits
+    /// are in use.
+    Inline(fn(&Api, &HttpRequest) -> HandlerResult),
+    /// Responds from the fleet in memory.
+    Read(fn(&Api, &HttpRequest) -> HandlerResult),
+    /// Reads data that only the store has. Such a read does not wait behind writes.
+    StoreRead(for<'a> fn(&'a Api, &'a HttpRequest) -> ResponseFuture<'a>),
+    /// Commits a write.
+    Write(for<'a> fn(&'a Api, &'a HttpRequest) -> ResponseFuture<'a>),
 }
 
 macro_rules! handlers {
     ($($endpoint:ident => $kind:ident $handler:path $(, $argument:expr)?;)+) => {
-        /// What a row does.
-        const fn handler(endpoint: Endpoint) -> Handler {
+        /// Returns the handler of a row.
+        const fn handler(endpoint: Endpoint) -> RouteHandler {
             match endpoint {
                 $(Endpoint::$endpoint => handlers!(@$kind $handler $(, $argument)?),)+
             }
         }
     };
-    (@now $handler:path) => { Handler::Now(|api, request| Ok($handler(api, request))) };
-    (@ask $handler:path) => { Handler::Ask(|api, request| Box::pin($handler(api, request))) };
-    (@answer $handler:path) => { Handler::Read(|api, request| Ok($handler(api, request))) };
-    (@read $handler:path $(, $argument:expr)?) => { Handler::Read(|api, request| $handler(api, request $(, $argument)?)) };
+    (@now $handler:path) => { RouteHandler::Inline(|api, request| Ok($handler(api, request))) };
+    (@ask $handler:path) => { RouteHandler::StoreRead(|api, request| Box::pin($handler(api, request))) };
+    (@answer $handler:path) => { RouteHandler::Read(|api, request| Ok($handler(api, request))) };
+    (@read $handler:path $(, $argument:expr)?) => { RouteHandler::Read(|api, request| $handler(api, request $(, $argument)?)) };
     (@write $handler:path $(, $argument:expr)?) => {
-        Handler::Write(|api, request| Box::pin($handler(api, request $(, $argument)?)))
+        RouteHandler::Write(|api, request| Box::pin($handler(api, request $(, $argument)?)))
     };
 }
 
 handlers! {
-    Enroll => read machine::agents_path;
-    Renew => read machine::agents_path;
-    CheckIn => read machine::agents_path;
-    AgentProfile => read machine::agents_path;
-    AgentBlob => read machine::agents_path;
-    Versions => answer machine::root;
-    VersionsList => answer machine::versions_list;
-    Version1 => answer machine::version_1_document;
-    Version2 => answer machine::version_2_document;
-    Healthz => now machine::alive;
-    Readyz => now machine::ready;
-    Metrics => answer machine::metrics;
-    OpenApi => answer machine::description;
-    ListNodes => read nodes::list, Detail::Listed;
-    ListNodesDetail => read nodes::list, Detail::Whole;
+    Enroll => read service::agents_path;
+    Renew => read service::agents_path;
+    CheckIn => read service::agents_path;
+    AgentProfile => read service::agents_path;
+    AgentBlob => read service::agents_path;
+    Versions => answer service::root;
+    VersionsList => answer service::versions_list;
+    Version1 => answer service::version_1_document;
+    Version2 => answer service::version_2_document;
+    Healthz => now service::alive;
+    Readyz => now service::ready;
+    Metrics => answer service::metrics;
+    OpenApi => answer service::openapi_document;
+    ListNodes => read nodes::list, Detail::Summary;
+    ListNodesDetail => read nodes::list, Detail::Full;
     CreateNode => write writes::post::<NodeSpec>;
     GetNode => read nodes::get;
     PatchNode => write patching::patch::<NodeSpec>;
@@ -94,18 +95,18 @@ handlers! {
     ValidateNamedNode => read provision::validate_named;
     ValidateNode => read provision::validate;
     NodeStates => read provision::states;
-    SetNodeProvisionState => write provision::provision;
-    ParkNode => write provision::maintenance, true;
-    UnparkNode => write provision::maintenance, false;
+    SetNodeProvisionState => write provision::set_provision_state;
+    ParkNode => write provision::set_maintenance, true;
+    UnparkNode => write provision::set_maintenance, false;
     ListNodeTraits => read traits::list;
     ReplaceNodeTraits => write traits::replace;
     DeleteNodeTraits => write traits::clear;
     AddNodeTrait => write traits::add;
     DeleteNodeTrait => write traits::remove;
     ListNodeRoles => read roles::roles;
-    GiveNodeRoles => write roles::write_roles, RoleCall::Give;
+    GiveNodeRoles => write roles::write_roles, RoleCall::Add;
     ReplaceNodeRoles => write roles::write_roles, RoleCall::Replace;
-    TakeNodeRoles => write roles::write_roles, RoleCall::Take;
+    TakeNodeRoles => write roles::write_roles, RoleCall::Remove;
     RefreshNodeRoles => write roles::write_roles, RoleCall::Refresh;
     ListNodeTags => read tags::node::tags;
     AssignNodeTags => write tags::node::write_tags, NodeTagCall::Both;
@@ -119,7 +120,7 @@ handlers! {
     PatchNodeMap => write maps::write_map::<NodeSpec>, MapCall::Merge;
     TombstoneNode => write maps::write_map::<NodeSpec>, MapCall::Tombstones;
     OwnersNode => write maps::write_map::<NodeSpec>, MapCall::Owners;
-    ListTemplates => read lists::list::<ClusterTemplateSpec>, Detail::Listed;
+    ListTemplates => read lists::list::<ClusterTemplateSpec>, Detail::Summary;
     CreateTemplate => write writes::post::<ClusterTemplateSpec>;
     GetTemplate => read objects::get::<ClusterTemplateSpec>;
     PatchTemplate => write patching::patch::<ClusterTemplateSpec>;
@@ -128,8 +129,8 @@ handlers! {
     PatchTemplateMap => write maps::write_map::<ClusterTemplateSpec>, MapCall::Merge;
     TombstoneTemplate => write maps::write_map::<ClusterTemplateSpec>, MapCall::Tombstones;
     OwnersTemplate => write maps::write_map::<ClusterTemplateSpec>, MapCall::Owners;
-    ListClusters => read lists::list::<ClusterSpec>, Detail::Listed;
-    ListClustersDetail => read lists::list::<ClusterSpec>, Detail::Whole;
+    ListClusters => read lists::list::<ClusterSpec>, Detail::Summary;
+    ListClustersDetail => read lists::list::<ClusterSpec>, Detail::Full;
     CreateCluster => write writes::post::<ClusterSpec>;
     GetCluster => read objects::get::<ClusterSpec>;
     PatchCluster => write patching::patch::<ClusterSpec>;
@@ -150,7 +151,7 @@ handlers! {
     PatchClusterMap => write maps::write_map::<ClusterSpec>, MapCall::Merge;
     TombstoneCluster => write maps::write_map::<ClusterSpec>, MapCall::Tombstones;
     OwnersCluster => write maps::write_map::<ClusterSpec>, MapCall::Owners;
-    ListGroups => read lists::list::<NodeGroupSpec>, Detail::Listed;
+    ListGroups => read lists::list::<NodeGroupSpec>, Detail::Summary;
     CreateGroup => write writes::post::<NodeGroupSpec>;
     GetGroup => read objects::get::<NodeGroupSpec>;
     PatchGroup => write patching::patch::<NodeGroupSpec>;
@@ -159,20 +160,20 @@ handlers! {
     PatchGroupMap => write maps::write_map::<NodeGroupSpec>, MapCall::Merge;
     TombstoneGroup => write maps::write_map::<NodeGroupSpec>, MapCall::Tombstones;
     OwnersGroup => write maps::write_map::<NodeGroupSpec>, MapCall::Owners;
-    ListAllocations => read lists::list::<AllocationSpec>, Detail::Whole;
+    ListAllocations => read lists::list::<AllocationSpec>, Detail::Full;
     CreateAllocation => write writes::post::<AllocationSpec>;
     GetAllocation => read objects::get::<AllocationSpec>;
     PatchAllocation => write patching::patch::<AllocationSpec>;
     DeleteAllocation => write writes::delete::<AllocationSpec>;
     NodeAllocation => read objects::get::<AllocationSpec>;
     DeleteNodeAllocation => write writes::delete::<AllocationSpec>;
-    ListInspectionRules => read lists::list::<InspectionRuleSpec>, Detail::Listed;
+    ListInspectionRules => read lists::list::<InspectionRuleSpec>, Detail::Summary;
     CreateInspectionRule => write writes::post::<InspectionRuleSpec>;
     DeleteInspectionRules => write writes::delete_all::<InspectionRuleSpec>;
     GetInspectionRule => read objects::get::<InspectionRuleSpec>;
     PatchInspectionRule => write patching::patch::<InspectionRuleSpec>;
     DeleteInspectionRule => write writes::delete::<InspectionRuleSpec>;
-    ListReleases => read lists::list::<ReleaseSpec>, Detail::Listed;
+    ListReleases => read lists::list::<ReleaseSpec>, Detail::Summary;
     CreateRelease => write writes::post::<ReleaseSpec>;
     GetRelease => read objects::get::<ReleaseSpec>;
     PatchRelease => write patching::patch::<ReleaseSpec>;
@@ -228,7 +229,7 @@ handlers! {
     ListTasks => read tasks::list;
     ShowTask => read tasks::show;
     ListAudit => ask audit::list;
-    GetRequest => ask machine::request;
+    GetRequest => ask service::get_request;
     ListTokens => read tokens::list;
     CreateToken => write tokens::create;
     GetToken => read tokens::get;
@@ -245,104 +246,107 @@ handlers! {
     RevokeCertificate => write credentials::revoke;
 }
 
-impl Operations for Api {
-    fn guarding(&self) -> Guarding {
-        self.guarding
+impl RequestHandler for Api {
+    fn listener_auth(&self) -> ListenerAuth {
+        self.listener_auth
     }
 
-    fn rejected(&self) -> &Rejected {
-        &self.rejected
+    fn rejections(&self) -> &RejectionCounter {
+        &self.rejections
     }
 
     fn budgets(&self) -> &Budgets {
         &self.budgets
     }
 
-    fn who(&self, peer: Option<&Peer>, headers: &HeaderMap) -> Result<Option<Who>, Unknown> {
-        self.who(peer, headers)
+    fn authenticate(&self, peer: Option<&Peer>, headers: &HeaderMap) -> Result<Option<Requester>, AuthFailure> {
+        self.authenticate(peer, headers)
     }
 
-    fn check_still(&self, who: &Who) -> Result<(), ApiError> {
-        self.check_still(who)
+    fn recheck(&self, who: &Requester) -> Result<(), ApiError> {
+        self.recheck(who)
     }
 
-    /// Handlers run where threads may compute: each may resolve much of the fleet, and the thread that serves connections also follows
-    /// the store.
-    async fn call(self: Arc<Self>, endpoint: Endpoint, request: Request) -> HandlerResult {
-        let this = self.seen_by(&request.who);
-        wait_at_least(&this, &request).await?;
-        let this = if shows_states(endpoint) { as_of_now(this).await } else { this };
-        let (api, who, readers) = (Arc::clone(&this), request.who.clone(), this.readers.clone());
+    /// Calls the handler of an endpoint on a blocking thread, when it has a permit. A handler may resolve much of the
+    /// fleet, and must not hold up the thread that serves connections and also follows the store.
+    async fn call(self: Arc<Self>, endpoint: Endpoint, request: HttpRequest) -> HandlerResult {
+        let this = self.visible_to(&request.requester);
+        wait_for_revision(&this, &request).await?;
+        let this = if has_states(endpoint) { with_current_states(this).await } else { this };
+        let (api, who, limiter) = (Arc::clone(&this), request.requester.clone(), this.stream_limiter.clone());
         let reply = match handler(endpoint) {
-            Handler::Now(say) => say(&this, &request)?,
-            Handler::Read(read) => {
-                // Held until its answer has room: so few answers are made that may have none.
-                let _turn = this.writers.turn_to_read(&who).await?;
-                aside(move || read(&this, &request).map(|reply| reply.chosen(&request).written_out())).await?
+            RouteHandler::Inline(respond) => respond(&this, &request)?,
+            RouteHandler::Read(read) => {
+                // The permit is held while the response is built. This limits how many responses are built and then
+                // find no memory to be sent from.
+                let _permit = this.write_limiter.acquire_memory_read(&who).await?;
+                run_blocking(move || read(&this, &request).map(|reply| reply.select_fields(&request).encode())).await?
             }
-            Handler::Ask(ask) => {
-                let turn = this.writers.turn_to_ask(&who).await?;
-                waited(this, turn, ask, request).await?
+            RouteHandler::StoreRead(read) => {
+                let permit = this.write_limiter.acquire_store_read(&who).await?;
+                run_async(this, permit, read, request).await?
             }
-            Handler::Write(write) => {
-                let turn = this.writers.turn(&who).await?;
-                waited(this, turn, write, request).await?
+            RouteHandler::Write(write) => {
+                let permit = this.write_limiter.acquire(&who).await?;
+                run_async(this, permit, write, request).await?
             }
         };
-        // A write asked in its decision. A read may have waited.
+        // The caller's access is checked again after a read, which may have waited since the last check. A write checks
+        // it when it is decided.
         if endpoint.route().method == Method::Get {
-            api.check_still(&who)?;
+            api.recheck(&who)?;
         }
         let admitted = |pieces| {
-            let asker = who.clone();
-            readers.admit(&who, while_good(pieces, move || api.check_still(&asker).is_ok()))
+            let requester = who.clone();
+            limiter.admit(&who, while_authorized(pieces, move || api.recheck(&requester).is_ok()))
         };
         let body = match (endpoint.route().delivery, reply.body) {
-            (Delivery::Streamed, Body::Pieces(pieces)) => Body::Pieces(admitted(pieces)?),
-            (Delivery::Streamed, Body::File(pieces)) => Body::File(admitted(pieces)?),
+            (Delivery::Streamed, ResponseBody::JsonStream(pieces)) => ResponseBody::JsonStream(admitted(pieces)?),
+            (Delivery::Streamed, ResponseBody::FileStream(pieces)) => ResponseBody::FileStream(admitted(pieces)?),
             (_, body) => body,
         };
-        Ok(Reply { body, ..reply })
+        Ok(HttpResponse { body, ..reply })
     }
 }
 
-/// Runs a handler that waits. It is dropped where it waits when nobody waits for the answer any more; a decision ends at the next node
-/// that it looks at.
-async fn waited(
+/// Runs an asynchronous handler on a blocking thread. When the client disconnects, a handler that waits is dropped, and
+/// a decision that runs stops at the next node that it examines. The handler's permit is held until the thread has
+/// finished.
+async fn run_async(
     api: Arc<Api>,
-    turn: impl Send + 'static,
-    handle: for<'a> fn(&'a Api, &'a Request) -> Waiting<'a>,
-    request: Request,
+    permit: impl Send + 'static,
+    handle: for<'a> fn(&'a Api, &'a HttpRequest) -> ResponseFuture<'a>,
+    request: HttpRequest,
 ) -> HandlerResult {
-    let _asking = request.abandoned.until_dropped();
-    let (_waiting, gone) = oneshot::channel::<Infallible>();
+    let _guard = request.canceled.guard();
+    let (_caller, canceled) = oneshot::channel::<Infallible>();
     let runtime = Handle::current();
-    let writing = move || {
-        // Its thread is what it has a turn for.
-        let _turn = turn;
+    let run = move || {
+        // The permit limits the number of blocking threads in use, so it is held until this thread has finished.
+        let _permit = permit;
         runtime.block_on(async {
             tokio::select! {
-                answer = handle(&api, &request) => answer.map(|reply| reply.chosen(&request)),
-                _ = gone => Err(ErrorType::ServerStopping.into()),
+                answer = handle(&api, &request) => answer.map(|reply| reply.select_fields(&request)),
+                _ = canceled => Err(ErrorType::ServerStopping.into()),
             }
         })
     };
-    aside(writing).await
+    run_blocking(run).await
 }
 
-/// Runs a handler on a thread of its own. A panic goes on where its answer is waited for.
-async fn aside(handle: impl FnOnce() -> HandlerResult + Send + 'static) -> HandlerResult {
+/// Runs a handler on a thread of its own. A panic is resumed in the task that waits for the response.
+async fn run_blocking(handle: impl FnOnce() -> HandlerResult + Send + 'static) -> HandlerResult {
     spawn_blocking(handle).await.unwrap_or_else(|failed| match failed.try_into_panic() {
         Ok(panic) => resume_unwind(panic),
         Err(_) => Err(ErrorType::ServerStopping.into()),
     })
 }
 
-/// Whether an answer says where nodes stand, or what keeps them from standing elsewhere.
-fn shows_states(endpoint: Endpoint) -> bool {
+/// Returns whether the response of an endpoint contains states of nodes, or what keeps nodes in their states.
+fn has_states(endpoint: Endpoint) -> bool {
     use Endpoint::{
-        ExplainNode, GetCluster, GetGroup, GetNode, ListClusters, ListClustersDetail, ListGroups, ListNodes,
-        ListNodesDetail, ListTasks, Metrics, ResolvedNode, ShowTask, ValidateCluster, WatchEvents,
+        ExplainNode, GetCluster, GetGroup, GetNode, ListClusters, ListClustersDetail, ListGroups, ListNodes, ListNodesDetail,
+        ListTasks, Metrics, ResolvedNode, ShowTask, ValidateCluster, WatchEvents,
     };
     matches!(
         endpoint,
@@ -364,27 +368,28 @@ fn shows_states(endpoint: Endpoint) -> bool {
     )
 }
 
-/// Waits until the nodes' states are those that follow from what is written now, for two seconds at most: so whoever wrote something reads what
-/// follows from it. A store that takes no write holds the reconciler up; the states are worked out of the model then.
-async fn as_of_now(api: Arc<Api>) -> Arc<Api> {
+/// Waits until the table of states includes the current revision, for two seconds at most, so that a client which has
+/// written something reads the effect. If the table is still behind, for example because the store accepts no writes
+/// and the reconciler cannot continue, the returned API computes states from the model.
+async fn with_current_states(api: Arc<Api>) -> Arc<Api> {
     let Some(desired) = api.desired.clone().filter(|_| api.reconciler.is_some()) else { return api };
-    if desired.status().reached(api.cache().model().revision).await {
+    if desired.status().wait_for_revision(api.cache().model().revision).await {
         return api;
     }
-    Arc::new(Api { is_behind: true, ..Api::clone(&api) })
+    Arc::new(Api { is_stale: true, ..Api::clone(&api) })
 }
 
-/// Makes a read wait until the fleet is as of the revision that it names.
-async fn wait_at_least(api: &Api, request: &Request) -> Result<(), ApiError> {
-    let Some(text) = request.query.one("at_least")? else { return Ok(()) };
-    let refused =
-        || ApiError::new(ErrorType::RequestQuery, format!("at_least={} is no revision", quote(text))).field("at_least");
-    let wanted: u64 = whole(text).ok_or_else(refused)?;
+/// Waits until the fleet in memory has reached the revision that the request requires with `at_least`.
+async fn wait_for_revision(api: &Api, request: &HttpRequest) -> Result<(), ApiError> {
+    let Some(text) = request.query.get("at_least")? else { return Ok(()) };
+    let invalid =
+        || ApiError::new(ErrorType::RequestQuery, format!("at_least={} is not a revision", quote(text))).field("at_least");
+    let wanted: u64 = parse_integer(text).ok_or_else(invalid)?;
     let head = api.registry.store().head().await.map_err(|error| store_error(&error))?;
     if wanted > head.get() {
         let message = format!("revision {wanted} is ahead of the store's, which is {head}");
         return Err(ApiError::new(ErrorType::RevisionAhead, message).field("at_least"));
     }
-    api.cache().reached(Revision::new(wanted)).await;
+    api.cache().wait_for(Revision::new(wanted)).await;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Inspection rules, in Ironic's shapes.
+//! Inspection rules, in Ironic's form.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,30 +11,30 @@ use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::{ApiError, ErrorType};
 use uuid::Uuid;
 
-use super::filter::{self, Filter};
+use super::filter::{self, FilterDef};
 use super::nodes;
-use super::objects::{Shown, selector};
+use super::objects::{ApiResource, by_selector};
 use crate::api::Api;
-use crate::api::http::request::Request;
+use crate::api::http::request::HttpRequest;
 use crate::cache::Model;
-use crate::registry::Undecided;
-use crate::registry::work::{Work, not_found};
+use crate::registry::DecisionError;
+use crate::registry::work::{PendingWrite, not_found};
 
-impl Shown for InspectionRuleSpec {
+impl ApiResource for InspectionRuleSpec {
     const LEVEL: Option<Level> = None;
     const LIST: &'static str = "inspection_rules";
-    const IS_APPLIED_TO: bool = false;
-    const FILTERS: &'static [Filter<Self>] = &[
-        Filter { name: "selector", read: selector },
-        Filter { name: "phase", read: |asked, name| filter::text(asked, name, |_, phase| phase == "main") },
+    const HAS_APPLIED_MAPS: bool = false;
+    const FILTERS: &'static [FilterDef<Self>] = &[
+        FilterDef { name: "selector", read: by_selector },
+        FilterDef { name: "phase", read: |ctx, name| filter::text_filter(ctx, name, |_, phase| phase == "main") },
     ];
 
-    fn locate(model: &Model, request: &Request) -> Result<Arc<InspectionRule>, ApiError> {
-        let id = request.part("rule");
+    fn locate(model: &Model, request: &HttpRequest) -> Result<Arc<InspectionRule>, ApiError> {
+        let id = request.param("rule");
         model.rules.find(None, id).cloned().ok_or_else(|| not_found(Kind::InspectionRule, id))
     }
 
-    fn identify(_request: &Request, fields: &mut Map<String, Value>) -> Result<(Uuid, Option<ObjectName>), ApiError> {
+    fn identify(_request: &HttpRequest, fields: &mut Map<String, Value>) -> Result<(Uuid, Option<ObjectName>), ApiError> {
         let name = match fields.remove("name") {
             None | Some(Value::Null) => None,
             Some(Value::String(name)) => <Self as crate::cache::model::Resource>::parse_name(&name)?,
@@ -43,11 +43,11 @@ impl Shown for InspectionRuleSpec {
         Ok((nodes::new_uuid(fields)?, name))
     }
 
-    fn blank(_model: &Model, _request: &Request) -> Result<Self, ApiError> {
+    fn new_spec(_model: &Model, _request: &HttpRequest) -> Result<Self, ApiError> {
         Ok(Self::default())
     }
 
-    fn remove(work: &mut Work<'_>, rule: &Arc<InspectionRule>) -> Result<(), Undecided> {
+    fn remove(work: &mut PendingWrite<'_>, rule: &Arc<InspectionRule>) -> Result<(), DecisionError> {
         work.delete_unused(rule)
     }
 
@@ -55,11 +55,12 @@ impl Shown for InspectionRuleSpec {
         Endpoint::GetInspectionRule.path(&[&object.meta.uuid.to_string()])
     }
 
-    /// As Ironic's: fields stand there also at their defaults, and of a sensitive rule without what they hold.
+    /// Adds the fields that are at their defaults, because Ironic shows these too. Of a sensitive rule, `conditions`
+    /// and `actions` are `null`.
     fn complete(_api: &Api, _model: &Model, object: &InspectionRule, body: &mut Map<String, Value>) {
         for field in ["conditions", "actions"] {
-            let empty = if object.spec.sensitive { Value::Null } else { json!([]) };
-            body.entry(field).or_insert(empty);
+            let value = if object.spec.sensitive { Value::Null } else { json!([]) };
+            body.entry(field).or_insert(value);
         }
         body.entry("description").or_insert(Value::Null);
         for field in ["sensitive", "grants"] {
@@ -73,7 +74,7 @@ impl Shown for InspectionRuleSpec {
         object.spec.labels.clone()
     }
 
-    fn no_name() -> Result<Option<ObjectName>, ApiError> {
+    fn default_name() -> Result<Option<ObjectName>, ApiError> {
         Ok(None)
     }
 

@@ -1,16 +1,17 @@
-//! Where a node stands: what resolve says of it, what it said of itself, what became of its tasks.
+//! The state of a node: what resolve computed, what the host reported, and the results of its tasks.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
-use stemma_core::catalog::Meant;
+use stemma_core::catalog::SuggestionCache;
 use stemma_core::finding::Finding;
-use stemma_core::object::{Held, LevelId, Node, NodeId, Timestamp};
-use stemma_core::resolve::{self, Answer, Resolution};
+use stemma_core::object::{HoldEnd, LevelId, Node, NodeId, Timestamp};
+use stemma_core::resolve::{self, Resolution, ResolvedNode};
 use stemma_core::status::{
-    self, A_TASK_FAILED, AN_ERROR, Awaited, Facts, Liveness, RESULTS_TO_COME, State, TaskNews, TaskOutcome,
+    self, AwaitedTask, HAS_ERROR_REASON, Liveness, RESULTS_PENDING_REASON, State, StateInputs, TASK_FAILED_REASON, TaskOutcome,
+    TaskStatus,
 };
 use stemma_core::task::Mode;
 use stemma_core::traits::{NodeTraits, TraitSource};
@@ -20,293 +21,306 @@ use uuid::Uuid;
 use super::view;
 use crate::api::Api;
 use crate::cache::{Model, released};
-use crate::reconcile::waves::{AwaitedNode, Shut};
-use crate::reconcile::{Reconciler, facts};
+use crate::reconcile::waves::{AwaitedNode, ShutBarrier};
+use crate::reconcile::{Reconciler, state_inputs};
 use crate::status as table;
 
-/// A node's traits with their sources.
+/// Returns a node's traits with their sources.
 pub(super) fn traits(model: &Model, node: &Node) -> NodeTraits {
     model.fleet.node_view(node.id()).map(|view| view.traits()).unwrap_or_default()
 }
 
-/// Each trait's sources.
+/// Returns the sources of each trait.
 pub(super) fn trait_sources(traits: &NodeTraits) -> impl Serialize {
     let texts = |sources: &[TraitSource]| sources.iter().map(ToString::to_string).collect::<Vec<_>>();
     view::Entries(move || traits.sources().iter().map(move |(name, sources)| (name, texts(sources))))
 }
 
-/// The labels that a host reported.
-pub(super) fn reported(model: &Model, node: &Node) -> BTreeMap<String, String> {
+/// Returns the labels that a host reported.
+pub(super) fn reported_labels(model: &Model, node: &Node) -> BTreeMap<String, String> {
     let record = model.observations.get(&node.meta.uuid);
     let labels = record.into_iter().flat_map(|record| record.observation.labels.iter());
     labels.map(|label| (label.key.to_string(), label.value.to_string())).collect()
 }
 
-/// What was said on the host itself, kept apart from what operators say of it; `null`: nothing.
-pub(super) fn said(model: &Model, node: &Node) -> Value {
-    let Some(said) = model.said.get(&node.meta.uuid) else { return Value::Null };
-    let until = |held| match held {
-        Held::UntilTakenBack => Value::Null,
-        Held::Until(end) => view::time(end).into(),
+/// Returns the pause, hold and park that root set on the host itself, without those of operators. `null` if the host
+/// reported none.
+pub(super) fn reported_state(model: &Model, node: &Node) -> Value {
+    let Some(record) = model.reported_states.get(&node.meta.uuid) else { return Value::Null };
+    let until = |hold_end| match hold_end {
+        HoldEnd::UntilRevoked => Value::Null,
+        HoldEnd::Until(end) => view::format_time(end).into(),
     };
     json!({
-        "paused": said.paused,
-        "hold": said.held().map(|(held, reason)| json!({"until": until(held), "reason": reason})),
-        "parked": said.parked.as_ref().map(|reason| json!({"reason": **reason})),
+        "paused": record.paused,
+        "hold": record.hold_end().map(|(held, reason)| json!({"until": until(held), "reason": reason})),
+        "parked": record.parked.as_ref().map(|reason| json!({"reason": **reason})),
     })
 }
 
-/// Whether a node's agent is there.
+/// Returns whether a node's agent is connected.
 pub(super) fn liveness(api: &Api, node: Uuid) -> Liveness {
     api.desired.as_ref().map_or(Liveness::Absent, |desired| desired.liveness(node))
 }
 
-/// How many of these nodes stand in each state.
-pub(super) fn counts(api: &Api, model: &Model, nodes: impl Iterator<Item = NodeId>) -> Value {
+/// Returns the number of these nodes in each state.
+pub(super) fn state_counts(api: &Api, model: &Model, nodes: impl Iterator<Item = NodeId>) -> Value {
     let Some(desired) = &api.desired else { return json!({}) };
-    json!(if api.is_behind {
-        table::counted(all_facts(api, model, nodes).iter())
+    json!(if api.is_stale {
+        table::state_counts(all_state_inputs(api, model, nodes).iter())
     } else {
-        desired.status().count(nodes.map(|node| node.0))
+        desired.status().count_states(nodes.map(|node| node.0))
     })
 }
 
-/// What decides the states of these nodes, worked out of the model.
-pub(super) fn all_facts(api: &Api, model: &Model, nodes: impl Iterator<Item = NodeId>) -> Vec<Facts> {
+/// Computes the state inputs of these nodes from the model.
+pub(super) fn all_state_inputs(api: &Api, model: &Model, nodes: impl Iterator<Item = NodeId>) -> Vec<StateInputs> {
     let found = nodes.filter_map(|node| model.nodes.get(node.0));
-    found.map(|node| facts_of(api, model, node, &model.resolve(node.meta.uuid))).collect()
+    found.map(|node| state_inputs(api, model, node, &model.resolve(node.meta.uuid))).collect()
 }
 
-/// When a node was last heard of, as far as anybody knows: what is in memory is newer than what is stored.
+/// Returns when the controller last heard from a node's host. If the host has checked in since this process started,
+/// that time is in memory. Otherwise it is the latest time in the stored reports.
 pub(super) fn last_seen(api: &Api, model: &Model, node: Uuid) -> Option<Timestamp> {
-    let heard = api.desired.as_ref().and_then(|desired| desired.heard(node));
-    if let Some(ago) = heard.and_then(|ago| u64::try_from(ago.as_millis()).ok()) {
+    let elapsed = api.desired.as_ref().and_then(|desired| desired.time_since_check_in(node));
+    if let Some(ago) = elapsed.and_then(|ago| u64::try_from(ago.as_millis()).ok()) {
         return Some(Timestamp(api.registry.now().0.saturating_sub(ago)));
     }
-    let seen = model.seen.get(&node).map(|seen| seen.since);
-    let said =
-        [model.observations.get(&node).map(|record| record.at), model.reports.get(&node).map(|record| record.at)];
-    said.into_iter().chain([seen]).flatten().max()
+    let seen = model.silence.get(&node).map(|seen| seen.since);
+    let times = [model.observations.get(&node).map(|record| record.at), model.reports.get(&node).map(|record| record.at)];
+    times.into_iter().chain([seen]).flatten().max()
 }
 
-/// All findings about a node: of its answer, and of what it says of keys of the catalogue.
-pub(super) fn findings(api: &Api, model: &Model, node: &Node, resolution: &Resolution, meant: &Meant) -> Vec<Finding> {
-    let of_catalog = resolve::catalog_findings_of(&model.fleet, meant, LevelId::Node(node.id()));
-    findings_of_answer(api, model, node, resolution).into_iter().chain(of_catalog).collect()
+/// Returns all findings about a node: those of [`resolution_findings`], and those of the catalogue about the keys that
+/// the node provides.
+pub(super) fn findings(api: &Api, model: &Model, node: &Node, resolution: &Resolution, cache: &SuggestionCache) -> Vec<Finding> {
+    let of_catalog = resolve::object_catalog_findings(&model.fleet, cache, LevelId::Node(node.id()));
+    resolution_findings(api, model, node, resolution).into_iter().chain(of_catalog).collect()
 }
 
-/// The findings about a node without those of the catalogue, which a write has of all levels.
-pub(super) fn findings_of_answer(api: &Api, model: &Model, node: &Node, resolution: &Resolution) -> Vec<Finding> {
-    let of_now = findings_of_now(api, model, node, resolution.answer().map(|answer| &**answer));
-    resolution.findings(node).into_iter().chain(of_now).collect()
+/// Returns the findings about a node except those of the catalogue. A write collects the latter by itself, for all
+/// levels.
+pub(super) fn resolution_findings(api: &Api, model: &Model, node: &Node, resolution: &Resolution) -> Vec<Finding> {
+    let current = current_findings(api, model, node, resolution.resolved_node().map(|answer| &**answer));
+    resolution.findings(node).into_iter().chain(current).collect()
 }
 
-/// Those that its answer does not give by itself: that it is too large to be sent, what was said on its host and is in force, and, with or
-/// without an answer, that two hosts have its identity, that its host is ahead of the store or the whole fleet waits, what its host reported
-/// last that was refused, waits or was left out, what its host found itself, and why the store refuses what is released to it.
-pub(super) fn findings_of_now(api: &Api, model: &Model, node: &Node, answer: Option<&Answer>) -> Vec<Finding> {
+/// Returns the findings about a node that do not follow from its resolution alone.
+///
+/// For a resolved node:
+/// - its desired state is too large to send;
+/// - what was set on its host is in force.
+///
+/// For any node:
+/// - two hosts use its identity;
+/// - its host is ahead of the store or has not checked in since the epoch began, or the whole fleet waits;
+/// - parts of its host's last report were refused, wait to be stored, or were omitted;
+/// - problems that the host itself reported, such as a stuck agent;
+/// - the store refuses the task set that is to be released to it.
+pub(super) fn current_findings(api: &Api, model: &Model, node: &Node, answer: Option<&ResolvedNode>) -> Vec<Finding> {
     let (now, uuid) = (api.registry.now(), node.meta.uuid);
-    let too_large = answer.and_then(|answer| facts::too_large(model, answer, now));
+    let too_large = answer.and_then(|answer| state_inputs::desired_too_large(model, answer, now));
     let mut findings: Vec<Finding> = too_large.map(|error| resolve::too_large(node, &error)).into_iter().collect();
-    findings.extend(answer.into_iter().flat_map(|answer| answer.findings_of_host(now)));
+    findings.extend(answer.into_iter().flat_map(|answer| answer.host_findings(now)));
     if let Some(desired) = &api.desired {
-        let (status, line) = (desired.status(), desired.epoch_line());
-        findings.extend(desired.two_hosts(uuid).map(|addresses| resolve::doubled(node, addresses)));
+        let (status, epoch_line) = (desired.status(), desired.epoch_line());
+        findings.extend(desired.duplicate_hosts(uuid).map(|addresses| resolve::duplicate_host(node, addresses)));
         findings.extend(match status.ahead(uuid) {
-            Some(host) => Some(resolve::host_ahead(node, host, &line, api.registry.store().stats().revision())),
-            None => resolve::fleet_waiting(node, &line)
-                .or_else(|| facts::is_host_awaited(model, uuid).then(|| resolve::host_awaited(node))),
+            Some(host) => Some(resolve::host_ahead(node, host, &epoch_line, api.registry.store().stats().revision())),
+            None => resolve::fleet_waiting(node, &epoch_line)
+                .or_else(|| state_inputs::is_host_awaited(model, uuid).then(|| resolve::host_awaited(node))),
         });
-        let refused = status.refused_reports().of(uuid).into_iter();
-        findings.extend(refused.map(|(part, reason)| resolve::report_refused(node, part.name(), &reason)));
-        let waiting = status.waiting_reports().of(uuid).into_iter();
+        let refusals = status.refused_reports().get(uuid).into_iter();
+        findings.extend(refusals.map(|(part, reason)| resolve::report_refused(node, part.name(), &reason)));
+        let waiting = status.waiting_reports().get(uuid).into_iter();
         findings.extend(waiting.map(|(part, reason)| resolve::report_waiting(node, part.name(), &reason)));
         findings.extend(status.refused_release(uuid).map(|reason| resolve::release_refused(node, &reason)));
     }
-    findings.extend(facts::stuck_by(model, uuid).map(|stuck| resolve::host_stuck(node, &stuck)));
-    findings.extend(resolve::orphaned_paths(node, &facts::orphans_of(model, uuid)));
-    findings.extend(resolve::report_left_out(node, model.left_out(uuid)));
-    findings.extend(resolve::report_findings(node, &model.findings_of_host(uuid).collect::<Vec<_>>()));
+    findings.extend(state_inputs::stuck_reason(model, uuid).map(|stuck| resolve::host_stuck(node, &stuck)));
+    findings.extend(resolve::orphaned_paths(node, &state_inputs::orphans(model, uuid)));
+    findings.extend(resolve::report_dropped(node, model.dropped_counts(uuid)));
+    findings.extend(resolve::report_findings(node, &model.host_findings(uuid).collect::<Vec<_>>()));
     findings
 }
 
-/// Why nothing is sent to a node's host, as its finding says, or because the whole fleet waits; `None` where the host is told.
-pub(super) fn untold(api: &Api, node: Uuid) -> Option<String> {
+/// Returns why no desired state is sent to a node's host: the host is ahead of the store, or the whole fleet waits.
+/// `None` if the desired state is sent.
+pub(super) fn blocked_reason(api: &Api, node: Uuid) -> Option<String> {
     let desired = api.desired.as_ref()?;
-    let line = desired.epoch_line();
+    let epoch_line = desired.epoch_line();
     match desired.status().ahead(node) {
-        Some(host) => Some(line.why_untold(host, api.registry.store().stats().revision())),
-        None => line.why_all_wait(),
+        Some(host) => Some(epoch_line.not_sent_reason(host, api.registry.store().stats().revision())),
+        None => epoch_line.waiting_reason(),
     }
 }
 
-/// What decides a node's state.
-pub(super) fn facts_of(api: &Api, model: &Model, node: &Node, answer: &Resolution) -> Facts {
-    let facts = facts::facts(model, api.desired.as_deref(), (node, answer), api.registry.now());
+/// Returns the inputs that decide a node's state.
+pub(super) fn state_inputs(api: &Api, model: &Model, node: &Node, resolution: &Resolution) -> StateInputs {
+    let facts = state_inputs::state_inputs(model, api.desired.as_deref(), (node, resolution), api.registry.now());
     let Some(desired) = &api.desired else { return facts };
     let (table, uuid) = (desired.status(), node.meta.uuid);
-    Facts {
+    StateInputs {
         liveness: desired.liveness(uuid),
-        is_doubled: desired.two_hosts(uuid).is_some(),
+        is_duplicated: desired.duplicate_hosts(uuid).is_some(),
         is_ahead: table.ahead(uuid).is_some(),
         is_store_waiting: desired.epoch_line().waits,
-        is_report_refused: table.refused_reports().has(uuid),
+        is_report_refused: table.refused_reports().contains(uuid),
         is_release_refused: table.refused_release(uuid).is_some(),
         is_blocked: table.is_blocked(uuid),
         ..facts
     }
 }
 
-/// Why a node stands where it stands: where a task failed, which, and where none failed but one did not run, what that requires; where an error
-/// is found, the first; where others keep it, who; where results are still to come, of which task. Who keeps one that is not blocked is said as
-/// far as the last pass knows it, but for one that is asked for alone, of which it is worked out: that costs more than the status.
-pub(super) fn reason(
+/// Returns why a node is in its state:
+/// - the failed tasks or, if none failed, the tasks that did not run and what these require;
+/// - the first error among its findings;
+/// - the nodes that it waits for;
+/// - the first task without a result.
+///
+/// The closed barriers of the node are computed if the node is blocked or is requested alone (`is_alone`). In a list
+/// this would cost too much for other nodes, so they get the barriers of the reconciler's last pass, if it has them.
+pub(super) fn status_reason(
     api: &Api,
     model: &Model,
     node: &Node,
-    (facts, resolution, mode): (&Facts, &Resolution, Mode),
+    (facts, resolution, mode): (&StateInputs, &Resolution, Mode),
     is_alone: bool,
 ) -> Cow<'static, str> {
     let status = facts.status();
     let shut = |reconciler: &Reconciler| {
         if is_alone || status.state == State::Blocked {
-            reconciler.shut(model, node.id())
+            reconciler.shut_barriers(model, node.id())
         } else {
-            reconciler.shut_in_last_pass(model, node.id()).unwrap_or_default()
+            reconciler.shut_barriers_in_last_pass(model, node.id()).unwrap_or_default()
         }
     };
-    let news = || facts::counted_news(model, node.meta.uuid);
-    let tasks_that = |ended| status::tasks_that(ended, news());
-    let said = match status.state {
-        State::Failed if status.reason == A_TASK_FAILED => {
+    let news = || state_inputs::counted_task_news(model, node.meta.uuid);
+    let tasks_that = |outcome| status::tasks_with_outcome(outcome, news());
+    let detail = match status.state {
+        State::Failed if status.reason == TASK_FAILED_REASON => {
             tasks_that(TaskOutcome::Failed).or_else(|| status::tasks_not_run(news()))
         }
-        State::Failed if status.reason == AN_ERROR => {
-            let findings = findings_of_answer(api, model, node, resolution);
-            let keeping = facts::keeping_errors(model, resolution);
-            status::first_error(&findings, &keeping).map(|code| format!("{AN_ERROR}: {code}"))
+        State::Failed if status.reason == HAS_ERROR_REASON => {
+            let findings = resolution_findings(api, model, node, resolution);
+            let keeping = state_inputs::blocking_rules(model, resolution);
+            status::first_error(&findings, &keeping).map(|code| format!("{HAS_ERROR_REASON}: {code}"))
         }
-        State::Changing if status.reason == RESULTS_TO_COME => waits(api, model, node, (facts, mode), shut)
-            .or_else(|| status::awaited_results(facts::unended(model, node.meta.uuid))),
-        State::Blocked | State::Waiting | State::Changing => waits(api, model, node, (facts, mode), shut),
+        State::Changing if status.reason == RESULTS_PENDING_REASON => barrier_reason(api, model, node, (facts, mode), shut)
+            .or_else(|| status::pending_results(state_inputs::unfinished_tasks(model, node.meta.uuid))),
+        State::Blocked | State::Waiting | State::Changing => barrier_reason(api, model, node, (facts, mode), shut),
         State::Drifted => tasks_that(TaskOutcome::Drifted),
         State::Noop => tasks_that(TaskOutcome::WouldChange),
-        State::Held => kept_release(model, node).map(|release| format!("{} (it runs {release})", status.reason)),
-        State::Unplaced
-        | State::Parked
-        | State::Silent
-        | State::Stuck
-        | State::Failed
-        | State::Paused
-        | State::Converged => None,
+        State::Held => released_version(model, node).map(|release| format!("{} (it runs {release})", status.reason)),
+        State::Unplaced | State::Parked | State::Silent | State::Stuck | State::Failed | State::Paused | State::Converged => None,
     };
-    said.map_or(Cow::Borrowed(status.reason), Cow::Owned)
+    detail.map_or(Cow::Borrowed(status.reason), Cow::Owned)
 }
 
-/// The release of what was released to a node.
-pub(super) fn kept_release(model: &Model, node: &Node) -> Option<String> {
+/// Returns the release of the task set that was released to a node.
+pub(super) fn released_version(model: &Model, node: &Node) -> Option<String> {
     model.released.get(&node.meta.uuid)?.release.clone()
 }
 
-/// The first barrier that is shut for a node, as a sentence in place of its status's reason; `None` where none keeps its tasks from being
-/// run.
-fn waits(
+/// Returns a sentence about a closed barrier of a node, as the reason of its state: the first barrier that will not
+/// open by itself, or else the first. `None` if no barrier keeps tasks of the node from running.
+fn barrier_reason(
     api: &Api,
     model: &Model,
     node: &Node,
-    (facts, mode): (&Facts, Mode),
-    shut: impl FnOnce(&Reconciler) -> Vec<Shut>,
+    (facts, mode): (&StateInputs, Mode),
+    shut: impl FnOnce(&Reconciler) -> Vec<ShutBarrier>,
 ) -> Option<String> {
-    let is_there = facts.liveness == Liveness::Connected && mode == Mode::Apply;
-    // What waits for others waits for the fleet first.
-    if facts.is_store_waiting || !(is_there && facts.tasks.may_wait()) {
+    let is_applying = facts.liveness == Liveness::Connected && mode == Mode::Apply;
+    // While the whole fleet waits, that is the reason, and not a barrier.
+    if facts.is_store_waiting || !(is_applying && facts.tasks.may_wait()) {
         return None;
     }
     let shut = shut(api.reconciler.as_ref()?);
-    let is_hindered = |one: &&Shut| one.nodes.iter().any(|awaited| is_hindered(api, model, one, awaited));
+    let is_hindered = |one: &&ShutBarrier| one.awaited_nodes.iter().any(|awaited| is_blocked(api, model, one, awaited));
     let first = shut.iter().find(is_hindered).or(shut.first())?;
-    let why = |awaited: &AwaitedNode| (name_of(model, awaited.node), why_not_done(api, model, first, awaited));
-    let nodes: Vec<_> = first.nodes.iter().map(why).collect();
-    let awaited = status::awaited(&first.barrier.task, &first.barrier.selector, &nodes, first.count as u64);
-    // One that was done before the barrier shut again does not wait.
-    let news = news_of(model, node.meta.uuid);
+    let why = |awaited: &AwaitedNode| (node_name(model, awaited.node), awaited_reason(api, model, first, awaited));
+    let nodes: Vec<_> = first.awaited_nodes.iter().map(why).collect();
+    let awaited = status::closed_barrier_text(&first.barrier.task, &first.barrier.selector, &nodes, first.awaited_count as u64);
+    // A task that succeeded before the barrier closed again does not wait, so it is not named.
+    let news = task_news(model, node.meta.uuid);
     let is_done = |task: &str| news.get(task).is_some_and(|one| one.outcome == TaskOutcome::Succeeded);
-    let who = first.here.iter().find(|task| !is_done(task)).map_or("it", String::as_str);
+    let who = first.waiting_tasks.iter().find(|task| !is_done(task)).map_or("it", String::as_str);
     Some(format!("{who} waits for {awaited}"))
 }
 
-/// What is known of the tasks of a node, in the task set that was released to it. The names of that are digests: they are worked out once for all.
-fn news_of(model: &Model, node: Uuid) -> BTreeMap<&str, TaskNews<'_>> {
-    facts::news(model, node).map(|news| (news.task, news)).collect()
+/// Returns the last results of a node's tasks, by task, for the task set that was released to the node. To find the
+/// results of a task set, digests are computed, so this is done once for all tasks.
+fn task_news(model: &Model, node: Uuid) -> BTreeMap<&str, TaskStatus<'_>> {
+    state_inputs::task_news(model, node).map(|news| (news.task, news)).collect()
 }
 
-/// What is known of what a barrier waits for on a node: of the tasks there the first that failed stands for them, or else the first that did not run
-/// since another failed, or else the first that is not done.
-fn awaited_on<'t>(model: &'t Model, shut: &'t Shut, awaited: &'t AwaitedNode) -> Awaited<'t> {
+/// Returns what is known of the tasks that a barrier waits for on a node. One of the tasks represents all: the first
+/// that failed, else the first that did not run because another task failed, else the first that has not succeeded.
+fn awaited_state<'t>(model: &'t Model, shut: &'t ShutBarrier, awaited: &'t AwaitedNode) -> AwaitedTask<'t> {
     let node = awaited.node.0;
-    let news = news_of(model, node);
+    let news = task_news(model, node);
     let outcome = |task: &str| news.get(task).map(|one| one.outcome);
-    // One that was released and does not run is left out.
-    let leaves_out = |task: &str| model.released.get(&node).is_some_and(|record| !record.runs_task(task));
-    let is_left = |task: &&str| !leaves_out(task) && outcome(task) != Some(TaskOutcome::Succeeded);
+    // The barrier does not wait for a task that the released task set does not run.
+    let is_omitted = |task: &str| model.released.get(&node).is_some_and(|record| !record.runs_task(task));
+    let is_pending = |task: &&str| !is_omitted(task) && outcome(task) != Some(TaskOutcome::Succeeded);
     let all = || awaited.tasks.iter().map(String::as_str);
     let failed = |was_tried: bool| {
-        let is_it = |one: &TaskNews<'_>| one.outcome == TaskOutcome::Failed && one.was_tried == was_tried;
-        all().filter(is_left).find(|task| news.get(task).is_some_and(is_it))
+        let is_match = |one: &TaskStatus<'_>| one.outcome == TaskOutcome::Failed && one.has_run == was_tried;
+        all().filter(is_pending).find(|task| news.get(task).is_some_and(is_match))
     };
-    let first = failed(true).or_else(|| failed(false)).or_else(|| all().find(is_left)).or_else(|| all().next());
+    let first = failed(true).or_else(|| failed(false)).or_else(|| all().find(is_pending)).or_else(|| all().next());
     let task = first.unwrap_or(&shut.barrier.task);
-    let is_not_run = |one: &&TaskNews<'_>| one.outcome == TaskOutcome::Failed && !one.was_tried;
+    let is_not_run = |one: &&TaskStatus<'_>| one.outcome == TaskOutcome::Failed && !one.has_run;
     let not_run = news.get(task).filter(is_not_run).map(|one| one.message);
-    Awaited { task, outcome: outcome(task), not_run, was_released: released::was_released(model, node, task) }
+    AwaitedTask { task, outcome: outcome(task), not_run_message: not_run, is_released: released::is_released(model, node, task) }
 }
 
-/// What decides the state of a node that others wait for.
-fn facts_of_awaited(api: &Api, model: &Model, node: Uuid) -> Facts {
+/// Returns the inputs that decide the state of a node that other nodes wait for, from the table of states if possible.
+fn awaited_inputs(api: &Api, model: &Model, node: Uuid) -> StateInputs {
     let of_last_pass = || api.desired.as_ref()?.status().facts(node);
-    let of_model = || Some(facts_of(api, model, model.nodes.get(node)?, &model.resolve(node)));
-    (if api.is_behind { of_model() } else { of_last_pass().or_else(of_model) }).unwrap_or_default()
+    let of_model = || Some(state_inputs(api, model, model.nodes.get(node)?, &model.resolve(node)));
+    (if api.is_stale { of_model() } else { of_last_pass().or_else(of_model) }).unwrap_or_default()
 }
 
-/// Whether a node will not by itself be done with what a barrier waits for there.
-fn is_hindered(api: &Api, model: &Model, shut: &Shut, awaited: &AwaitedNode) -> bool {
-    awaited_on(model, shut, awaited).is_in_vain(&facts_of_awaited(api, model, awaited.node.0))
+/// Returns whether a node will not complete by itself what a barrier waits for, so that the waiting node is blocked.
+fn is_blocked(api: &Api, model: &Model, shut: &ShutBarrier, awaited: &AwaitedNode) -> bool {
+    awaited_state(model, shut, awaited).is_stalled(&awaited_inputs(api, model, awaited.node.0))
 }
 
-/// What a node is called.
-pub(super) fn name_of(model: &Model, node: NodeId) -> String {
+/// Returns the display name of a node.
+pub(super) fn node_name(model: &Model, node: NodeId) -> String {
     model.nodes.get(node.0).map(|node| node.display_name()).unwrap_or_default()
 }
 
-/// Why a node is not done with what a barrier waits for there (so far).
-pub(super) fn why_not_done(api: &Api, model: &Model, shut: &Shut, awaited: &AwaitedNode) -> String {
-    status::why_not_done(&awaited_on(model, shut, awaited), &facts_of_awaited(api, model, awaited.node.0))
+/// Returns why a node has not completed what a barrier waits for.
+pub(super) fn awaited_reason(api: &Api, model: &Model, shut: &ShutBarrier, awaited: &AwaitedNode) -> String {
+    status::pending_reason(&awaited_state(model, shut, awaited), &awaited_inputs(api, model, awaited.node.0))
 }
 
-/// The first task that failed, of those that were released: the task, its sentence and since when.
+/// Returns a text about the first failed task of the task set that was released to a node: the task, its message, and
+/// when it failed.
 pub(super) fn last_error(model: &Model, node: &Node) -> Option<String> {
-    status::last_error(facts::news(model, node.meta.uuid), view::time)
+    status::last_error(state_inputs::task_news(model, node.meta.uuid), view::format_time)
 }
 
-/// What a host said, and what became of its tasks.
-pub(super) fn report(model: &Model, node: &Node) -> Value {
+/// Returns what a host reported, and the results of its tasks.
+pub(super) fn report_json(model: &Model, node: &Node) -> Value {
     let id = node.meta.uuid;
-    let current: BTreeSet<&str> = facts::news(model, id).map(|news| news.task).collect();
+    let current: BTreeSet<&str> = state_inputs::task_news(model, id).map(|news| news.task).collect();
     let is_current = |result: &TaskResult| current.contains(result.task.as_str());
     // Each fact is the text of a JSON value.
-    let fact =
-        |(path, text): (&str, &str)| (path.to_owned(), serde_json::from_str(text).unwrap_or_else(|_| json!(text)));
+    let fact = |(path, text): (&str, &str)| (path.to_owned(), serde_json::from_str(text).unwrap_or_else(|_| json!(text)));
     json!({
         "observation": model.observations.get(&id).map(|record| json!({
-            "at": view::time(record.at), "facts": record.observation.facts.iter().map(fact).collect::<Map<_, _>>(),
+            "at": view::format_time(record.at), "facts": record.observation.facts.iter().map(fact).collect::<Map<_, _>>(),
             "traits": record.observation.traits,
-            "labels": reported(model, node), "label_sources": record.label_sources,
+            "labels": reported_labels(model, node), "label_sources": record.label_sources,
         })),
-        "report": model.reports.get(&id).map(|record| json!({"at": view::time(record.at), "report": record.report})),
+        "report": model.reports.get(&id).map(|record| json!({"at": view::format_time(record.at), "report": record.report})),
         "results": model.results.get(&id).map(|record| record.tasks.values().map(|task| json!({
-            "at": view::time(task.at), "task": task.result.task, "outcome": task.result.outcome, "message": task.result.message,
+            "at": view::format_time(task.at), "task": task.result.task, "outcome": task.result.outcome, "message": task.result.message,
             "output": task.result.output, "diff": task.result.diff, "duration_ms": task.result.duration_ms, "is_current": is_current(&task.result),
-            "is_observed": is_current(&task.result) && facts::is_observed(model, id, &task.result),
+            "is_observed": is_current(&task.result) && state_inputs::is_observed(model, id, &task.result),
         })).collect::<Vec<_>>()),
     })
 }

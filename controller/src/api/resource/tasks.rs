@@ -1,140 +1,142 @@
-//! Tasks over the nodes that have them: how far each has come where, who failed and why, and what it would change on which hosts.
+//! Tasks over the nodes that have them: the progress of each task, where it failed and why, and what it would change on
+//! which hosts.
 //!
-//! It is worked out of what was released and reported; nothing is stored for it. A host sends no difference of a sensitive task, so none is
-//! shown. Differences that are not whole are not compared.
+//! This is computed from the released task sets and the reported results for each request, and not stored. A host sends
+//! no difference of a sensitive task, so none is shown. Incomplete differences are not compared between hosts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
-use stemma_core::fleet::Among;
-use stemma_core::name::{near, suggest};
+use stemma_core::fleet::NodeSet;
+use stemma_core::name::{closest_match, did_you_mean};
 use stemma_core::object::{Node, NodeSpec};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use stemma_wire::message::hash_content;
 use stemma_wire::message::observed::{Outcome, TaskResult};
 
-use super::filter::{Asked, Filters};
-use super::lists::of_rows;
-use super::objects::Shown;
+use super::filter::{FilterContext, RequestFilters};
+use super::lists::list_rows;
+use super::objects::ApiResource;
 use crate::api::Api;
-use crate::api::http::request::{HandlerResult, Reply, Request};
+use crate::api::http::request::{HandlerResult, HttpRequest, HttpResponse};
 use crate::cache::Model;
-use crate::cache::model::By;
-use crate::cache::released::{runs, task_sets};
-use crate::reconcile::facts;
+use crate::cache::model::ListOrder;
+use crate::cache::released::{task_ids, task_set_digests};
+use crate::reconcile::state_inputs;
 
-/// How many nodes a row of the list names.
-const FEW: usize = 5;
-/// How many nodes each group of one task names.
-const MANY: usize = 100;
-/// How many groups of one task are shown, those of the most nodes first.
-const MOST_GROUPS: usize = 20;
-/// How many digits of a difference's digest tell it from others.
-const DIGITS: usize = 12;
+/// Maximum number of nodes in a row of the list.
+const MAX_ROW_NODES: usize = 5;
+/// Maximum number of nodes in each group of one task.
+const MAX_GROUP_NODES: usize = 100;
+/// Maximum number of groups of one task, those with the most nodes first.
+const MAX_GROUPS: usize = 20;
+/// Number of digits of the digest that identifies a difference.
+const DIGEST_DIGITS: usize = 12;
 
-/// A task as it was released: its id, and the release.
-type Key<'m> = (&'m str, &'m str);
+/// A released task: its id and its release.
+type TaskKey<'m> = (&'m str, &'m str);
 
-/// What became of one task over the nodes that have it.
+/// The results of one task over the nodes that have it.
 #[derive(Default)]
-struct Tally<'m> {
+struct TaskTally<'m> {
     converged: usize,
     changed: usize,
     waiting: usize,
     blocked: usize,
     would_change: usize,
-    /// Nodes whose hosts neither run nor check it, by its own mode.
+    /// Nodes whose hosts neither run nor check the task, because of its own mode.
     observed: usize,
     drifted: usize,
-    failures: Groups<'m>,
-    /// Nodes on which it did not run, since one that it depends on failed there.
-    not_run: Groups<'m>,
-    differences: Groups<'m>,
-    /// Nodes of which no result is there.
-    unended: Group<'m>,
+    failures: OutcomeGroups<'m>,
+    /// Nodes on which the task did not run, because one that it depends on failed there.
+    not_run: OutcomeGroups<'m>,
+    differences: OutcomeGroups<'m>,
+    /// Nodes that have not reported a result.
+    pending: NodeSubset<'m>,
 }
 
-/// Nodes of which one thing is true.
+/// The number of nodes with one result of a task, and the first of these nodes.
 #[derive(Default)]
-struct Group<'m> {
+struct NodeSubset<'m> {
     count: usize,
-    /// The first of them, by name.
+    /// The first of these nodes, by name.
     nodes: Vec<&'m Node>,
 }
 
-/// Nodes by what their hosts said: the outcome, and the difference or else the sentence.
+/// Nodes by what their hosts reported: the outcome, and the difference or, without one, the message.
 #[derive(Default)]
-struct Groups<'m>(BTreeMap<(Outcome, &'m str, &'m str), Group<'m>>);
+struct OutcomeGroups<'m>(BTreeMap<(Outcome, &'m str, &'m str), NodeSubset<'m>>);
 
-/// `GET /v1/tasks`.
-pub(super) fn list(api: &Api, request: &Request) -> HandlerResult {
+/// `GET /v1/tasks`: a page of tasks, each with the number of nodes for each outcome.
+pub(super) fn list(api: &Api, request: &HttpRequest) -> HandlerResult {
     let model = api.model();
-    let all = tally(api, &model, request, None)?;
-    of_rows(request, "id", all.iter().map(|(key, tally)| tally.row(key)).collect())
+    let tallies = tally_tasks(api, &model, request, None)?;
+    list_rows(request, "id", tallies.iter().map(|(key, tally)| tally.row_json(key)).collect())
 }
 
-/// `GET /v1/tasks/{task}`.
+/// `GET /v1/tasks/{task}`: one task, in each release, with the nodes on which it failed and what it would change.
 ///
 /// # Errors
-/// [`ErrorType::ObjectNotFound`] where no node that is asked for has it.
-pub(super) fn show(api: &Api, request: &Request) -> HandlerResult {
+/// [`ErrorType::ObjectNotFound`] if none of the selected nodes has the task.
+pub(super) fn show(api: &Api, request: &HttpRequest) -> HandlerResult {
     let model = api.model();
-    let task = request.part("task");
-    let found = tally(api, &model, request, Some(task))?;
-    if found.is_empty() {
-        return Err(missing(&model, task));
+    let task = request.param("task");
+    let tallies = tally_tasks(api, &model, request, Some(task))?;
+    if tallies.is_empty() {
+        return Err(task_not_found(&model, task));
     }
-    let releases: Vec<Value> = found.iter().map(|(key, tally)| tally.whole(key)).collect();
-    Ok(Reply::ok(json!({"task": task, "releases": releases})))
+    let releases: Vec<Value> = tallies.iter().map(|(key, tally)| tally.detail_json(key)).collect();
+    Ok(HttpResponse::ok(json!({"task": task, "releases": releases})))
 }
 
-/// The refusal of a task that no node has, or none of those that are asked for. Whoever is bound to a cluster is told of its nodes alone.
-fn missing(model: &Model, task: &str) -> ApiError {
-    let nodes = NodeSpec::walk(model, Among::All, By::Name, None, false);
+/// Returns the error for a task that none of the selected nodes has. It tells whether any other node has the task. A
+/// caller that is bound to a cluster learns only of the nodes of that cluster.
+fn task_not_found(model: &Model, task: &str) -> ApiError {
+    let nodes = NodeSpec::walk(model, NodeSet::All, ListOrder::Name, None, false);
     let released = nodes.filter_map(|node| model.released.get(&node.meta.uuid));
-    let known: BTreeSet<&str> = released.flat_map(|released| runs(model, released)).collect();
+    let known: BTreeSet<&str> = released.flat_map(|released| task_ids(model, released)).collect();
     let message = if known.contains(task) {
-        format!("Task {} runs on none of the nodes that are asked for.", quote(task))
+        format!("Task {} runs on none of the selected nodes.", quote(task))
     } else {
-        format!("Task {} runs on no node{}.", quote(task), suggest(near(task, known)))
+        format!("Task {} runs on no node{}.", quote(task), did_you_mean(closest_match(task, known)))
     };
     ApiError::new(ErrorType::ObjectNotFound, message)
 }
 
-/// What became of each task, or of one, on the nodes that a request asks for.
-fn tally<'m>(
+/// Counts the results of each task over the nodes that a request selects. `only` limits this to one task.
+fn tally_tasks<'m>(
     api: &Api,
     model: &'m Model,
-    request: &Request,
+    request: &HttpRequest,
     only: Option<&str>,
-) -> Result<BTreeMap<Key<'m>, Tally<'m>>, ApiError> {
-    let filters = Filters::read(NodeSpec::FILTERS, &Asked { api, model, request })?;
-    let nodes = NodeSpec::walk(model, filters.among(), By::Name, None, false);
-    let most = if only.is_some() { MANY } else { FEW };
-    let mut all: BTreeMap<Key<'m>, Tally<'m>> = BTreeMap::new();
-    for node in nodes.filter(|node| filters.keep(api, model, node)) {
+) -> Result<BTreeMap<TaskKey<'m>, TaskTally<'m>>, ApiError> {
+    let filters = RequestFilters::read(NodeSpec::FILTERS, &FilterContext { api, model, request })?;
+    let nodes = NodeSpec::walk(model, filters.candidates(), ListOrder::Name, None, false);
+    let max = if only.is_some() { MAX_GROUP_NODES } else { MAX_ROW_NODES };
+    let mut tallies: BTreeMap<TaskKey<'m>, TaskTally<'m>> = BTreeMap::new();
+    for node in nodes.filter(|node| filters.is_match(api, model, node)) {
         let uuid = node.meta.uuid;
         let Some(released) = model.released.get(&uuid) else { continue };
-        let (set, results) = (task_sets(model, released), model.results.get(&uuid));
+        let (set, results) = (task_set_digests(model, released), model.results.get(&uuid));
         let is_blocked = api.desired.as_ref().is_some_and(|desired| desired.status().is_blocked(uuid));
-        for task in runs(model, released).filter(|task| only.is_none_or(|only| only == *task)) {
-            let result = results.and_then(|results| results.of(&set, task)).map(|stored| &stored.result);
-            let tally = all.entry((task, released.release.as_deref().unwrap_or_default())).or_default();
+        for task in task_ids(model, released).filter(|task| only.is_none_or(|only| only == *task)) {
+            let result = results.and_then(|results| results.result_for(&set, task)).map(|stored| &stored.result);
+            let tally = tallies.entry((task, released.release.as_deref().unwrap_or_default())).or_default();
             match result {
-                Some(result) if facts::is_observed(model, uuid, result) => tally.observed += 1,
-                _ => tally.add(node, result, is_blocked, most),
+                Some(result) if state_inputs::is_observed(model, uuid, result) => tally.observed += 1,
+                _ => tally.add(node, result, is_blocked, max),
             }
         }
     }
-    Ok(all)
+    Ok(tallies)
 }
 
-impl<'m> Tally<'m> {
-    /// Takes in a node, with what its host said of the task.
-    fn add(&mut self, node: &'m Node, result: Option<&'m TaskResult>, is_blocked: bool, most: usize) {
+impl<'m> TaskTally<'m> {
+    /// Adds a node to the counts of its task. `result` is what the node's host reported of the task.
+    fn add(&mut self, node: &'m Node, result: Option<&'m TaskResult>, is_blocked: bool, max: usize) {
         let Some(result) = result else {
             *(if is_blocked { &mut self.blocked } else { &mut self.waiting }) += 1;
-            self.unended.add(node, most);
+            self.pending.add(node, max);
             return;
         };
         match result.outcome {
@@ -145,45 +147,46 @@ impl<'m> Tally<'m> {
             }
             Outcome::WouldChange => {
                 self.would_change += 1;
-                self.differences.add(result, node, most);
+                self.differences.add(result, node, max);
             }
             Outcome::Drifted => {
                 self.drifted += 1;
-                self.differences.add(result, node, most);
+                self.differences.add(result, node, max);
             }
-            Outcome::DependencyFailed => self.not_run.add(result, node, most),
-            Outcome::Failed | Outcome::Unsupported | Outcome::Unknown => self.failures.add(result, node, most),
+            Outcome::DependencyFailed => self.not_run.add(result, node, max),
+            Outcome::Failed | Outcome::Unsupported | Outcome::Unknown => self.failures.add(result, node, max),
         }
     }
 
-    /// How many stand where, and the first that failed.
-    fn row(&self, (task, release): &Key<'_>) -> Value {
+    /// Returns the number of nodes for each outcome, and the first nodes that failed.
+    fn row_json(&self, (task, release): &TaskKey<'_>) -> Value {
         let (failed, not_run) = (self.failures.count(), self.not_run.count());
-        let unended = self.blocked + self.waiting;
+        let pending = self.blocked + self.waiting;
         json!({
             "id": format!("{release}/{task}"), "task": task, "release": release,
-            "nodes": self.converged + self.would_change + self.observed + self.drifted + failed + not_run + unended,
+            "nodes": self.converged + self.would_change + self.observed + self.drifted + failed + not_run + pending,
             "converged": self.converged, "changed": self.changed, "waiting": self.waiting, "blocked": self.blocked,
             "failed": failed, "not_run": not_run, "would_change": self.would_change, "observed": self.observed,
-            "drifted": self.drifted, "failed_on": self.failures.first(), "different_changes": self.differences.different(),
+            "drifted": self.drifted, "failed_on": self.failures.first_names(), "different_changes": self.differences.distinct_diffs(),
         })
     }
 
-    /// The same, with who failed and why, who did not run it and why, what differs where, and who is waited for.
-    fn whole(&self, key: &Key<'_>) -> Value {
-        let mut row = self.row(key);
-        row["failures"] = self.failures.shown().into();
-        row["not_run_because"] = self.not_run.shown().into();
-        row["differences"] = self.differences.compared().into();
-        row["unended_on"] = json!(self.unended.names());
+    /// Returns the row of the task, and in addition the nodes that failed or did not run the task and why, what the
+    /// task would change, and the nodes without a result.
+    fn detail_json(&self, key: &TaskKey<'_>) -> Value {
+        let mut row = self.row_json(key);
+        row["failures"] = self.failures.groups_json().into();
+        row["not_run_because"] = self.not_run.groups_json().into();
+        row["differences"] = self.differences.diffs_json().into();
+        row["unended_on"] = json!(self.pending.names());
         row
     }
 }
 
-impl<'m> Group<'m> {
-    fn add(&mut self, node: &'m Node, most: usize) {
+impl<'m> NodeSubset<'m> {
+    fn add(&mut self, node: &'m Node, max: usize) {
         self.count += 1;
-        if self.nodes.len() < most {
+        if self.nodes.len() < max {
             self.nodes.push(node);
         }
     }
@@ -193,35 +196,35 @@ impl<'m> Group<'m> {
     }
 }
 
-impl<'m> Groups<'m> {
-    fn add(&mut self, result: &'m TaskResult, node: &'m Node, most: usize) {
-        // A sentence beside a difference says nothing that would tell two of them apart.
+impl<'m> OutcomeGroups<'m> {
+    fn add(&mut self, result: &'m TaskResult, node: &'m Node, max: usize) {
+        // Results with the same difference belong together, whatever their messages say.
         let message = if result.diff.is_empty() { result.message.as_str() } else { "" };
-        self.0.entry((result.outcome, result.diff.as_str(), message)).or_default().add(node, most);
+        self.0.entry((result.outcome, result.diff.as_str(), message)).or_default().add(node, max);
     }
 
     fn count(&self) -> usize {
         self.0.values().map(|group| group.count).sum()
     }
 
-    /// The first nodes, by name.
-    fn first(&self) -> Vec<String> {
-        let mut nodes: Vec<String> = self.0.values().flat_map(Group::names).collect();
+    /// Returns the first nodes of all groups, by name.
+    fn first_names(&self) -> Vec<String> {
+        let mut nodes: Vec<String> = self.0.values().flat_map(NodeSubset::names).collect();
         nodes.sort_unstable();
-        nodes.truncate(FEW);
+        nodes.truncate(MAX_ROW_NODES);
         nodes
     }
 
-    /// How many different differences there are among those that are whole.
-    fn different(&self) -> usize {
-        self.0.keys().filter(|(_, diff, _)| is_whole(diff)).count()
+    /// Returns the number of distinct differences, without incomplete ones, which cannot be compared.
+    fn distinct_diffs(&self) -> usize {
+        self.0.keys().filter(|(_, diff, _)| is_complete_diff(diff)).count()
     }
 
-    /// The same groups as differences: those that are not whole are not compared, and have no digest.
-    fn compared(&self) -> Vec<Value> {
-        let mut groups = self.shown();
+    /// Returns the groups as differences. An incomplete difference cannot be compared, so it has no digest.
+    fn diffs_json(&self) -> Vec<Value> {
+        let mut groups = self.groups_json();
         for group in &mut groups {
-            let is_whole = group["diff"].as_str().is_some_and(is_whole);
+            let is_whole = group["diff"].as_str().is_some_and(is_complete_diff);
             group["comparable"] = is_whole.into();
             if !is_whole {
                 group["digest"] = Value::Null;
@@ -230,15 +233,15 @@ impl<'m> Groups<'m> {
         groups
     }
 
-    /// The groups of the most nodes first.
-    fn shown(&self) -> Vec<Value> {
+    /// Returns the groups of nodes with the same result, those with the most nodes first.
+    fn groups_json(&self) -> Vec<Value> {
         let mut groups: Vec<_> = self.0.iter().collect();
         groups.sort_by_key(|(_, group)| std::cmp::Reverse(group.count));
-        let shown = groups.into_iter().take(MOST_GROUPS).map(|((outcome, diff, message), group)| {
-            let said = if diff.is_empty() { message } else { diff };
-            let digest = hash_content(said.as_bytes()).to_string();
+        let shown = groups.into_iter().take(MAX_GROUPS).map(|((outcome, diff, message), group)| {
+            let content = if diff.is_empty() { message } else { diff };
+            let digest = hash_content(content.as_bytes()).to_string();
             json!({
-                "digest": &digest[..DIGITS], "outcome": outcome, "count": group.count, "nodes": group.names(),
+                "digest": &digest[..DIGEST_DIGITS], "outcome": outcome, "count": group.count, "nodes": group.names(),
                 "message": message, "diff": diff,
             })
         });
@@ -246,9 +249,10 @@ impl<'m> Groups<'m> {
     }
 }
 
-/// Whether a difference says all that a task would change, so that hosts with the same one would change the same. One that its host cut, that
-/// it withheld, or that is of bytes which are no text ends with a line that no unified diff has; of a sensitive task there is none.
-fn is_whole(diff: &str) -> bool {
+/// Returns whether a difference contains all that a task would change, so that equal differences of two hosts mean the
+/// same change. If the host cut or withheld the difference, or if the bytes are not text, its last line is one that no
+/// unified diff has. The difference of a sensitive task is empty, and thus not complete.
+fn is_complete_diff(diff: &str) -> bool {
     diff.lines().last().is_some_and(|line| line.starts_with(['+', '-', ' ', '@', '\\']))
 }
 
@@ -256,20 +260,20 @@ fn is_whole(diff: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// The last lines are those that agents write.
+    /// The last lines are as agents write them.
     #[test]
-    fn y09_a_difference_that_its_host_cut_or_withheld_is_not_compared() {
+    fn y09_is_complete_diff_is_false_when_cut_or_withheld() {
         for (diff, whole) in [
             ("--- /f (mode 0644)\n+++ /f (mode 0600)\n", true),
             ("--- /dev/null\n+++ /f (mode 0644)\n@@ -0,0 +1 @@\n+… 3 more lines\n", true),
             ("--- /f\n+++ /f\n@@ -1 +1 @@\n-a\n+b\n\\ No newline at end of file\n", true),
             ("--- /f\n+++ /f\n@@ -1,2 +1,2 @@\n-a\n+b\n \n", true),
             ("--- /f\n+++ /f\n@@ -1 +1 @@\n-a\n… 3 more lines\n", false),
-            ("--- /f\n+++ /f\nlines are withheld: a sensitive task has kept this file\n", false),
+            ("--- /f\n+++ /f\nlines are withheld: a sensitive task has managed this file\n", false),
             ("--- /f\n+++ /f\n700000 bytes become 700001\n", false),
             ("", false),
         ] {
-            assert_eq!(is_whole(diff), whole, "{diff}");
+            assert_eq!(is_complete_diff(diff), whole, "{diff}");
         }
     }
 }

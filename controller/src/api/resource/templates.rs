@@ -1,4 +1,4 @@
-//! Cluster templates, in Magnum's shapes.
+//! Cluster templates, in Magnum's form.
 
 use std::sync::Arc;
 
@@ -8,27 +8,27 @@ use stemma_core::origin::Level;
 use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::{ApiError, ErrorType};
 
-use super::objects::Shown;
-use crate::api::http::request::Request;
+use super::objects::ApiResource;
+use crate::api::http::request::HttpRequest;
 use crate::cache::Model;
-use crate::registry::Undecided;
-use crate::registry::work::{Work, not_found};
+use crate::registry::DecisionError;
+use crate::registry::work::{PendingWrite, not_found};
 
-impl Shown for ClusterTemplateSpec {
+impl ApiResource for ClusterTemplateSpec {
     const LEVEL: Option<Level> = Some(Level::ClusterTemplate);
     const LIST: &'static str = "clustertemplates";
-    const ADD_IS_NEW: bool = true;
+    const IS_ADD_CREATE_ONLY: bool = true;
 
-    fn locate(model: &Model, request: &Request) -> Result<Arc<ClusterTemplate>, ApiError> {
-        let id = request.part("template");
+    fn locate(model: &Model, request: &HttpRequest) -> Result<Arc<ClusterTemplate>, ApiError> {
+        let id = request.param("template");
         model.templates.find(None, id).cloned().ok_or_else(|| not_found(Kind::ClusterTemplate, id))
     }
 
-    fn blank(_model: &Model, _request: &Request) -> Result<Self, ApiError> {
+    fn new_spec(_model: &Model, _request: &HttpRequest) -> Result<Self, ApiError> {
         Ok(Self::default())
     }
 
-    fn remove(work: &mut Work<'_>, template: &Arc<ClusterTemplate>) -> Result<(), Undecided> {
+    fn remove(work: &mut PendingWrite<'_>, template: &Arc<ClusterTemplate>) -> Result<(), DecisionError> {
         work.delete_unused(template)
     }
 
@@ -37,7 +37,8 @@ impl Shown for ClusterTemplateSpec {
     }
 
     fn adapt(body: &mut Map<String, Value>) -> Result<(), ApiError> {
-        // Magnum's templates have no such flag, and its API refuses it; as the top level they have nothing to merge with.
+        // Magnum's templates have no such field, and Magnum's API refuses it. Templates are the top level, so there are
+        // no labels that theirs could merge with.
         if body.contains_key("merge_labels") {
             let advice = "a template is the top level: there is nothing that its labels could merge with";
             return Err(ApiError::new(ErrorType::FieldUnknown, "Unknown attribute merge_labels")

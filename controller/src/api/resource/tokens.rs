@@ -1,4 +1,4 @@
-//! Join tokens, which `enrol` keeps.
+//! The handlers of join tokens, which the module `enrol` stores.
 
 use std::net::IpAddr;
 
@@ -6,72 +6,74 @@ use serde_json::{Map, Value, json};
 use stemma_core::object::Kind;
 
 use super::changes::{Changes, LostLabels};
-use super::writes::tell;
+use super::writes::with_changes;
 use super::{lists, nodes};
 use crate::api::Api;
-use crate::api::http::request::{HandlerResult, Reply, Request};
+use crate::api::http::request::{HandlerResult, HttpRequest, HttpResponse};
 use crate::enrol::token;
-use crate::records::enrolled::Bound;
-use crate::records::request::Answer;
-use crate::registry::names::{group_at, no_group_at};
-use crate::registry::work::{Work, not_found};
+use crate::records::enrolled::TokenTarget;
+use crate::records::request::StoredAnswer;
+use crate::registry::names::{group_at, group_not_found};
+use crate::registry::work::{PendingWrite, not_found};
 
-/// `GET /v1/join-tokens`.
-pub(super) fn list(api: &Api, request: &Request) -> HandlerResult {
+/// `GET /v1/join-tokens`: a page of join tokens, optionally only those for a node or a group.
+pub(super) fn list(api: &Api, request: &HttpRequest) -> HandlerResult {
     let model = api.model();
-    let node = request.query.text("node")?.map(|id| nodes::locate(&model, id, request.ironic()));
-    let node = node.transpose().map_err(|e| e.field("node"))?.map(|node| Bound::Node(node.meta.uuid));
+    let node = request.query.text("node")?.map(|id| nodes::locate(&model, id, request.ironic_version()));
+    let node = node.transpose().map_err(|e| e.field("node"))?.map(|node| TokenTarget::Node(node.meta.uuid));
     let group = request.query.text("nodegroup")?.map(|id| {
-        let found = group_at(&model, id).map(|group| Bound::Group(group.meta.uuid));
-        found.ok_or_else(|| not_found(Kind::NodeGroup, id).field("nodegroup").detail(no_group_at(&model, id)))
+        let found = group_at(&model, id).map(|group| TokenTarget::Group(group.meta.uuid));
+        found.ok_or_else(|| not_found(Kind::NodeGroup, id).field("nodegroup").detail(group_not_found(&model, id)))
     });
-    let bound: Vec<Bound> = node.into_iter().chain(group.transpose()?).collect();
-    lists::of_rows(request, "id", token::list(&model, &bound))
+    let targets: Vec<TokenTarget> = node.into_iter().chain(group.transpose()?).collect();
+    lists::list_rows(request, "id", token::list(&model, &targets))
 }
 
-/// `POST /v1/join-tokens`. The answer also says where agents join: at the name by which this controller was reached, or at its own
-/// where it was reached by a name that means this machine to every machine.
-pub(super) async fn create(api: &Api, request: &Request) -> HandlerResult {
+/// `POST /v1/join-tokens`: creates a join token. The response also contains the address at which agents join. The host
+/// in this address is the one by which the client reached this controller. If that is a loopback address, which other
+/// machines cannot use, it is the controller's own name.
+pub(super) async fn create(api: &Api, request: &HttpRequest) -> HandlerResult {
     let mut answer = token::create(&api.registry, &request.caller()?, &request.json()?).await?;
-    let own = api.agents.name.as_ref().map(ToString::to_string);
-    if let (Value::Object(body), Some(host)) = (&mut answer.body, joined_at(&request.base, own.as_deref())) {
-        body.insert("agents".to_owned(), format!("https://{host}:{}", api.agents.port).into());
+    let own_name = api.agent_endpoint.name.as_ref().map(ToString::to_string);
+    if let (Value::Object(body), Some(host)) = (&mut answer.body, join_host(&request.base_url, own_name.as_deref())) {
+        body.insert("agents".to_owned(), format!("https://{host}:{}", api.agent_endpoint.port).into());
     }
-    Ok(Reply::written(answer, &request.base))
+    Ok(HttpResponse::from_answer(answer, &request.base_url))
 }
 
-/// `GET /v1/join-tokens/{token}`.
-pub(super) fn get(api: &Api, request: &Request) -> HandlerResult {
-    Ok(Reply::ok(token::get(&api.model(), request.part("token"))?))
+/// `GET /v1/join-tokens/{token}`: one join token.
+pub(super) fn get(api: &Api, request: &HttpRequest) -> HandlerResult {
+    Ok(HttpResponse::ok(token::get(&api.model(), request.param("token"))?))
 }
 
-/// `DELETE /v1/join-tokens/{token}`. Each of its fields goes.
-pub(super) async fn delete(api: &Api, request: &Request) -> HandlerResult {
-    let answer = |work: &Work<'_>, token: &Value| {
-        let is_said = |(_, value): &(&String, &Value)| !value.is_null();
-        let said = token.as_object().into_iter().flatten().filter(is_said);
-        let said: Map<String, Value> = said.map(|(name, value)| (name.clone(), value.clone())).collect();
-        let gone = Changes::default().between(&said.into(), &json!({}));
-        tell(Answer::empty(204), request, gone, &LostLabels::default(), work)
+/// `DELETE /v1/join-tokens/{token}`: deletes a join token. The response lists each field of the token as removed.
+pub(super) async fn delete(api: &Api, request: &HttpRequest) -> HandlerResult {
+    let answer = |work: &PendingWrite<'_>, token: &Value| {
+        let is_set = |(_, value): &(&String, &Value)| !value.is_null();
+        let fields = token.as_object().into_iter().flatten().filter(is_set);
+        let fields: Map<String, Value> = fields.map(|(name, value)| (name.clone(), value.clone())).collect();
+        let changes = Changes::default().field_changes(&fields.into(), &json!({}));
+        with_changes(StoredAnswer::empty(204), request, changes, &LostLabels::default(), work)
     };
-    let answer = token::delete(&api.registry, &request.caller()?, request.part("token"), answer).await?;
-    Ok(Reply::written(answer, &request.base).with_preference(request))
+    let answer = token::delete(&api.registry, &request.caller()?, request.param("token"), answer).await?;
+    Ok(HttpResponse::from_answer(answer, &request.base_url).with_preference(request))
 }
 
-/// At which host agents join, by the address that this request came to.
-fn joined_at(base: &str, own: Option<&str>) -> Option<String> {
-    let host = host_of(base)?;
+/// Returns the host at which agents join. `base` is the address that the request was sent to, and `own_name` the name
+/// of this controller, which replaces a loopback address.
+fn join_host(base: &str, own_name: Option<&str>) -> Option<String> {
+    let host = url_host(base)?;
     let bare = host.trim_matches(['[', ']']);
-    let is_everyones = bare == "localhost" || bare.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
-    Some(match own.filter(|_| is_everyones) {
+    let is_local = bare == "localhost" || bare.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+    Some(match own_name.filter(|_| is_local) {
         Some(own) if own.contains(':') => format!("[{own}]"),
         Some(own) => own.to_owned(),
         None => host.to_owned(),
     })
 }
 
-/// The host of an address as `https://HOST:PORT`, with the brackets of an IPv6 address.
-fn host_of(base: &str) -> Option<&str> {
+/// Returns the host of an address such as `https://HOST:PORT`, with the brackets of an IPv6 address.
+fn url_host(base: &str) -> Option<&str> {
     let authority = base.split_once("://")?.1;
     let end = authority.rfind(':').filter(|colon| !authority[*colon..].contains(']'));
     Some(end.map_or(authority, |colon| &authority[..colon]))
@@ -79,10 +81,10 @@ fn host_of(base: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use super::{host_of, joined_at};
+    use super::{join_host, url_host};
 
     #[test]
-    fn a_name_of_every_machine_is_none_to_join_at() {
+    fn join_host_returns_own_name_when_url_is_local() {
         for (base, own, host) in [
             ("http://localhost", Some("c.example.net"), "c.example.net"),
             ("https://127.0.0.1:9443", Some("c.example.net"), "c.example.net"),
@@ -90,12 +92,12 @@ mod tests {
             ("https://b.example.net:9443", Some("c.example.net"), "b.example.net"),
             ("https://127.0.0.1:9443", None, "127.0.0.1"),
         ] {
-            assert_eq!(joined_at(base, own).as_deref(), Some(host), "{base}");
+            assert_eq!(join_host(base, own).as_deref(), Some(host), "{base}");
         }
     }
 
     #[test]
-    fn agents_join_at_the_name_that_was_reached() {
+    fn url_host_keeps_brackets_of_ipv6_address() {
         for (base, host) in [
             ("https://c.example.net:9443", Some("c.example.net")),
             ("https://c.example.net", Some("c.example.net")),
@@ -103,7 +105,7 @@ mod tests {
             ("https://[::1]", Some("[::1]")),
             ("", None),
         ] {
-            assert_eq!(host_of(base), host);
+            assert_eq!(url_host(base), host);
         }
     }
 }

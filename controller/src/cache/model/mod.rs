@@ -1,8 +1,8 @@
-//! The fleet in memory as of one revision: what handlers answer from and what writes are decided on.
+//! The fleet in memory as of one revision. Handlers answer from it, and writes are decided on it.
 //!
-//! Objects stand here twice, by pointer: on shelves, as they are listed and named, and in core's `Fleet`, with all
-//! that follows from them for placement. Both are persistent, so a decision takes a copy of the whole, changes it
-//! and throws it away, at the cost of what it changed.
+//! A model points to each object twice: from an index, for lists and names, and from the `Fleet` of `stemma_core`,
+//! which also has what follows from the objects for placement. Indexes and fleet are persistent data structures, so a
+//! clone of the model is cheap. A decision about a write clones the model, changes the clone and drops it afterwards.
 
 mod kinds;
 
@@ -11,31 +11,31 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 use serde::de::DeserializeOwned;
-use stemma_core::access::{Place, Rights};
-use stemma_core::epoch::{EpochLine, HeldRevision};
-use stemma_core::fleet::{Change, Dirty, Fleet};
+use stemma_core::access::{AccessScope, Rights};
+use stemma_core::epoch::{EpochHistory, HeldRevision};
+use stemma_core::fleet::{DirtyNodes, Fleet, FleetChange};
 use stemma_core::name::{NodeName, ReleaseRef};
 use stemma_core::object::{
-    AllocationSpec, ClusterId, ClusterSpec, ClusterTemplateSpec, InspectionRuleSpec, Kind, NamespaceSpec,
+    AllocationSpec, ClusterId, ClusterSpec, ClusterTemplateSpec, DroppedReportCounts, InspectionRuleSpec, Kind, NamespaceSpec,
     NodeGroupSpec, NodeId, NodeSpec, Object, PrimarySpec, PrincipalRole, PrincipalSpec, ReleaseSpec, ReleaseTagsSpec,
-    ReportLeftOut, SaidOnHost, Timestamp,
+    ReportedState, Timestamp,
 };
 use stemma_core::release::ReleaseError;
 use stemma_core::resolve::{Resolution, ResolveCache, resolve_node};
-use stemma_core::status::{STUCK, stuck};
+use stemma_core::status::{STUCK_FACT, stuck_reason};
 use stemma_core::task::Task;
 use stemma_wire::message::Hash;
 use uuid::Uuid;
 
-pub use kinds::shelf::{By, Shelf};
-pub use kinds::{Reference, Resource, certificate_key, content_fixed, protected, token_key};
+pub use kinds::index::{ListOrder, ObjectIndex};
+pub use kinds::{ObjectReference, Resource, certificate_key, fixed_content_error, protected_error, token_key};
 
-use crate::records::common::{CommonValues, ValueList, ValuePart};
-use crate::records::enrolled::{Bound, TokenRecord};
+use crate::records::common_values::{CommonValues, ValueList, ValuePart};
+use crate::records::enrolled::{TokenRecord, TokenTarget};
 use crate::records::fleet::BackupRecord;
 use crate::records::reported::{
-    ObservationRecord, ProfileRecord, ReleasedRecord, ReportRecord, ResultsRecord, SeenRecord, StoredResult,
-    ToldRecord, of_agent,
+    LivenessRecord, ObservationRecord, ProfileRecord, ReleasedRecord, ReportRecord, ResultsRecord, SentRecord, StoredResult,
+    agent_facts,
 };
 use crate::records::{codec, key};
 use crate::store::{Revision, StoreError};
@@ -44,511 +44,532 @@ use kinds::KINDS;
 /// Records by node.
 pub type ByNode<T> = OrdMap<Uuid, Arc<T>>;
 
-/// Everything that is stored and decides something, as of one revision. A clone is free.
+/// The fleet as of one revision: all objects, and the records that decisions and responses depend on. A clone is cheap.
 #[derive(Clone, Default)]
 pub struct Model {
-    /// The revision of the store that this is.
+    /// The store revision of this model.
     pub revision: Revision,
-    /// The same objects, and what follows from them.
+    /// The objects of the indexes below, with everything that follows from them for the placement of tasks.
     pub fleet: Fleet,
-    /// What was resolved before, whatever revision it was for: shared by all who read, and by drafts.
-    pub memo: Arc<ResolveCache>,
+    /// The results of earlier resolves, for any revision. Shared by all readers, and by drafts.
+    pub resolve_cache: Arc<ResolveCache>,
     /// Releases, by `NAME@VERSION`.
-    pub releases: Shelf<ReleaseSpec>,
-    /// Releases that are stored and do not compile, with the reasons.
-    pub broken: OrdMap<ReleaseRef, Arc<str>>,
-    /// User-defined tags beside releases, by the release's name.
-    pub release_tags: Shelf<ReleaseTagsSpec>,
+    pub releases: ObjectIndex<ReleaseSpec>,
+    /// Stored releases that do not compile, with the reasons.
+    pub broken_releases: OrdMap<ReleaseRef, Arc<str>>,
+    /// User-defined tags of releases, by the name of the release.
+    pub release_tags: ObjectIndex<ReleaseTagsSpec>,
     /// Cluster templates.
-    pub templates: Shelf<ClusterTemplateSpec>,
+    pub templates: ObjectIndex<ClusterTemplateSpec>,
     /// Clusters.
-    pub clusters: Shelf<ClusterSpec>,
+    pub clusters: ObjectIndex<ClusterSpec>,
     /// Node groups, each named within its cluster.
-    pub groups: Shelf<NodeGroupSpec>,
+    pub groups: ObjectIndex<NodeGroupSpec>,
     /// Nodes.
-    pub nodes: Shelf<NodeSpec>,
+    pub nodes: ObjectIndex<NodeSpec>,
     /// Allocations.
-    pub allocations: Shelf<AllocationSpec>,
+    pub allocations: ObjectIndex<AllocationSpec>,
     /// Primaries, each named by its tag within its cluster.
-    pub primaries: Shelf<PrimarySpec>,
-    /// Who may ask.
-    pub principals: Shelf<PrincipalSpec>,
-    /// The cluster to which whoever looks at this is bound: the shelves show nothing of others.
-    pub within: Option<ClusterId>,
+    pub primaries: ObjectIndex<PrimarySpec>,
+    /// Principals.
+    pub principals: ObjectIndex<PrincipalSpec>,
+    /// The cluster to which the reader of this model is bound. The indexes show no objects of other clusters.
+    pub visible_cluster: Option<ClusterId>,
     /// Namespaces of the catalogue.
-    pub namespaces: Shelf<NamespaceSpec>,
+    pub namespaces: ObjectIndex<NamespaceSpec>,
     /// Inspection rules.
-    pub rules: Shelf<InspectionRuleSpec>,
-    /// When each resource type was first named by a namespace.
+    pub rules: ObjectIndex<InspectionRuleSpec>,
+    /// The time at which a namespace first named each resource type.
     pub resource_types: OrdMap<String, Arc<Timestamp>>,
-    /// What hosts were seen to be.
+    /// The last observation of each host.
     pub observations: ByNode<ObservationRecord>,
-    /// What was said on them.
-    pub said: ByNode<SaidOnHost>,
-    /// What was released to them.
+    /// The pause, hold and park that were set on each host.
+    pub reported_states: ByNode<ReportedState>,
+    /// The task set that was released to each node.
     pub released: ByNode<ReleasedRecord>,
-    /// The profiles that these name.
-    pub profiles: OrdMap<Hash, Arc<ProfileRecord>>,
-    /// The values that these name.
+    /// The profiles that the released task sets name.
+    pub common_values: OrdMap<Hash, Arc<ProfileRecord>>,
+    /// The common values that the released task sets name.
     pub common: OrdMap<Hash, Arc<ValueList>>,
-    /// The parts of these.
+    /// The parts of the common values.
     pub common_parts: OrdMap<Hash, Arc<ValuePart>>,
-    /// The chunks of large texts that released task sets and these parts have.
+    /// The chunks of large texts in released task sets and in the parts of common values.
     pub common_chunks: OrdMap<Hash, Arc<str>>,
-    /// What became of their tasks.
+    /// The results of each node's tasks.
     pub results: ByNode<ResultsRecord>,
-    /// What they last said beside.
+    /// The last report of each host.
     pub reports: ByNode<ReportRecord>,
-    /// When their silence began or ended.
-    pub seen: ByNode<SeenRecord>,
-    /// What they were told last.
-    pub told: ByNode<ToldRecord>,
-    /// To which revision the store had come when it was first recorded what a host was told; `None`: it was not yet.
-    pub told_since: Option<HeldRevision>,
-    /// The epochs of the store; `None`: it is in its first one.
-    pub epoch_line: Option<Arc<Entry<EpochLine>>>,
-    /// The last backup, if any was made.
-    pub last_backup: Option<Arc<Entry<BackupRecord>>>,
+    /// When each node's silence began or ended.
+    pub silence: ByNode<LivenessRecord>,
+    /// What was last sent to each host.
+    pub sent_records: ByNode<SentRecord>,
+    /// The revision of the store at which [`Self::sent_records`] got its first record; `None` if it never had one.
+    pub sent_recorded_since: Option<HeldRevision>,
+    /// The epochs of the store; `None` if the store is in its first epoch.
+    pub epoch_line: Option<Arc<Versioned<EpochHistory>>>,
+    /// The last backup, if there is one.
+    pub last_backup: Option<Arc<Versioned<BackupRecord>>>,
     /// Join tokens, by id.
-    pub tokens: OrdMap<String, Arc<Entry<TokenRecord>>>,
-    /// Marks that order writes of different objects, each with the revision that wrote it last (see [`key::MARKS`]).
+    pub tokens: OrdMap<String, Arc<Versioned<TokenRecord>>>,
+    /// Marks that order writes of different objects, each with the revision that wrote it last (see [`key::CONTAINER_MARKS`]).
     pub marks: OrdMap<String, Revision>,
 }
 
-/// A record with the revision that wrote it, which a commit that builds on it requires.
+/// A record with the revision that wrote it. A commit that builds on the record requires this revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry<T> {
+pub struct Versioned<T> {
     /// The record.
     pub record: T,
-    /// The revision.
-    pub written: Revision,
+    /// The revision that wrote it.
+    pub mod_revision: Revision,
 }
 
-/// Whom a change of the store reaches.
+/// The nodes that a change of the store affects.
 #[derive(Clone, Debug, Default)]
-pub struct Reach {
-    /// Nodes whose answer may be another.
-    pub dirty: Dirty,
-    /// Nodes whose tasks went on, each with the tasks of which something else is known now; also nodes whose hosts came into the present epoch of the
-    /// store, with none.
-    pub moved: BTreeMap<Uuid, BTreeSet<String>>,
-    /// Nodes that are gone.
-    pub gone: BTreeSet<Uuid>,
-    /// What was touched is unknown: the whole store was read again.
-    pub everything: bool,
+pub struct AffectedNodes {
+    /// Nodes that may resolve to another result.
+    pub dirty: DirtyNodes,
+    /// Nodes whose state may have changed without another resolve, each with the tasks that have a new result. The set
+    /// of tasks is empty for a node whose agent reported other facts about itself, or whose host reached the present
+    /// epoch of the store.
+    pub new_results: BTreeMap<Uuid, BTreeSet<String>>,
+    /// Deleted nodes.
+    pub deleted: BTreeSet<Uuid>,
+    /// True if it is unknown what changed, because the whole store was read again.
+    pub all: bool,
 }
 
-impl Reach {
-    /// Takes in what another change reached.
+impl AffectedNodes {
+    /// Adds what another change affects.
     pub fn extend(&mut self, other: Self) {
         self.dirty.extend(other.dirty);
-        for (node, tasks) in other.moved {
-            self.moved.entry(node).or_default().extend(tasks);
+        for (node, tasks) in other.new_results {
+            self.new_results.entry(node).or_default().extend(tasks);
         }
-        self.gone.extend(other.gone);
-        self.everything |= other.everything;
+        self.deleted.extend(other.deleted);
+        self.all |= other.all;
     }
 }
 
 /// The value of a key at one revision.
 pub struct StoredValue<'a> {
-    /// The value; `None`: nothing.
+    /// The value; `None` if the key does not exist.
     pub value: Option<&'a [u8]>,
     /// The revision that wrote it.
-    pub written: Revision,
-    /// The revision that made it.
-    pub made: Revision,
+    pub mod_revision: Revision,
+    /// The revision that created it.
+    pub create_revision: Revision,
 }
 
 impl Model {
-    /// What a node is called, where it is there and has a name: lines of the log say it beside the uuid.
+    /// Returns the name of a node, if the node exists and has one. Log lines show it next to the uuid.
     pub fn node_name(&self, node: Uuid) -> Option<&str> {
         self.nodes.get(node)?.meta.name.as_ref().map(NodeName::as_str)
     }
 
-    /// The file bodies that stored releases and released task sets name.
+    /// Returns the hashes of the file bodies that stored releases and released task sets name.
     pub fn named_blobs(&self) -> BTreeSet<Hash> {
-        let mut named: BTreeSet<Hash> = self.profiles.values().flat_map(|one| one.blobs.iter().copied()).collect();
+        let mut hashes: BTreeSet<Hash> = self.common_values.values().flat_map(|profile| profile.blobs.iter().copied()).collect();
         let sources = self.releases.iter().flat_map(|release| &release.spec.tasks).filter_map(Task::source);
-        named.extend(sources.filter_map(|source| Hash::of_source(source).ok()));
-        named
+        hashes.extend(sources.filter_map(|source| Hash::from_source(source).ok()));
+        hashes
     }
 
-    /// The model as a principal sees it that is bound to a cluster: objects of other clusters are on no shelf. The fleet stays whole,
-    /// since the answers of the cluster's nodes may depend on all of it.
+    /// Returns the model as a principal that is bound to a cluster sees it. The indexes show no objects of other
+    /// clusters. The fleet stays whole, because the cluster's nodes may depend on all of it.
     ///
-    /// An object that is put on a shelf later is seen, so that a decision sees its own writes. Whether the principal may write it is
-    /// asked elsewhere.
+    /// An object that is later added to an index of the returned model is visible, so that a decision about a write
+    /// sees what it adds. Whether the principal may write the object is checked elsewhere.
     #[must_use]
-    pub fn seen_within(self: &Arc<Self>, within: Option<ClusterId>) -> Arc<Self> {
+    pub fn visible_in(self: &Arc<Self>, within: Option<ClusterId>) -> Arc<Self> {
         let Some(cluster) = within else { return Arc::clone(self) };
-        let mut seen = Self { within, ..Self::clone(self) };
+        let mut visible = Self { visible_cluster: within, ..Self::clone(self) };
         for row in &KINDS {
-            (row.hide)(&mut seen, self, cluster);
+            (row.hide)(&mut visible, self, cluster);
         }
-        Arc::new(seen)
+        Arc::new(visible)
     }
 
+    /// Hides the objects of one kind that a principal which is bound to this cluster cannot see.
     fn hide<S: Resource>(&mut self, whole: &Arc<Self>, cluster: ClusterId) {
-        let (whole, rights) = (Arc::clone(whole), Rights { role: PrincipalRole::Viewer, within: Some(cluster) });
-        let standing = Arc::clone(&whole);
-        let seen = move |uuid| S::shelf(&whole).get(uuid).is_none_or(|object| rights.sees(S::place(&whole, object)));
-        let few = move |most| S::standing_in(&standing, cluster, most);
-        S::shelf_mut(self).see_only(seen, few);
+        let (whole, rights) = (Arc::clone(whole), Rights { role: PrincipalRole::Viewer, cluster: Some(cluster) });
+        let whole_model = Arc::clone(&whole);
+        let is_visible =
+            move |uuid| S::index(&whole).get(uuid).is_none_or(|object| rights.can_see(S::access_scope(&whole, object)));
+        let short_list = move |limit| S::objects_in_cluster(&whole_model, cluster, limit);
+        S::index_mut(self).show_only(is_visible, short_list);
     }
 
-    /// Shows everything again, also what whoever looks at this does not see.
+    /// Makes all objects visible again, also those that the reader of this model cannot see.
     pub fn show_all(&mut self) {
-        self.within = None;
+        self.visible_cluster = None;
         for row in &KINDS {
             (row.show_all)(self);
         }
     }
 
-    /// How much of its host's last report, and of what became of its tasks, was not kept.
-    pub fn left_out(&self, node: Uuid) -> ReportLeftOut {
+    /// Returns how much of the host's last report, and of the results of its tasks, was not stored.
+    pub fn dropped_counts(&self, node: Uuid) -> DroppedReportCounts {
         let of_report = self.reports.get(&node).map(|record| record.left_out).unwrap_or_default();
-        let of_results = self.results.get(&node).map(|record| record.left_out()).unwrap_or_default();
-        of_report.and(of_results)
+        let of_results = self.results.get(&node).map(|record| record.dropped_counts()).unwrap_or_default();
+        of_report.merge(of_results)
     }
 
-    /// The nodes whose hosts last said more than was kept.
-    pub fn nodes_with_left_out(&self) -> impl Iterator<Item = Uuid> {
+    /// Returns the nodes whose hosts last sent more than was stored.
+    pub fn nodes_with_dropped_reports(&self) -> impl Iterator<Item = Uuid> {
         let is_whole = |node: &Uuid| {
             let observed = self.observations.get(node);
-            observed.is_none_or(|record| record.observation.not_taken.is_none()) && self.left_out(*node).is_nothing()
+            observed.is_none_or(|record| record.observation.not_taken.is_none()) && self.dropped_counts(*node).is_empty()
         };
         self.nodes.iter().map(|node| node.meta.uuid).filter(move |node| !is_whole(node))
     }
 
-    /// The nodes whose hosts have findings of their own in their last report.
-    pub fn nodes_with_findings_of_hosts(&self) -> impl Iterator<Item = Uuid> {
-        self.nodes.iter().map(|node| node.meta.uuid).filter(|node| self.findings_of_host(*node).next().is_some())
+    /// Returns the nodes whose hosts have findings in their last report.
+    pub fn nodes_with_host_findings(&self) -> impl Iterator<Item = Uuid> {
+        self.nodes.iter().map(|node| node.meta.uuid).filter(|node| self.host_findings(*node).next().is_some())
     }
 
-    /// What a node's host could not use or do, as it said last. Why its agent is stuck is not among it: that is a finding by itself.
-    pub fn findings_of_host(&self, node: Uuid) -> impl Iterator<Item = &str> {
+    /// Returns the findings in the last report of a node's host: what it could not use or do. The reason why its agent
+    /// is stuck is not included, because it is a finding of its own.
+    pub fn host_findings(&self, node: Uuid) -> impl Iterator<Item = &str> {
         let report = self.reports.get(&node).map(|record| &record.report);
-        let stuck = report.and_then(|report| stuck(report.facts.get(STUCK)?));
-        let said = report.into_iter().flat_map(|report| &report.findings).map(String::as_str);
-        said.filter(move |said| Some(*said) != stuck.as_deref())
+        let stuck = report.and_then(|report| stuck_reason(report.facts.get(STUCK_FACT)?));
+        let findings = report.into_iter().flat_map(|report| &report.findings).map(String::as_str);
+        findings.filter(move |said| Some(*said) != stuck.as_deref())
     }
 
-    /// Whether what stands there is seen.
-    pub fn sees(&self, place: Place) -> bool {
-        Rights { role: PrincipalRole::Viewer, within: self.within }.sees(place)
+    /// Returns whether objects in this scope are visible.
+    pub fn is_visible(&self, place: AccessScope) -> bool {
+        Rights { role: PrincipalRole::Viewer, cluster: self.visible_cluster }.can_see(place)
     }
 
-    /// Where an object stands; `None` for one that is not seen.
-    pub fn place_of(&self, kind: Kind, uuid: Uuid) -> Option<Place> {
-        (kinds::row(kind.name())?.place)(self, uuid)
+    /// Returns the access scope of an object, or `None` if it is not visible.
+    pub fn access_scope(&self, kind: Kind, uuid: Uuid) -> Option<AccessScope> {
+        (kinds::kind_ops(kind.name())?.access_scope)(self, uuid)
     }
 
-    /// What an object is called; `None` for one that is not seen.
-    pub fn title_of(&self, kind: Kind, uuid: Uuid) -> Option<String> {
-        (kinds::row(kind.name())?.title)(self, uuid)
+    /// Returns the title of an object, or `None` if it is not visible.
+    pub fn title(&self, kind: Kind, uuid: Uuid) -> Option<String> {
+        (kinds::kind_ops(kind.name())?.title)(self, uuid)
     }
 
-    /// Where hosts will stand that join with a token.
-    pub fn place_of_bound(&self, bound: Bound) -> Place {
+    /// Returns the access scope of the hosts that join with a token.
+    pub fn token_scope(&self, bound: TokenTarget) -> AccessScope {
         let cluster = match bound {
-            Bound::Fleet => None,
-            Bound::Group(uuid) => self.groups.get(uuid).map(|group| group.spec.cluster),
-            Bound::Node(uuid) => self.fleet.cluster_of_node(NodeId(uuid)),
+            TokenTarget::Fleet => None,
+            TokenTarget::Group(uuid) => self.groups.get(uuid).map(|group| group.spec.cluster),
+            TokenTarget::Node(uuid) => self.fleet.cluster_of_node(NodeId(uuid)),
         };
-        cluster.map_or(Place::Nowhere, Place::Cluster)
+        cluster.map_or(AccessScope::Unplaced, AccessScope::Cluster)
     }
 
-    /// What a node is to be.
+    /// Resolves a node: computes its desired state from the fleet.
     pub fn resolve(&self, node: Uuid) -> Resolution {
-        resolve_node(&self.fleet, &self.memo, NodeId(node))
+        resolve_node(&self.fleet, &self.resolve_cache, NodeId(node))
     }
 
-    /// How many nodes stand in a cluster; `None`: in none.
-    pub fn count_in(&self, cluster: Option<ClusterId>) -> usize {
-        let in_clusters = || self.clusters.iter().map(|one| self.fleet.count_of(ClusterId(one.meta.uuid))).sum();
-        cluster.map_or_else(|| self.nodes.len().saturating_sub(in_clusters()), |cluster| self.fleet.count_of(cluster))
+    /// Returns the number of nodes in a cluster or, for `None`, in no cluster.
+    pub fn count_nodes_in(&self, cluster: Option<ClusterId>) -> usize {
+        let in_clusters = || self.clusters.iter().map(|one| self.fleet.node_count(ClusterId(one.meta.uuid))).sum();
+        cluster.map_or_else(|| self.nodes.len().saturating_sub(in_clusters()), |cluster| self.fleet.node_count(cluster))
     }
 
-    /// Who refers to something: the kind, and what each is called.
-    pub fn users<'m>(&'m self, to: &'m Reference) -> impl Iterator<Item = (Kind, String)> {
-        KINDS.iter().flat_map(|row| (row.users)(self, to).map(|name| (row.kind, name)))
+    /// Returns the kind and title of each object that refers to the given one.
+    pub fn referrers<'m>(&'m self, target: &'m ObjectReference) -> impl Iterator<Item = (Kind, String)> {
+        KINDS.iter().flat_map(|row| (row.referrers)(self, target).map(|name| (row.kind, name)))
     }
 
-    /// Puts an object in its place, here and in the fleet.
+    /// Inserts or replaces an object, in its index and in the fleet.
     ///
     /// # Errors
-    /// What is wrong with a release; nothing was changed.
-    pub fn put<S: Resource>(&mut self, made: u64, object: &Arc<Object<S>>) -> Result<Reach, Vec<ReleaseError>> {
+    /// The errors of a release that does not compile. After an error nothing is changed.
+    pub fn put<S: Resource>(
+        &mut self,
+        create_revision: u64,
+        object: &Arc<Object<S>>,
+    ) -> Result<AffectedNodes, Vec<ReleaseError>> {
         let mut changes = S::put_changes(self, object)?;
-        // What stands in the fleet under its name no longer stands there under the one that it had.
-        let renamed = S::shelf(self)
+        // After a rename, the fleet has the object under its new name, so the old name is removed.
+        let renamed = S::index(self)
             .get(object.meta.uuid)
             .filter(|before| before.meta.name != object.meta.name)
-            .filter(|before| Reference::to::<S>(before) != Reference::to::<S>(object));
+            .filter(|before| ObjectReference::new::<S>(before) != ObjectReference::new::<S>(object));
         changes.extend(renamed.and_then(|before| S::remove_change(before)));
         for change in &changes {
-            if let Change::Release(compiled) = change {
-                self.broken.remove(&compiled.name);
+            if let FleetChange::Release(compiled) = change {
+                self.broken_releases.remove(&compiled.name);
             }
-            if let Change::RemoveRelease(name) = change {
-                self.broken.remove(name);
+            if let FleetChange::RemoveRelease(name) = change {
+                self.broken_releases.remove(name);
             }
         }
-        let reach = self.apply(changes);
-        S::shelf_mut(self).put(made, Arc::clone(object));
-        Ok(reach)
+        let affected = self.apply_changes(changes);
+        S::index_mut(self).insert(create_revision, Arc::clone(object));
+        Ok(affected)
     }
 
-    /// Takes an object away, here and from the fleet.
-    pub fn remove<S: Resource>(&mut self, uuid: Uuid) -> Option<(Arc<Object<S>>, Reach)> {
-        let object = S::shelf_mut(self).take(uuid)?;
+    /// Removes an object from its index and from the fleet. Returns the object and the affected nodes, or `None` if it
+    /// does not exist.
+    pub fn remove<S: Resource>(&mut self, uuid: Uuid) -> Option<(Arc<Object<S>>, AffectedNodes)> {
+        let object = S::index_mut(self).remove(uuid)?;
         let change = S::remove_change(&object);
-        if let Some(Change::RemoveRelease(name)) = &change {
-            self.broken.remove(name);
+        if let Some(FleetChange::RemoveRelease(name)) = &change {
+            self.broken_releases.remove(name);
         }
-        let mut reach = self.apply(change.into_iter().collect());
+        let mut affected = self.apply_changes(change.into_iter().collect());
         if S::KIND == Kind::Node {
-            reach.gone.insert(uuid);
+            affected.deleted.insert(uuid);
         }
-        Some((object, reach))
+        Some((object, affected))
     }
 
-    fn apply(&mut self, changes: Vec<Change>) -> Reach {
+    fn apply_changes(&mut self, changes: Vec<FleetChange>) -> AffectedNodes {
         let dirty = self.fleet.apply_all(changes);
-        Reach { dirty, ..Reach::default() }
+        AffectedNodes { dirty, ..AffectedNodes::default() }
     }
 
-    /// Puts everything that was read at a start into the fleet, in one pass. A release that does not compile (another program
-    /// admitted it, by other rules) leaves its users incomplete and all others as they are; it is logged here, and is a finding
-    /// of each cluster that it is missing in.
-    pub(super) fn settle(&mut self) {
-        let mut changes: Vec<Change> = KINDS.iter().flat_map(|row| (row.load_changes)(self)).collect();
-        changes.extend(self.observations.iter().map(|(node, seen)| observation(*node, seen)));
-        changes.extend(self.said.iter().map(|(node, said)| Change::Said(NodeId(*node), Some(Arc::clone(said)))));
+    /// Adds everything that was read at a start to the fleet, in one pass. A release may not compile, because another
+    /// version of the controller accepted it by other rules. The nodes that use such a release then cannot be resolved
+    /// completely, and other nodes are not affected. The release is logged, and each cluster that uses it has a
+    /// finding.
+    pub(super) fn finish_load(&mut self) {
+        let mut changes: Vec<FleetChange> = KINDS.iter().flat_map(|row| (row.load_changes)(self)).collect();
+        changes.extend(self.observations.iter().map(|(node, record)| observation_change(*node, record)));
+        changes.extend(
+            self.reported_states.iter().map(|(node, said)| FleetChange::ReportedState(NodeId(*node), Some(Arc::clone(said)))),
+        );
         drop(self.fleet.apply_all(changes));
-        self.fleet.keep_index(self.nodes.iter().map(|node| node.id()));
+        self.fleet.build_index(self.nodes.iter().map(|node| node.id()));
         self.fleet.set_loaded();
     }
 
-    /// Takes in one entry that was read at a start; [`Self::settle`] follows when all are read.
+    /// Adds one entry that was read at a start. [`Self::finish_load`] must follow when all are read.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] or [`StoreError::Newer`] for a record that can't be read.
-    pub(super) fn read(&mut self, key: &[u8], now: &StoredValue<'_>) -> Result<(), StoreError> {
+    /// [`StoreError::Corrupt`] or [`StoreError::Newer`] for a record that cannot be read.
+    pub(super) fn read_entry(&mut self, key: &[u8], stored: &StoredValue<'_>) -> Result<(), StoreError> {
         match key::read_object(key) {
-            Some((kind, _)) => kinds::row(kind).map_or(Ok(()), |row| (row.read)(self, now)),
-            None => self.take_record(key, now).map(drop),
+            Some((kind, _)) => kinds::kind_ops(kind).map_or(Ok(()), |row| (row.read_entry)(self, stored)),
+            None => self.apply_record(key, stored).map(drop),
         }
-        .map_err(|e| unreadable(key, &e))
+        .map_err(|e| record_error(key, &e))
     }
 
-    /// Takes in one change. What the model does not hold is passed over.
+    /// Applies one change. An entry that the model does not hold is ignored.
     ///
     /// # Errors
     /// [`StoreError::Corrupt`] or [`StoreError::Newer`] for a record that can't be read.
-    pub fn take(&mut self, key: &[u8], now: &StoredValue<'_>) -> Result<Reach, StoreError> {
-        let taken = match key::read_object(key) {
+    pub fn apply_entry(&mut self, key: &[u8], stored: &StoredValue<'_>) -> Result<AffectedNodes, StoreError> {
+        let result = match key::read_object(key) {
             Some((kind, uuid)) => {
-                kinds::row(kind).map_or_else(|| Ok(Reach::default()), |row| (row.take)(self, uuid, now))
+                kinds::kind_ops(kind).map_or_else(|| Ok(AffectedNodes::default()), |row| (row.apply_entry)(self, uuid, stored))
             }
-            None => self.take_record(key, now),
+            None => self.apply_record(key, stored),
         };
-        taken.map_err(|e| unreadable(key, &e))
+        result.map_err(|e| record_error(key, &e))
     }
 
-    /// Puts an object that was read at a start on its shelf.
-    fn read_object<S: Resource>(&mut self, now: &StoredValue<'_>) -> Result<(), codec::BadRecord> {
-        if let Some(value) = now.value {
-            S::shelf_mut(self).put(now.made.get(), read_object(value, now)?);
+    /// Adds an object that was read at a start to its index.
+    fn load_object<S: Resource>(&mut self, stored: &StoredValue<'_>) -> Result<(), codec::BadRecord> {
+        if let Some(value) = stored.value {
+            S::index_mut(self).insert(stored.create_revision.get(), decode_object(value, stored)?);
         }
         Ok(())
     }
 
-    /// Takes in what a commit made of an object.
-    fn take_object<S: Resource>(&mut self, uuid: Uuid, now: &StoredValue<'_>) -> Result<Reach, codec::BadRecord> {
-        let Some(value) = now.value else {
+    /// Applies what a commit did to an object.
+    fn apply_object<S: Resource>(&mut self, uuid: Uuid, stored: &StoredValue<'_>) -> Result<AffectedNodes, codec::BadRecord> {
+        let Some(value) = stored.value else {
             return Ok(self.remove::<S>(uuid).map(|(_, reach)| reach).unwrap_or_default());
         };
-        let object = read_object::<S>(value, now)?;
-        match self.put(now.made.get(), &object) {
+        let object = decode_object::<S>(value, stored)?;
+        match self.put(stored.create_revision.get(), &object) {
             Ok(reach) => Ok(reach),
-            // Another program admitted it, by other rules. What was compiled before holds.
+            // Another version of the controller accepted the release, by other rules. The release as it was last
+            // compiled stays in effect.
             Err(errors) => {
                 if let Some(name) = S::name_text(&object.meta.name).and_then(|name| ReleaseRef::new(&name).ok()) {
-                    self.note_broken(&name, &errors);
+                    self.record_broken(&name, &errors);
                 }
-                S::shelf_mut(self).put(now.made.get(), object);
-                Ok(Reach::default())
+                S::index_mut(self).insert(stored.create_revision.get(), object);
+                Ok(AffectedNodes::default())
             }
         }
     }
 
-    fn note_broken(&mut self, name: &ReleaseRef, errors: &[ReleaseError]) {
+    /// Records and logs that a stored release does not compile.
+    fn record_broken(&mut self, name: &ReleaseRef, errors: &[ReleaseError]) {
         let reason = errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
         log::error!(release:% = name, reason; "a stored release does not compile");
-        self.broken.insert(name.clone(), reason.into());
+        self.broken_releases.insert(name.clone(), reason.into());
     }
 
-    fn take_record(&mut self, key: &[u8], now: &StoredValue<'_>) -> Result<Reach, codec::BadRecord> {
-        let of_node = |(prefix, take): &(&str, TakeRecord)| Some((key::read_node(prefix, key)?, *take));
-        if let Some((node, take)) = OF_NODES.iter().find_map(of_node) {
-            return take(self, node, now);
+    /// Applies what a commit did to a record that is not an object. The prefix of the key decides which map of the
+    /// model the record belongs to. A record of no map is ignored.
+    fn apply_record(&mut self, key: &[u8], stored: &StoredValue<'_>) -> Result<AffectedNodes, codec::BadRecord> {
+        let of_node = |(prefix, apply): &(&str, ApplyRecord)| Some((key::read_node(prefix, key)?, *apply));
+        if let Some((node, apply)) = NODE_RECORDS.iter().find_map(of_node) {
+            return apply(self, node, stored);
         }
         if let Some(hash) = key::read_profile(key) {
-            set(&mut self.profiles, hash, now)?;
+            set_record(&mut self.common_values, hash, stored)?;
         } else if let Some(hash) = key::read_common_chunk(key) {
-            match now.value {
+            match stored.value {
                 Some(value) => {
                     let mut chunk: Arc<str> = codec::decode::<String>(value)?.into();
-                    self.memo.texts().share([&mut chunk].into_iter());
+                    self.resolve_cache.texts().intern_all([&mut chunk].into_iter());
                     self.common_chunks.insert(hash, chunk);
                 }
                 None => drop(self.common_chunks.remove(&hash)),
             }
         } else if let Some(hash) = key::read_common_part(key) {
-            let (chunks, texts) = (&self.common_chunks, self.memo.texts());
-            set_made(&mut self.common_parts, hash, now, |stored: CommonValues| {
-                stored.held(|hash| chunks.get(hash).cloned(), texts)
+            let (chunks, texts) = (&self.common_chunks, self.resolve_cache.texts());
+            set_mapped(&mut self.common_parts, hash, stored, |stored: CommonValues| {
+                stored.resolve_part(|hash| chunks.get(hash).cloned(), texts)
             })?;
-        } else if let Some(hash) = key::read_common(key) {
+        } else if let Some(hash) = key::read_common_values(key) {
             let parts = &self.common_parts;
-            set_made(&mut self.common, hash, now, |stored: CommonValues| stored.list(|name| parts.get(name).cloned()))?;
+            set_mapped(&mut self.common, hash, stored, |stored: CommonValues| {
+                stored.resolve_list(|name| parts.get(name).cloned())
+            })?;
         } else if let Some(token) = key::read_token(key) {
-            match now.value {
+            match stored.value {
                 Some(value) => {
-                    let entry = Entry { record: codec::decode(value)?, written: now.written };
+                    let entry = Versioned { record: codec::decode(value)?, mod_revision: stored.mod_revision };
                     self.tokens.insert(token.to_owned(), Arc::new(entry));
                 }
                 None => drop(self.tokens.remove(token)),
             }
         } else if key == key::EPOCH_LINE.as_bytes() {
-            let line = now.value.map(codec::decode).transpose()?;
-            self.epoch_line = line.map(|record| Arc::new(Entry { record, written: now.written }));
-            // Whose host has come in the present epoch is another matter in another one.
-            return Ok(Reach { everything: true, ..Reach::default() });
-        } else if key == key::TOLD_SINCE.as_bytes() {
-            self.told_since = now.value.map(codec::decode).transpose()?;
+            let line = stored.value.map(codec::decode).transpose()?;
+            self.epoch_line = line.map(|record| Arc::new(Versioned { record, mod_revision: stored.mod_revision }));
+            // A new epoch can change the state of every node: no host has reached that epoch yet.
+            return Ok(AffectedNodes { all: true, ..AffectedNodes::default() });
+        } else if key == key::SENT_SINCE.as_bytes() {
+            self.sent_recorded_since = stored.value.map(codec::decode).transpose()?;
         } else if key == key::LAST_BACKUP.as_bytes() {
-            let last = now.value.map(codec::decode).transpose()?;
-            self.last_backup = last.map(|record| Arc::new(Entry { record, written: now.written }));
+            let last = stored.value.map(codec::decode).transpose()?;
+            self.last_backup = last.map(|record| Arc::new(Versioned { record, mod_revision: stored.mod_revision }));
         } else if let Some(name) = key::read_resource_type(key) {
-            set(&mut self.resource_types, name.to_owned(), now)?;
+            set_record(&mut self.resource_types, name.to_owned(), stored)?;
         } else if let Some(mark) = key::read_mark(key) {
-            match now.value {
-                Some(_) => drop(self.marks.insert(mark.to_owned(), now.written)),
+            match stored.value {
+                Some(_) => drop(self.marks.insert(mark.to_owned(), stored.mod_revision)),
                 None => drop(self.marks.remove(mark)),
             }
         }
-        Ok(Reach::default())
+        Ok(AffectedNodes::default())
     }
 }
 
-/// Takes in one record of a node.
-type TakeRecord = fn(&mut Model, Uuid, &StoredValue<'_>) -> Result<Reach, codec::BadRecord>;
+/// A function that applies one record of a node.
+type ApplyRecord = fn(&mut Model, Uuid, &StoredValue<'_>) -> Result<AffectedNodes, codec::BadRecord>;
 
-/// The records of nodes: how their keys begin, and what is done with one.
-const OF_NODES: [(&str, TakeRecord); 7] = [
-    (key::OBSERVATIONS, |model, node, now| {
-        set(&mut model.observations, node, now)?;
+/// The records of nodes: the prefix of their keys, and the function that applies one.
+const NODE_RECORDS: [(&str, ApplyRecord); 7] = [
+    (key::OBSERVATIONS, |model, node, stored| {
+        set_record(&mut model.observations, node, stored)?;
         let change = match model.observations.get(&node) {
-            Some(seen) => observation(node, seen),
-            None => Change::RemoveObservation(NodeId(node)),
+            Some(record) => observation_change(node, record),
+            None => FleetChange::RemoveObservation(NodeId(node)),
         };
-        Ok(model.apply(vec![change]))
+        Ok(model.apply_changes(vec![change]))
     }),
-    (key::SAID, |model, node, now| {
-        set(&mut model.said, node, now)?;
-        Ok(model.apply(vec![Change::Said(NodeId(node), model.said.get(&node).cloned())]))
+    (key::REPORTED_STATES, |model, node, stored| {
+        set_record(&mut model.reported_states, node, stored)?;
+        Ok(model.apply_changes(vec![FleetChange::ReportedState(NodeId(node), model.reported_states.get(&node).cloned())]))
     }),
-    (key::RELEASED, |model, node, now| {
+    (key::RELEASED, |model, node, stored| {
         let (common, chunks) = (&model.common, &model.common_chunks);
-        set_made(&mut model.released, node, now, |stored: ReleasedRecord| {
+        set_mapped(&mut model.released, node, stored, |stored: ReleasedRecord| {
             let chunk = |hash: &Hash| chunks.get(hash).cloned();
-            stored.held(|name| common.get(name).cloned(), chunk, model.memo.texts())
+            stored.resolve(|name| common.get(name).cloned(), chunk, model.resolve_cache.texts())
         })?;
-        Ok(Reach::default())
+        Ok(AffectedNodes::default())
     }),
-    (key::RESULTS, |model, node, now| {
+    (key::RESULTS, |model, node, stored| {
         let before = model.results.get(&node).cloned();
-        set(&mut model.results, node, now)?;
+        set_record(&mut model.results, node, stored)?;
         let tasks = changed_tasks(before.as_deref(), model.results.get(&node).map(|record| &**record));
-        Ok(Reach { moved: BTreeMap::from([(node, tasks)]), ..Reach::default() })
+        Ok(AffectedNodes { new_results: BTreeMap::from([(node, tasks)]), ..AffectedNodes::default() })
     }),
-    (key::REPORTS, |model, node, now| {
+    (key::REPORTS, |model, node, stored| {
         let before = model.reports.get(&node).cloned();
-        set(&mut model.reports, node, now)?;
-        let is_same = facts_of_agent(before.as_ref()).eq(facts_of_agent(model.reports.get(&node)));
+        set_record(&mut model.reports, node, stored)?;
+        let is_same = report_facts(before.as_ref()).eq(report_facts(model.reports.get(&node)));
         let moved = (!is_same).then(|| (node, BTreeSet::new())).into_iter().collect();
-        Ok(Reach { moved, ..Reach::default() })
+        Ok(AffectedNodes { new_results: moved, ..AffectedNodes::default() })
     }),
-    (key::SEEN, |model, node, now| set(&mut model.seen, node, now).map(|()| Reach::default())),
-    (key::TOLD, |model, node, now| {
-        let epoch = |model: &Model| model.told.get(&node).map(|told| told.epoch);
+    (key::LIVENESS, |model, node, stored| set_record(&mut model.silence, node, stored).map(|()| AffectedNodes::default())),
+    (key::SENT_STATES, |model, node, stored| {
+        let epoch = |model: &Model| model.sent_records.get(&node).map(|told| told.epoch);
         let before = epoch(model);
-        set(&mut model.told, node, now)?;
-        let follows = before.is_some() && before != epoch(model);
-        let moved = follows.then(|| (node, BTreeSet::new())).into_iter().collect();
-        Ok(Reach { moved, ..Reach::default() })
+        set_record(&mut model.sent_records, node, stored)?;
+        let has_changed = before.is_some() && before != epoch(model);
+        let moved = has_changed.then(|| (node, BTreeSet::new())).into_iter().collect();
+        Ok(AffectedNodes { new_results: moved, ..AffectedNodes::default() })
     }),
 ];
 
-/// How the keys of all that the model holds begin.
+/// Returns the key prefixes of everything that the model holds.
 pub(super) fn prefixes() -> impl Iterator<Item = &'static str> {
-    let of_nodes = OF_NODES.iter().map(|(prefix, _)| *prefix);
-    let others = [key::PROFILES, key::TOKENS, key::RESOURCE_TYPES, key::TOLD_SINCE, key::EPOCH_LINE, key::LAST_BACKUP];
-    // Released task sets name common values.
-    let values = [key::COMMON_CHUNKS, key::COMMON_PARTS, key::COMMON];
+    let of_nodes = NODE_RECORDS.iter().map(|(prefix, _)| *prefix);
+    let others = [key::PROFILES, key::TOKENS, key::RESOURCE_TYPES, key::SENT_SINCE, key::EPOCH_LINE, key::LAST_BACKUP];
+    // A record is loaded after those that it refers to: common values after chunks and parts, task sets after all
+    // three.
+    let values = [key::COMMON_CHUNKS, key::COMMON_PARTS, key::COMMON_VALUES];
     [key::OBJECTS].into_iter().chain(values).chain(of_nodes).chain(others).chain(key::MARKS)
 }
 
-/// What an agent says of itself in a report, where there is one.
-fn facts_of_agent(record: Option<&Arc<ReportRecord>>) -> impl Iterator<Item = (&String, &String)> {
-    record.into_iter().flat_map(|record| of_agent(&record.report))
+/// Returns the facts that an agent reports about itself, if there is a report.
+fn report_facts(record: Option<&Arc<ReportRecord>>) -> impl Iterator<Item = (&String, &String)> {
+    record.into_iter().flat_map(|record| agent_facts(&record.report))
 }
 
-/// The tasks of which two records say something else.
+/// Returns the tasks whose results differ between two records.
 fn changed_tasks(before: Option<&ResultsRecord>, after: Option<&ResultsRecord>) -> BTreeSet<String> {
     let none = BTreeMap::new();
     let before = before.map_or(&none, |record| &record.tasks);
     let after = after.map_or(&none, |record| &record.tasks);
     let differs = |(task, outcome): &(&String, &StoredResult)| before.get(*task) != Some(outcome);
-    let gone = before.keys().filter(|task| !after.contains_key(*task));
-    after.iter().filter(differs).map(|(task, _)| task).chain(gone).cloned().collect()
+    let removed = before.keys().filter(|task| !after.contains_key(*task));
+    after.iter().filter(differs).map(|(task, _)| task).chain(removed).cloned().collect()
 }
 
-fn observation(node: Uuid, seen: &Arc<ObservationRecord>) -> Change {
-    Change::Observation(NodeId(node), Arc::new(seen.observation.clone()))
+fn observation_change(node: Uuid, record: &Arc<ObservationRecord>) -> FleetChange {
+    FleetChange::Observation(NodeId(node), Arc::new(record.observation.clone()))
 }
 
-fn read_object<S: Resource>(value: &[u8], now: &StoredValue<'_>) -> Result<Arc<Object<S>>, codec::BadRecord> {
+/// Decodes an object, and sets its `resource_version` to the revision that wrote it.
+fn decode_object<S: Resource>(value: &[u8], stored: &StoredValue<'_>) -> Result<Arc<Object<S>>, codec::BadRecord> {
     let mut object: Object<S> = codec::decode(value)?;
-    object.meta.resource_version = now.written.get();
+    object.meta.resource_version = stored.mod_revision.get();
     Ok(Arc::new(object))
 }
 
-fn set<K: Ord + Clone, T: DeserializeOwned>(
+fn set_record<K: Ord + Clone, T: DeserializeOwned>(
     map: &mut OrdMap<K, Arc<T>>,
     key: K,
-    now: &StoredValue<'_>,
+    stored: &StoredValue<'_>,
 ) -> Result<(), codec::BadRecord> {
-    set_made(map, key, now, Ok)
+    set_mapped(map, key, stored, Ok)
 }
 
-/// Holds what is made of a record.
-fn set_made<K: Ord + Clone, T: DeserializeOwned, H>(
+/// Decodes a record, converts it by `make`, and inserts the result in a map. If the record was deleted, removes its key
+/// from the map.
+fn set_mapped<K: Ord + Clone, T: DeserializeOwned, H>(
     map: &mut OrdMap<K, Arc<H>>,
     key: K,
-    now: &StoredValue<'_>,
+    stored: &StoredValue<'_>,
     make: impl FnOnce(T) -> Result<H, codec::BadRecord>,
 ) -> Result<(), codec::BadRecord> {
-    match now.value {
+    match stored.value {
         Some(value) => drop(map.insert(key, Arc::new(make(codec::decode(value)?)?))),
         None => drop(map.remove(&key)),
     }
     Ok(())
 }
 
-fn unreadable(key: &[u8], error: &codec::BadRecord) -> StoreError {
+fn record_error(key: &[u8], error: &codec::BadRecord) -> StoreError {
     StoreError::unreadable(format!("{}: {error}", key.escape_ascii()), error.is_newer())
 }

@@ -1,9 +1,9 @@
-//! Refusals after authentication, as entries of the audit.
+//! Records refusals after authentication in the audit.
 //!
-//! A refusal only leaves a note here, which costs one look into a map. A separate task writes the entry through the store's shared
-//! commits, so no answer waits for the entry and none fails with it. Ten entries a minute are written for each principal and reason.
-//! The others are counted, and the next entry says how many, at the latest when the minute is over. Entries are kept for 90 days,
-//! where `audit_keep` keeps the audit as long.
+//! A refusal is only queued here, which costs one map lookup. A separate task writes the entry through the store's
+//! shared commits, so no response waits for the entry and none fails with it. For each principal and reason, ten
+//! entries are written per minute. Further refusals are counted, and the next entry has the count, or an entry at the
+//! end of the minute. Entries are retained for 90 days if `audit_keep` retains the audit for as long.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use stemma_core::object::Timestamp;
 use stemma_wire::clock::Clock;
-use stemma_wire::serve::{Refused, Rejected};
+use stemma_wire::serve::{RefusedPeer, RejectionCounter};
 use stemma_wire::tls::Identity;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -21,56 +21,59 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use uuid::Uuid;
 
 use crate::clock::WatchedClock;
-use crate::records::audit::{AuditRecord, Refusal, Whose};
+use crate::records::audit::{AuditRecord, PrincipalRef, RefusalRecord};
 use crate::records::{codec, key};
-use crate::store::{KeyRange, Over, Query, Store, StoreError, Transaction, drop_unchanged};
+use crate::store::{ExpiredEntry, KeyRange, ListQuery, Store, StoreError, Transaction, drop_if_unchanged};
 
-/// Entries a minute for one principal and reason.
-const ENTRIES_A_MINUTE: u32 = 10;
+/// Maximum number of entries per minute for one principal and reason.
+const MAX_ENTRIES_PER_MINUTE: u32 = 10;
 const MINUTE: Duration = Duration::from_mins(1);
-/// How many entries may wait to be written. Further ones are counted as unsaid.
-const MOST_WAITING: usize = 1024;
-/// How many entries are written at once.
-const AT_ONCE: usize = 64;
-/// How many principals and reasons are told apart in one minute. Further ones share one name.
-const MOST_REMEMBERED: usize = 10_000;
-/// The principal of those that are not told apart.
+/// Maximum number of entries that wait to be written. Further ones are only counted.
+const MAX_QUEUED_ENTRIES: usize = 1024;
+/// Maximum number of entries that are written at once.
+const MAX_ENTRIES_PER_COMMIT: usize = 64;
+/// Maximum number of pairs of principal and reason that are counted separately in one minute. Further ones are counted
+/// under [`OTHERS`].
+const MAX_TALLIES: usize = 10_000;
+/// The name for principals that are not counted separately.
 const OTHERS: &str = "others";
-/// For how long entries are kept.
-const KEPT_MS: u64 = 90 * 24 * 3600 * 1000;
-/// How many entries of the audit one look at old ones reads, and how many bytes of them; there is one a minute.
-const PAGE: usize = 1000;
+/// The time for which entries are retained, in milliseconds.
+const RETENTION_MS: u64 = 90 * 24 * 3600 * 1000;
+/// Maximum number and size of the audit entries that one sweep for old refusals reads. There is one sweep a minute.
+const PAGE_ENTRIES: usize = 1000;
 const PAGE_BYTES: usize = 4 << 20;
 
 /// Counts refusals, and sends those that get an entry to the writer.
-struct Refusals {
-    tallies: Arc<Tallies>,
-    waiting: mpsc::Sender<Refusal>,
+struct RefusalRecorder {
+    tallies: Arc<RefusalTallies>,
+    queue: mpsc::Sender<RefusalRecord>,
     clock: Arc<dyn Clock>,
-    lost: AtomicU64,
+    /// The number of refusals whose entry was dropped because the queue was full.
+    lost_count: AtomicU64,
 }
 
-/// How often something was refused, by whom and why.
+/// The number of refusals by principal and reason.
 #[derive(Default)]
-struct Tallies(Mutex<HashMap<Key, Tally>>);
+struct RefusalTallies(Mutex<HashMap<TallyKey, RefusalTally>>);
 
-/// Who was refused, and why.
+/// The principal that was refused, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Key {
+struct TallyKey {
     principal: String,
-    whose: Whose,
+    whose: PrincipalRef,
     reason: &'static str,
 }
 
-impl Key {
-    /// The entry of one, with how many more it tells of.
-    fn entry(&self, (at, from): (Timestamp, SocketAddr), other: Option<SocketAddr>, unsaid: u64) -> Refusal {
-        Refusal {
+impl TallyKey {
+    /// Returns the entry for a refusal at this time and from this address. `unsaid` is the number of further refusals
+    /// that the entry counts.
+    fn to_record(&self, (at, from): (Timestamp, SocketAddr), other_address: Option<SocketAddr>, unsaid: u64) -> RefusalRecord {
+        RefusalRecord {
             at,
             principal: self.principal.clone(),
             whose: Some(self.whose),
             address: from.to_string(),
-            other_address: other.map(|other| other.to_string()),
+            other_address: other_address.map(|other| other.to_string()),
             refused: self.reason.to_owned(),
             unsaid,
         }
@@ -78,140 +81,145 @@ impl Key {
 }
 
 #[derive(Clone, Debug)]
-struct Tally {
+struct RefusalTally {
     minute_began: Instant,
-    said: u32,
-    /// How many have no entry, and the last of them.
-    unsaid: u64,
-    last: Option<(Timestamp, SocketAddr)>,
+    recorded_count: u32,
+    /// The number of refusals without an entry.
+    unrecorded_count: u64,
+    /// The time and the address of the last refusal without an entry.
+    last_unrecorded: Option<(Timestamp, SocketAddr)>,
 }
 
 /// The entries that wait to be written.
-pub struct Waiting {
-    entries: mpsc::Receiver<Refusal>,
-    tallies: Arc<Tallies>,
+pub struct RefusalWriter {
+    entries: mpsc::Receiver<RefusalRecord>,
+    tallies: Arc<RefusalTallies>,
     clock: Arc<WatchedClock>,
 }
 
-/// Hears of all refusals from now on. What is to be written comes out at the other end. `holder` says on which principal a certificate
-/// is listed.
-pub fn watch(
-    rejected: &Rejected,
+/// Records all refusals from now on. The returned writer writes their entries. `holder` returns the principal that
+/// lists a certificate.
+pub fn channel(
+    rejected: &RejectionCounter,
     clock: Arc<WatchedClock>,
     holder: impl Fn(&Identity) -> Option<Uuid> + Send + Sync + 'static,
-) -> Waiting {
-    let (waiting, entries) = mpsc::channel(MOST_WAITING);
-    let tallies = Arc::new(Tallies::default());
-    let told_by = Arc::clone(&clock) as Arc<dyn Clock>;
-    let this = Refusals { tallies: Arc::clone(&tallies), waiting, clock: told_by, lost: AtomicU64::new(0) };
-    rejected.watch(Box::new(move |refused: &Refused<'_>| {
+) -> RefusalWriter {
+    let (queue, entries) = mpsc::channel(MAX_QUEUED_ENTRIES);
+    let tallies = Arc::new(RefusalTallies::default());
+    let time_source = Arc::clone(&clock) as Arc<dyn Clock>;
+    let recorder = RefusalRecorder { tallies: Arc::clone(&tallies), queue, clock: time_source, lost_count: AtomicU64::new(0) };
+    rejected.set_observer(Box::new(move |refused: &RefusedPeer<'_>| {
         let uuid = refused.uuid.or_else(|| refused.identity.and_then(&holder));
-        this.note(refused, uuid.into(), Instant::now());
+        recorder.record(refused, uuid.into(), Instant::now());
     }));
-    Waiting { entries, tallies, clock }
+    RefusalWriter { entries, tallies, clock }
 }
 
-impl Refusals {
-    fn note(&self, refused: &Refused<'_>, whose: Whose, now: Instant) {
-        let Refused { reason, principal, from, other, .. } = *refused;
-        let this = (Timestamp(self.clock.unix_seconds().saturating_mul(1000)), from);
-        let key = Key { principal: principal.to_owned(), whose, reason };
-        let Some((key, unsaid)) = self.tallies.count(key, this, now) else { return };
-        if self.waiting.try_send(key.entry(this, other, unsaid)).is_ok() {
+impl RefusalRecorder {
+    /// Counts a refusal, and queues an entry for it if its principal and reason may have another one in this minute. If
+    /// the queue is full, the refusal is only counted.
+    fn record(&self, refused: &RefusedPeer<'_>, whose: PrincipalRef, now: Instant) {
+        let RefusedPeer { reason, principal_name: principal, from, other_address: other, .. } = *refused;
+        let event = (Timestamp(self.clock.unix_seconds().saturating_mul(1000)), from);
+        let key = TallyKey { principal: principal.to_owned(), whose, reason };
+        let Some((key, unsaid)) = self.tallies.add(key, event, now) else { return };
+        if self.queue.try_send(key.to_record(event, other, unsaid)).is_ok() {
             return;
         }
-        self.tallies.give_back(key, unsaid, this, now);
-        let full = self.lost.fetch_add(1, Ordering::Relaxed);
-        if full.is_multiple_of(1000) {
-            log::warn!(late = full + 1; "refusals come faster than they can be written to the audit, and are counted");
+        self.tallies.restore(key, unsaid, event, now);
+        let lost = self.lost_count.fetch_add(1, Ordering::Relaxed);
+        if lost.is_multiple_of(1000) {
+            log::warn!(late = lost + 1; "refusals arrive faster than they can be written to the audit, and are only counted");
         }
     }
 }
 
-impl Tallies {
-    /// Counts one. When it is to be said: as whose, and how many went unsaid before it.
-    fn count(&self, mut key: Key, this: (Timestamp, SocketAddr), now: Instant) -> Option<(Key, u64)> {
+impl RefusalTallies {
+    /// Counts a refusal. If it gets an entry, returns the key to record it under, and the number of earlier refusals
+    /// without an entry.
+    fn add(&self, mut key: TallyKey, event: (Timestamp, SocketAddr), now: Instant) -> Option<(TallyKey, u64)> {
         let mut tallies = self.lock();
-        if tallies.len() >= MOST_REMEMBERED && !tallies.contains_key(&key) {
-            key = Key { principal: OTHERS.to_owned(), whose: Whose::Nobody, ..key };
+        if tallies.len() >= MAX_TALLIES && !tallies.contains_key(&key) {
+            key = TallyKey { principal: OTHERS.to_owned(), whose: PrincipalRef::Nobody, ..key };
         }
-        let one = tallies.entry(key.clone()).or_insert_with(|| Tally::new(now));
-        if now.duration_since(one.minute_began) >= MINUTE {
-            (one.minute_began, one.said) = (now, 0);
+        let tally = tallies.entry(key.clone()).or_insert_with(|| RefusalTally::new(now));
+        if now.duration_since(tally.minute_began) >= MINUTE {
+            (tally.minute_began, tally.recorded_count) = (now, 0);
         }
-        if one.said >= ENTRIES_A_MINUTE {
-            one.leave(1, this);
+        if tally.recorded_count >= MAX_ENTRIES_PER_MINUTE {
+            tally.add_unrecorded(1, event);
             return None;
         }
-        one.said += 1;
-        Some((key, std::mem::take(&mut one.unsaid)))
+        tally.recorded_count += 1;
+        Some((key, std::mem::take(&mut tally.unrecorded_count)))
     }
 
-    /// An entry that found no place is unsaid, as are those that it told of.
-    fn give_back(&self, key: Key, unsaid: u64, this: (Timestamp, SocketAddr), now: Instant) {
+    /// Counts the refusals of an entry again if the full queue rejected the entry: the refusal itself, and the `unsaid`
+    /// further ones.
+    fn restore(&self, key: TallyKey, unsaid: u64, event: (Timestamp, SocketAddr), now: Instant) {
         let mut tallies = self.lock();
-        let one = tallies.entry(key).or_insert_with(|| Tally::new(now));
-        one.leave(unsaid.saturating_add(1), this);
+        let tally = tallies.entry(key).or_insert_with(|| RefusalTally::new(now));
+        tally.add_unrecorded(unsaid.saturating_add(1), event);
     }
 
-    /// What is still unsaid of minutes that are over, each with the last one in its own words. Those who were quiet since are
-    /// remembered no longer.
-    fn due(&self, now: Instant) -> Vec<Refusal> {
+    /// Returns an entry for each key with unrecorded refusals from a minute that is over. The entry describes the last
+    /// of these refusals and has the number of the others. Then removes all keys whose minute is over.
+    fn take_due(&self, now: Instant) -> Vec<RefusalRecord> {
         let mut due = Vec::new();
-        self.lock().retain(|key, one| {
-            if now.duration_since(one.minute_began) < MINUTE {
+        self.lock().retain(|key, tally| {
+            if now.duration_since(tally.minute_began) < MINUTE {
                 return true;
             }
-            if let Some(last) = one.last.take().filter(|_| one.unsaid > 0) {
-                due.push(key.entry(last, None, one.unsaid - 1));
+            if let Some(last) = tally.last_unrecorded.take().filter(|_| tally.unrecorded_count > 0) {
+                due.push(key.to_record(last, None, tally.unrecorded_count - 1));
             }
             false
         });
         due
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Tally>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<TallyKey, RefusalTally>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Tally {
+impl RefusalTally {
     fn new(now: Instant) -> Self {
-        Self { minute_began: now, said: 0, unsaid: 0, last: None }
+        Self { minute_began: now, recorded_count: 0, unrecorded_count: 0, last_unrecorded: None }
     }
 
-    fn leave(&mut self, count: u64, this: (Timestamp, SocketAddr)) {
-        self.unsaid = self.unsaid.saturating_add(count);
-        self.last = Some(this);
+    fn add_unrecorded(&mut self, count: u64, event: (Timestamp, SocketAddr)) {
+        self.unrecorded_count = self.unrecorded_count.saturating_add(count);
+        self.last_unrecorded = Some(event);
     }
 }
 
-impl Waiting {
-    /// Writes entries for as long as it is polled, those that wait together in one shared commit, and each minute the counts of what
-    /// had none. One that the store does not take is lost to the audit, and stands in the journal. Drops those that are
-    /// older than they are kept, unless the clock is suspect.
-    pub async fn write(mut self, store: Arc<dyn Store>) {
-        let mut some = Vec::with_capacity(AT_ONCE);
+impl RefusalWriter {
+    /// Writes entries for as long as it is polled: queued entries in one shared commit, and each minute the counts of
+    /// refusals without an entry. An entry that the store rejects is only logged. Also drops entries whose retention
+    /// has ended, unless the clock is suspect.
+    pub async fn run(mut self, store: Arc<dyn Store>) {
+        let mut batch = Vec::with_capacity(MAX_ENTRIES_PER_COMMIT);
         let mut ticks = interval(MINUTE);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut old = Old(KeyRange::prefix(key::AUDIT));
+        let mut position = SweepPosition(KeyRange::prefix(key::AUDIT));
         loop {
             tokio::select! {
-                count = self.entries.recv_many(&mut some, AT_ONCE) => {
+                count = self.entries.recv_many(&mut batch, MAX_ENTRIES_PER_COMMIT) => {
                     if count == 0 {
                         return;
                     }
-                    note_jump(&self.clock, store.as_ref()).await;
-                    write_all(&store, some.drain(..)).await;
+                    record_clock_jump(&self.clock, store.as_ref()).await;
+                    write_all(&store, batch.drain(..)).await;
                 }
                 _ = ticks.tick() => {
-                    note_jump(&self.clock, store.as_ref()).await;
-                    let mut due = self.tallies.due(Instant::now()).into_iter().peekable();
+                    record_clock_jump(&self.clock, store.as_ref()).await;
+                    let mut due = self.tallies.take_due(Instant::now()).into_iter().peekable();
                     while due.peek().is_some() {
-                        write_all(&store, due.by_ref().take(AT_ONCE)).await;
+                        write_all(&store, due.by_ref().take(MAX_ENTRIES_PER_COMMIT)).await;
                     }
                     if let Some(now) = self.clock.trusted_now()
-                        && let Err(error) = old.drop_some(store.as_ref(), &self.clock, now).await
+                        && let Err(error) = position.drop_expired(store.as_ref(), &self.clock, now).await
                     {
                         log::warn!(error:err = error; "old refusals could not be dropped from the audit");
                     }
@@ -221,14 +229,16 @@ impl Waiting {
     }
 }
 
-/// Entries that are written by a suspect clock must not speak for it at the next start.
-async fn note_jump(clock: &WatchedClock, store: &dyn Store) {
-    if let Err(error) = clock.note_jump(store).await {
-        log::warn!(error:err = error; "what is known of the clock could not be noted");
+/// Records a clock jump before entries are written. Otherwise entries of a suspect clock would make it look right at
+/// the next start.
+async fn record_clock_jump(clock: &WatchedClock, store: &dyn Store) {
+    if let Err(error) = clock.record_jump(store).await {
+        log::warn!(error:err = error; "the state of the clock could not be stored");
     }
 }
 
-async fn write_all(store: &Arc<dyn Store>, entries: impl Iterator<Item = Refusal>) {
+/// Writes entries concurrently, so that the store can commit them together. Logs each entry that the store rejects.
+async fn write_all(store: &Arc<dyn Store>, entries: impl Iterator<Item = RefusalRecord>) {
     let mut writing = JoinSet::new();
     for refusal in entries {
         let store = Arc::clone(store);
@@ -244,39 +254,34 @@ async fn write_all(store: &Arc<dyn Store>, entries: impl Iterator<Item = Refusal
     }
 }
 
-/// The part of the audit that was not looked through for old refusals yet. It is in the order of time, and what commits did stays in it:
-/// so a look goes on where the last one ended.
-struct Old(KeyRange);
+/// The part of the audit that was not yet searched for old refusals. The audit is ordered by time, and its entries of
+/// commits remain. So a sweep continues where the last one ended.
+struct SweepPosition(KeyRange);
 
-impl Old {
-    /// Drops what is over among the next entries; gives how many.
-    async fn drop_some(
-        &mut self,
-        store: &dyn Store,
-        clock: &WatchedClock,
-        now: Timestamp,
-    ) -> Result<usize, StoreError> {
-        let query = Query::range(self.0.clone()).limit(PAGE).bytes(PAGE_BYTES);
+impl SweepPosition {
+    /// Drops expired refusals among the next entries, and returns their number.
+    async fn drop_expired(&mut self, store: &dyn Store, clock: &WatchedClock, now: Timestamp) -> Result<usize, StoreError> {
+        let query = ListQuery::range(self.0.clone()).with_limit(PAGE_ENTRIES).with_max_bytes(PAGE_BYTES);
         let page = store.snapshot().await?.list(&query).await?;
-        let mut over = Vec::new();
-        let mut looked_at = None;
+        let mut expired = Vec::new();
+        let mut last_scanned = None;
         for entry in page.entries {
             let at = match codec::decode(&entry.value) {
                 Ok(AuditRecord::Refusal(refusal)) => Some((refusal.at, true)),
                 Ok(AuditRecord::Commit(event)) => Some((event.at, false)),
                 Err(_) => None,
             };
-            let counts_from = |at| clock.counts_from(at, entry.mod_revision).0;
-            if at.is_some_and(|(at, _)| counts_from(at).saturating_add(KEPT_MS) > now.0) {
+            let age_start = |at| clock.age_start(at, entry.mod_revision).0;
+            if at.is_some_and(|(at, _)| age_start(at).saturating_add(RETENTION_MS) > now.0) {
                 break;
             }
-            looked_at = Some(entry.key.clone());
+            last_scanned = Some(entry.key.clone());
             if at.is_some_and(|(_, is_refusal)| is_refusal) {
-                over.push(Over { entry, with: Vec::new() });
+                expired.push(ExpiredEntry { entry, ops: Vec::new() });
             }
         }
-        let dropped = drop_unchanged(store, over).await?;
-        if let Some(last) = looked_at {
+        let dropped = drop_if_unchanged(store, expired).await?;
+        if let Some(last) = last_scanned {
             self.0 = self.0.clone().after(&last);
         }
         Ok(dropped)

@@ -1,15 +1,16 @@
-//! What a write of principals means for the fleet: that it keeps an admin, what ends with a principal, by what each is known. And where
-//! what a write touches stood, for those who may see it.
+//! Effects of a write of principals on the fleet: the fleet keeps an admin, the join tokens of deleted principals end,
+//! and credentials change. Also records the clusters of the written objects in the audit, which decide who may read the
+//! entry.
 
 use std::sync::Arc;
 
-use stemma_core::access::Place;
+use stemma_core::access::AccessScope;
 use stemma_core::object::{Kind, Principal, PrincipalSpec};
 use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::{ApiError, ErrorType};
 use uuid::Uuid;
 
-use super::Work;
+use super::PendingWrite;
 use crate::ca::FIRST_ADMIN;
 use crate::cache::Model;
 use crate::cache::model::Resource as _;
@@ -19,104 +20,110 @@ use crate::registry::context::may_write;
 use crate::registry::rights;
 use crate::store::{Op, Precondition};
 
-impl Work<'_> {
-    /// Stores the first admin where there is no principal yet.
+impl PendingWrite<'_> {
+    /// Stores the first admin if there is no principal yet.
     ///
     /// # Errors
-    /// As [`Work::create`].
-    pub fn keep_first_admin(&mut self, first: &PrincipalSpec) -> Result<(), ApiError> {
-        if self.context.whole.principals.is_empty() && self.model.principals.is_empty() {
+    /// As [`PendingWrite::create`].
+    pub fn store_first_admin(&mut self, first: &PrincipalSpec) -> Result<(), ApiError> {
+        if self.context.full_model.principals.is_empty() && self.model.principals.is_empty() {
             self.create(Uuid::now_v7(), PrincipalSpec::parse_name(FIRST_ADMIN)?, first.clone())?;
         }
         Ok(())
     }
 
-    /// Changes by what a principal is known: by who may write it, and by itself. `part` says for the audit what became of what.
+    /// Changes the credentials of a principal. The principal itself may do this if its rights stay the same, and so may
+    /// each caller that may write the principal. The last argument records in the audit how a credential changed, and
+    /// which.
     ///
     /// # Errors
     /// [`ErrorType::AuthForbidden`].
-    pub fn change_known_by(
+    pub fn update_credentials(
         &mut self,
         before: &Arc<Principal>,
         spec: PrincipalSpec,
-        (done, part): (PartAction, String),
+        (action, part): (PartAction, String),
     ) -> Result<(), ApiError> {
         if spec == before.spec {
             return Ok(());
         }
-        let asks = self.context.caller.who.principal(self.context.whole);
-        let is_own = asks.is_some_and(|own| own.meta.uuid == before.meta.uuid);
+        let caller = self.context.caller.requester.principal(self.context.full_model);
+        let is_own = caller.is_some_and(|principal| principal.meta.uuid == before.meta.uuid);
         if !is_own || rights(&spec) != rights(&before.spec) {
             self.check_rights(before)?;
         }
-        let next = self.next(before, before.meta.name.clone(), spec);
+        let next = self.next_object(before, before.meta.name.clone(), spec);
         self.replace(before, next)?;
-        self.draft.name_part(done, part);
+        self.draft.set_part(action, part);
         Ok(())
     }
 
-    /// Refuses a write that leaves the fleet without an admin of the whole of it who is known by anything. Of two writes that each take one
-    /// of the last two away, one is decided again. What an admin is known by can be taken back all the same: when it was stolen there is no
-    /// time to make another first, and root's socket is there.
+    /// Refuses a write after which no admin of the whole fleet has a certificate or token. If two writes each remove
+    /// one of the last two admins, one of them is decided again.
+    ///
+    /// Credentials of the last admin can be revoked all the same. If they are stolen, there is no time to create
+    /// another admin first, and root can still use the local socket.
     pub(super) fn check_admins(&mut self) -> Result<(), ApiError> {
         let is_admin = |model: &Model, uuid| {
             model.principals.get(uuid).is_some_and(|principal| PrincipalSpec::is_fleet_admin(&principal.spec))
         };
-        let takes = |uuid: &Uuid| is_admin(self.context.whole, *uuid) && !is_admin(&self.model, *uuid);
-        if !self.touched_principals().iter().any(takes) {
+        let removes_admin = |uuid: &Uuid| is_admin(self.context.full_model, *uuid) && !is_admin(&self.model, *uuid);
+        if !self.written_principals().iter().any(removes_admin) {
             return Ok(());
         }
         let now = self.context.now;
-        let stays = |principal: &Arc<Principal>| principal.spec.is_fleet_admin() && principal.spec.is_known(now);
-        if !self.model.principals.iter().any(stays) {
+        let is_usable = |principal: &Arc<Principal>| principal.spec.is_fleet_admin() && principal.spec.has_credential(now);
+        if !self.model.principals.iter().any(is_usable) {
             let message = "this is the last admin of the fleet who has a certificate or token; nothing was changed";
-            let advice = "make another first: stemma principal create NAME --role admin --to DIR";
+            let advice = "create another first: stemma principal create NAME --role admin --to DIR";
             return Err(ApiError::new(ErrorType::ObjectInUse, message).detail(advice));
         }
         self.require_mark(key::ADMINS);
-        self.draft.entry(Op::Put { key: key::ADMINS.into(), value: bytes::Bytes::new() });
+        self.draft.add_op(Op::Put { key: key::ADMINS.into(), value: bytes::Bytes::new() });
         Ok(())
     }
 
-    /// Ends the join tokens of a principal that is gone, or may no longer make them.
+    /// Ends the join tokens of a principal that was deleted or may no longer create such tokens.
     pub(super) fn end_join_tokens(&mut self) {
-        let whole = self.context.whole;
-        for uuid in self.touched_principals() {
-            let Some(before) = whole.principals.get(uuid) else { continue };
-            let after = self.model.principals.get(uuid).map(|one| rights(&one.spec));
+        let full_model = self.context.full_model;
+        for uuid in self.written_principals() {
+            let Some(before) = full_model.principals.get(uuid) else { continue };
+            let after = self.model.principals.get(uuid).map(|principal| rights(&principal.spec));
             if after == Some(rights(&before.spec)) {
                 continue;
             }
-            let may = |place| after.is_some_and(|rights| may_write(rights, Some(Endpoint::CreateToken), place));
-            self.require_mark(&key::maker(uuid));
-            let of = whole.tokens.values().filter(|token| match token.record.maker {
+            let may_create = |scope| after.is_some_and(|rights| may_write(rights, Some(Endpoint::CreateToken), scope));
+            self.require_mark(&key::maker_mark(uuid));
+            let created = full_model.tokens.values().filter(|token| match token.record.maker {
                 Some(maker) => maker == uuid,
-                // With each principal of this name went all of its tokens.
+                // An older record has only the name of the creator. All tokens of an earlier principal of this name
+                // ended with it, so the name is unambiguous.
                 None => token.record.created_by == before.meta.name.as_str(),
             });
-            for token in of.filter(|token| !may(whole.place_of_bound(token.record.bound))) {
-                let at = enrolled::token_key(&token.record.id);
-                self.draft.require(Precondition::unchanged(at.clone(), token.written));
-                self.draft.entry(Op::Delete { key: at.into() });
+            for token in created.filter(|token| !may_create(full_model.token_scope(token.record.bound))) {
+                let entry_key = enrolled::token_key(&token.record.id);
+                self.draft.add_precondition(Precondition::unchanged(entry_key.clone(), token.mod_revision));
+                self.draft.add_op(Op::Delete { key: entry_key.into() });
             }
         }
     }
 
-    fn touched_principals(&self) -> Vec<Uuid> {
-        self.written().filter(|(kind, _)| *kind == Kind::Principal).map(|(_, uuid)| uuid).collect()
+    fn written_principals(&self) -> Vec<Uuid> {
+        self.written_objects().filter(|(kind, _)| *kind == Kind::Principal).map(|(_, uuid)| uuid).collect()
     }
 
-    /// Notes for the audit in which clusters what is touched stood, before and after, which it left, and what it was called before.
-    pub(super) fn note_clusters(&mut self) {
-        let (before, after) = (self.context.whole, &self.model);
-        for one in self.draft.touched_mut() {
-            let [stood, stands] = [before, after].map(|model| match model.place_of(one.kind, one.uuid)? {
-                Place::Cluster(cluster) => Some(cluster),
-                Place::Shared | Place::Nowhere => None,
+    /// Records for the audit the clusters of each written object before and after the write, the cluster that it left,
+    /// and its previous name.
+    pub(super) fn audit_clusters(&mut self) {
+        let (before, after) = (self.context.full_model, &self.model);
+        for object in self.draft.audited_mut() {
+            let [old_cluster, new_cluster] = [before, after].map(|model| match model.access_scope(object.kind, object.uuid)? {
+                AccessScope::Cluster(cluster) => Some(cluster),
+                AccessScope::Shared | AccessScope::Unplaced => None,
             });
-            one.clusters = stood.into_iter().chain(stands).collect();
-            one.left = stood.filter(|_| stood != stands && one.action != Action::Deleted);
-            one.was = before.title_of(one.kind, one.uuid).filter(|was| *was != one.name);
+            object.clusters = old_cluster.into_iter().chain(new_cluster).collect();
+            object.left = old_cluster.filter(|_| old_cluster != new_cluster && object.action != Action::Deleted);
+            object.was = before.title(object.kind, object.uuid).filter(|was| *was != object.name);
         }
     }
 }

@@ -1,43 +1,44 @@
-//! An allocation's node: taken and given back in the commit that makes or deletes the allocation.
+//! Assigns a node to an allocation and releases it, in the commit that creates or deletes the allocation.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::json;
-use stemma_core::fleet::{Among, Term};
+use stemma_core::fleet::{IndexTerm, NodeSet};
 use stemma_core::object::{Allocation, Kind, Node, NodeId, NodeSpec};
 use stemma_wire::error::{ApiError, ErrorType};
 use uuid::Uuid;
 
-use super::Work;
-use super::delete::unused;
+use super::PendingWrite;
+use super::delete::check_unused;
 use crate::cache::Model;
 use crate::records::audit::AuditedObject;
 use crate::records::key;
-use crate::registry::Undecided;
+use crate::registry::DecisionError;
 use crate::store::Op;
 
-impl Work<'_> {
-    /// Gives a new allocation the node that was chosen for it: it is its instance, and its traits are what the instance wants. All
-    /// allocations of a class are made one after the other, so that each sees which nodes those before it took.
+impl PendingWrite<'_> {
+    /// Assigns the chosen node to a new allocation: the allocation becomes the instance of the node, and its traits are
+    /// those that the instance requires. Allocations of one resource class are created one after the other, so each
+    /// sees the nodes that are already assigned.
     ///
     /// # Errors
-    /// As [`Work::update`].
-    pub fn take_node(&mut self, allocation: &Allocation) -> Result<(), ApiError> {
-        let mark = key::allocated(&allocation.spec.resource_class);
+    /// As [`PendingWrite::update`].
+    pub fn assign_node(&mut self, allocation: &Allocation) -> Result<(), ApiError> {
+        let mark = key::allocation_mark(&allocation.spec.resource_class);
         self.require_mark(&mark);
-        self.draft.entry(Op::Put { key: mark.into(), value: bytes::Bytes::new() });
-        let chosen = allocation.spec.node().and_then(|node| self.model.nodes.get(node.0)).cloned();
+        self.draft.add_op(Op::Put { key: mark.into(), value: bytes::Bytes::new() });
+        let chosen = allocation.spec.chosen_node().and_then(|node| self.model.nodes.get(node.0)).cloned();
         let Some(before) = chosen else { return Ok(()) };
-        self.require_chosen(&before);
+        self.require_unchanged_levels(&before);
         let mut spec = before.spec.clone();
         spec.extra.insert("instance_uuid".to_owned(), allocation.meta.uuid.to_string().into());
         spec.instance_info.insert("traits".to_owned(), json!(allocation.spec.traits));
         self.update(&before, before.meta.name.clone(), spec).map(drop)
     }
 
-    /// Requires that the levels above a node and the inspection rules are those by which it was chosen.
-    fn require_chosen(&mut self, node: &Node) {
+    /// Requires that the levels above a node, and the inspection rules, are unchanged since the node was chosen.
+    fn require_unchanged_levels(&mut self, node: &Node) {
         self.require_mark(key::RULES);
         let Some(group) = node.spec.nodegroup.and_then(|id| self.model.groups.get(id.0)) else { return };
         self.draft.require_unchanged(group);
@@ -49,21 +50,22 @@ impl Work<'_> {
         }
     }
 
-    /// Marks that inspection rules are others than before.
-    pub(super) fn note_rules(&mut self) {
-        if self.draft.touched().iter().any(|one| one.kind == Kind::InspectionRule) {
-            self.draft.entry(Op::Put { key: key::RULES.into(), value: bytes::Bytes::new() });
+    /// Updates the mark of the inspection rules if a rule was written.
+    pub(super) fn mark_rules(&mut self) {
+        if self.draft.audited().iter().any(|object| object.kind == Kind::InspectionRule) {
+            self.draft.add_op(Op::Put { key: key::RULES.into(), value: bytes::Bytes::new() });
         }
     }
 
-    /// Deletes an allocation, and gives its node back. What its instance wanted stays noted there, as in Ironic.
+    /// Deletes an allocation and releases its node. The traits that the instance required stay in the node, as in
+    /// Ironic.
     ///
     /// # Errors
-    /// As [`Work::update`].
-    pub fn delete_allocation(&mut self, allocation: &Arc<Allocation>) -> Result<(), Undecided> {
+    /// As [`PendingWrite::update`].
+    pub fn delete_allocation(&mut self, allocation: &Arc<Allocation>) -> Result<(), DecisionError> {
         self.delete(allocation)?;
-        let taken = allocation.spec.node().and_then(|node| self.model.nodes.get(node.0)).cloned();
-        if let Some(before) = taken.filter(|node| node.spec.instance() == Some(allocation.meta.uuid)) {
+        let assigned = allocation.spec.chosen_node().and_then(|node| self.model.nodes.get(node.0)).cloned();
+        if let Some(before) = assigned.filter(|node| node.spec.instance() == Some(allocation.meta.uuid)) {
             let mut spec: NodeSpec = before.spec.clone();
             spec.extra.remove("instance_uuid");
             self.update(&before, before.meta.name.clone(), spec)?;
@@ -71,56 +73,58 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Refuses the deletion of a node that an allocation has.
+    /// Fails if the node to delete belongs to an allocation.
     pub(super) fn check_not_allocated(&self, node: &Node) -> Result<(), ApiError> {
-        let holder = self.model.allocation_of(node).map(|one| (Kind::Allocation, one.display_name()));
-        unused(&self.model, node, holder.into_iter())
+        let holder = self.model.node_allocation(node).map(|allocation| (Kind::Allocation, allocation.display_name()));
+        check_unused(&self.model, node, holder.into_iter())
     }
 
-    /// Refuses a write that gives an instance to two nodes, or that of an allocation to another node: Ironic keeps both unique together.
-    /// What an object loses is not judged: an older store may have an instance twice, and is mended so.
+    /// Refuses a write that gives one instance to two nodes, or the instance of an allocation to another node. In
+    /// Ironic, instances are unique among nodes and allocations. Only gained instances are checked, because a store of
+    /// an older version may have an instance twice, and removing one of them repairs it.
     pub(super) fn check_instances(&mut self) -> Result<(), ApiError> {
         let mut changed = BTreeMap::<Uuid, Option<&AuditedObject>>::new();
-        for object in self.draft.touched() {
+        for object in self.draft.audited() {
             let [before, after] =
-                [self.context.whole, &self.model].map(|model| instance_of(model, object.kind, object.uuid));
+                [self.context.full_model, &self.model].map(|model| instance_of(model, object.kind, object.uuid));
             if before != after {
                 before.map(|lost| changed.entry(lost).or_default());
                 after.map(|gained| changed.insert(gained, Some(object)));
             }
         }
+        // The mark of an instance lets only one of several concurrent writes of the instance commit.
         let mut marks = Vec::new();
-        for (instance, gains) in changed {
-            let (nodes, allocation) = (nodes_of(&self.model, instance), self.model.allocations.get(instance));
-            gains.map_or(Ok(()), |object| check_gained(instance, object, &nodes, allocation))?;
-            marks.push((key::instance(instance), allocation.is_some() || !nodes.is_empty()));
+        for (instance, gained_by) in changed {
+            let (nodes, allocation) = (instance_nodes(&self.model, instance), self.model.allocations.get(instance));
+            gained_by.map_or(Ok(()), |object| check_instance_free(instance, object, &nodes, allocation))?;
+            marks.push((key::instance_mark(instance), allocation.is_some() || !nodes.is_empty()));
         }
         for (mark, is_held) in marks {
             if is_held {
-                self.draft.entry(Op::Put { key: mark.clone().into(), value: bytes::Bytes::new() });
-            } else if self.context.marked(&mark).is_some() {
-                self.draft.entry(Op::Delete { key: mark.clone().into() });
+                self.draft.add_op(Op::Put { key: mark.clone().into(), value: bytes::Bytes::new() });
+            } else if self.context.mark_revision(&mark).is_some() {
+                self.draft.add_op(Op::Delete { key: mark.clone().into() });
             }
             self.require_mark(&mark);
         }
         Ok(())
     }
 
-    /// Refuses a write that moves a node into a group while it has not the traits that its instance wants.
-    pub(super) fn check_moved(&mut self) -> Result<(), ApiError> {
-        let written = self.written().filter(|(kind, _)| *kind == Kind::Node);
+    /// Refuses a write that moves a node into a group if the node lacks traits that its instance requires.
+    pub(super) fn check_group_moves(&mut self) -> Result<(), ApiError> {
+        let written = self.written_objects().filter(|(kind, _)| *kind == Kind::Node);
         let nodes = written.filter_map(|(_, uuid)| self.model.nodes.get(uuid));
         let is_moved = |node: &&Arc<Node>| {
-            let before = self.context.whole.nodes.get(node.meta.uuid).and_then(|before| before.spec.nodegroup);
+            let before = self.context.full_model.nodes.get(node.meta.uuid).and_then(|before| before.spec.nodegroup);
             node.spec.nodegroup.is_some() && node.spec.nodegroup != before
         };
         let moved: Vec<Arc<Node>> = nodes.filter(is_moved).cloned().collect();
         if !moved.is_empty() {
-            // They may have their traits of inspection rules.
+            // Inspection rules may have given the nodes their traits.
             self.require_mark(key::RULES);
         }
         for node in moved {
-            let checked = self.model.fleet.node_view(node.id()).map_or(Ok(()), |view| view.check_instance());
+            let checked = self.model.fleet.node_view(node.id()).map_or(Ok(()), |view| view.check_instance_traits());
             checked.map_err(|lacks| {
                 ApiError::new(ErrorType::ObjectInvalid, format!("{lacks}; nothing was changed"))
                     .field("nodegroup")
@@ -131,46 +135,47 @@ impl Work<'_> {
     }
 }
 
-/// Refuses an instance that another has, in Ironic's words. The other may be one that whoever asks does not see.
-fn check_gained(
+/// Fails if another object already has the instance. The message is Ironic's and does not name the other object, which
+/// the caller may not be allowed to see.
+fn check_instance_free(
     instance: Uuid,
     object: &AuditedObject,
     nodes: &[NodeId],
     allocation: Option<&Arc<Allocation>>,
 ) -> Result<(), ApiError> {
-    let is_of_one = match (nodes, allocation) {
+    let is_unique = match (nodes, allocation) {
         ([], _) | ([_], None) => true,
-        ([node], Some(allocation)) => allocation.spec.node() == Some(*node),
+        ([node], Some(allocation)) => allocation.spec.chosen_node() == Some(*node),
         _ => false,
     };
-    if is_of_one {
+    if is_unique {
         return Ok(());
     }
     let (asks, field) = match object.kind {
         Kind::Node => (format!("this other node {}", object.name), "instance_uuid"),
         _ => (format!("allocation {}", object.name), "uuid"),
     };
-    let is_of_another = nodes.iter().any(|node| node.0 != object.uuid);
-    let has = if is_of_another { "already associated with a node" } else { "the uuid of an allocation already" };
+    let is_on_other_node = nodes.iter().any(|node| node.0 != object.uuid);
+    let has = if is_on_other_node { "already associated with a node" } else { "the uuid of an allocation already" };
     let message = format!("Instance {instance} is {has}, it cannot be associated with {asks}; nothing was changed");
     Err(ApiError::new(ErrorType::ObjectExists, message).field(field))
 }
 
-/// The instance that an object is of, or is.
+/// Returns the instance of a node, or the uuid of an allocation, which is the instance of its node.
 fn instance_of(model: &Model, kind: Kind, uuid: Uuid) -> Option<Uuid> {
     match kind {
         Kind::Node => model.nodes.get(uuid)?.spec.instance(),
-        Kind::Allocation => model.allocations.get(uuid).map(|one| one.meta.uuid),
+        Kind::Allocation => model.allocations.get(uuid).map(|allocation| allocation.meta.uuid),
         _ => None,
     }
 }
 
-/// The nodes of an instance.
-fn nodes_of(model: &Model, instance: Uuid) -> Vec<NodeId> {
-    let among = Among::Of(Term::kept("instance_uuid", &instance.to_string()));
-    let found: Box<dyn Iterator<Item = NodeId>> = match model.fleet.walk(among, None, false) {
-        Some(found) => Box::new(found),
+/// Returns the nodes that have this instance.
+fn instance_nodes(model: &Model, instance: Uuid) -> Vec<NodeId> {
+    let filter = NodeSet::Term(IndexTerm::ironic_field("instance_uuid", &instance.to_string()));
+    let nodes: Box<dyn Iterator<Item = NodeId>> = match model.fleet.walk(filter, None, false) {
+        Some(nodes) => Box::new(nodes),
         None => Box::new(model.fleet.nodes().map(|node| node.id())),
     };
-    found.filter(|id| model.fleet.node(*id).is_some_and(|node| node.spec.instance() == Some(instance))).collect()
+    nodes.filter(|id| model.fleet.node(*id).is_some_and(|node| node.spec.instance() == Some(instance))).collect()
 }

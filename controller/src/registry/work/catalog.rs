@@ -1,45 +1,45 @@
-//! What a write has to do with the catalogue: values and requirements that it writes are those that the catalogue allows, and resource
-//! types that it names are remembered.
+//! Checks a write against the catalogue: it must allow the written values and requirements. Stores the resource types
+//! that the write names.
 //!
-//! Only what a write changes is checked, under the catalogue as it is after the write. What stood there before is left alone.
+//! Only changes are checked, against the catalogue after the write. Values from before the write are left alone.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use stemma_core::catalog::{Bound, SaidIn, Sayings, Says};
+use stemma_core::catalog::{KeyKind, KeyUsage, UsageField, UsesKeys};
 use stemma_core::object::{GroupId, Kind, LevelId, Namespace};
 use stemma_wire::error::{ApiError, ErrorType};
 use uuid::Uuid;
 
-use super::Work;
+use super::PendingWrite;
 use crate::cache::Model;
-use crate::cache::model::{Resource, Shelf};
+use crate::cache::model::{ObjectIndex, Resource};
 use crate::records::{codec, key};
 use crate::registry::names::group_path;
 use crate::store::Op;
 
-impl Work<'_> {
-    /// Checks what the objects of the write say that they did not say before.
+impl PendingWrite<'_> {
+    /// Checks the keys and requirements that the write changes.
     ///
     /// # Errors
     /// The first value or requirement that the catalogue does not allow.
     pub(super) fn check_catalog(&self) -> Result<(), ApiError> {
-        for touched in self.draft.touched() {
+        for touched in self.draft.audited() {
             let (kind, uuid) = (touched.kind, touched.uuid);
-            let (place, wrong) = match self.model.fleet.catalog().check_said(
-                sayings(self.context.whole, kind, uuid).unwrap_or_default(),
-                sayings(&self.model, kind, uuid).unwrap_or_default(),
+            let (place, wrong) = match self.model.fleet.catalog().check_changed_keys(
+                key_usage(self.context.full_model, kind, uuid).unwrap_or_default(),
+                key_usage(&self.model, kind, uuid).unwrap_or_default(),
             ) {
                 Ok(()) => continue,
                 Err(wrong) => wrong,
             };
-            let in_map = |bound: Bound| format!("{}.{}", bound.field(), wrong.key);
+            let in_map = |bound: KeyKind| format!("{}.{}", bound.body_field(), wrong.key);
             let (error_type, field) = match place {
-                SaidIn::Requirements => (ErrorType::RequirementInvalid, "requirements".to_owned()),
-                SaidIn::Map(bound @ Bound::Label) => (ErrorType::LabelInvalid, in_map(bound)),
-                SaidIn::Map(bound) => (ErrorType::FieldInvalid, in_map(bound)),
+                UsageField::Requirements => (ErrorType::RequirementInvalid, "requirements".to_owned()),
+                UsageField::Map(bound @ KeyKind::Label) => (ErrorType::LabelInvalid, in_map(bound)),
+                UsageField::Map(bound) => (ErrorType::FieldInvalid, in_map(bound)),
             };
-            let advice = format!("stemma explain {} {} shows what may stand there", wrong.bound.word(), wrong.key);
+            let advice = format!("stemma explain {} {} shows the allowed values", wrong.kind.description(), wrong.key);
             let path = group_path(&self.model, GroupId(uuid)).unwrap_or_else(|| touched.name.clone());
             let refusal = ApiError::new(error_type, format!("{wrong}; nothing was changed"));
             return Err(refusal.field(field).detail(advice).extra("object", format!("{}/{path}", kind.word()).into()));
@@ -48,37 +48,37 @@ impl Work<'_> {
     }
 
     /// Stores the resource types that are named for the first time.
-    pub(super) fn note_resource_types(&mut self) {
-        let written = self.written().filter(|(kind, _)| *kind == Kind::Namespace);
+    pub(super) fn store_resource_types(&mut self) {
+        let written = self.written_objects().filter(|(kind, _)| *kind == Kind::Namespace);
         let namespaces = written.filter_map(|(_, uuid)| self.model.namespaces.get(uuid).cloned());
-        let named: BTreeSet<String> = namespaces.flat_map(|namespace| associated(&namespace)).collect();
+        let named: BTreeSet<String> = namespaces.flat_map(|namespace| associated_types(&namespace)).collect();
         for name in named {
             if self.model.resource_types.contains_key(&name) {
                 continue;
             }
             let value = codec::encode(&self.context.now);
             self.model.resource_types.insert(name.clone(), Arc::new(self.context.now));
-            self.draft.entry(Op::Put { key: key::resource_type(&name).into(), value });
+            self.draft.add_op(Op::Put { key: key::resource_type(&name).into(), value });
         }
     }
 }
 
-fn associated(namespace: &Namespace) -> Vec<String> {
-    namespace.spec.resource_type_associations.iter().map(|one| one.name.clone()).collect()
+fn associated_types(namespace: &Namespace) -> Vec<String> {
+    namespace.spec.resource_type_associations.iter().map(|association| association.name.clone()).collect()
 }
 
-/// What an object says of keys; nothing where it is not there, or is of a kind that says nothing.
-fn sayings(model: &Model, kind: Kind, uuid: Uuid) -> Option<Sayings<'_>> {
-    match LevelId::of(kind, uuid) {
-        Some(LevelId::Template(_)) => of(&model.templates, uuid),
-        Some(LevelId::Cluster(_)) => of(&model.clusters, uuid),
-        Some(LevelId::Group(_)) => of(&model.groups, uuid),
-        Some(LevelId::Node(_)) => of(&model.nodes, uuid),
-        None if kind == Kind::Allocation => of(&model.allocations, uuid),
+/// Returns the keys that an object sets. The result is `None` if the object does not exist or its kind has no keys.
+fn key_usage(model: &Model, kind: Kind, uuid: Uuid) -> Option<KeyUsage<'_>> {
+    match LevelId::new(kind, uuid) {
+        Some(LevelId::Template(_)) => usage_in(&model.templates, uuid),
+        Some(LevelId::Cluster(_)) => usage_in(&model.clusters, uuid),
+        Some(LevelId::Group(_)) => usage_in(&model.groups, uuid),
+        Some(LevelId::Node(_)) => usage_in(&model.nodes, uuid),
+        None if kind == Kind::Allocation => usage_in(&model.allocations, uuid),
         None => None,
     }
 }
 
-fn of<S: Resource + Says>(shelf: &Shelf<S>, uuid: Uuid) -> Option<Sayings<'_>> {
-    shelf.get(uuid).map(|object| object.spec.sayings())
+fn usage_in<S: Resource + UsesKeys>(index: &ObjectIndex<S>, uuid: Uuid) -> Option<KeyUsage<'_>> {
+    index.get(uuid).map(|object| object.spec.key_usage())
 }

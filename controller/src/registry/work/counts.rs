@@ -1,197 +1,213 @@
-//! How many objects of each kind there may be.
+//! Limits the number of objects of each kind.
 //!
-//! Each object has an end (`size`), and whoever writes is held to a pace. Without an end to their number a patient writer fills memory and
-//! disk all the same. So each kind has a row here: how many there may be in the fleet and, where whoever is bound to a cluster makes them,
-//! how many of these in one cluster, so that none takes the room of all others. Stored choices of primaries have none: they are as many as
-//! the tags of clusters, which are bounded.
+//! The size of each object is limited (`size`), and so is the rate of writes. Without a limit on their number, a
+//! patient writer could still fill memory and disk. So each kind has a row here: its limit in the fleet and, if
+//! principals bound to a cluster can create it, its limit in one cluster, so that no cluster uses up the room of all
+//! others. Stored choices of primaries need no limit. There are as many as tags of clusters, which are limited.
 //!
-//! They are counted in the model, as it is after the whole write: an apply that adds several counts them together, and one that deletes as
-//! many as it makes is taken. A write that adds none is never refused. So a store that holds more already (of an older program, or of another
-//! configuration) is read and changed as ever, and becomes smaller.
+//! Objects are counted in the model after the whole write. An apply that adds several counts them together, and one
+//! that deletes as many as it creates is accepted. A write that adds none is never refused. So a store that already has
+//! more (of an older version, or with another configuration) can still be read and changed, and can shrink.
 //!
-//! A bound is not exact. Writes that are decided at the same moment do not see each other, and that they did would make hosts that join side
-//! by side wait for each other (`order`). The next write is refused.
+//! A limit is not exact. Writes that are decided at the same moment do not see each other. If they had to, hosts that
+//! join concurrently would wait for each other (`order`). The next write is refused.
 
 use std::collections::BTreeSet;
 
-use stemma_core::access::Place;
+use stemma_core::access::AccessScope;
 use stemma_core::inspection::MAX_RULES;
 use stemma_core::object::{AllocationSpec, ClusterId, Kind};
 use stemma_wire::error::{ApiError, ErrorType};
 
-use super::Work;
+use super::PendingWrite;
 use crate::cache::Model;
 use crate::cache::model::Resource;
 
-/// How many nodes there may be, unless the configuration says otherwise.
-pub const MOST_NODES: u64 = 100_000;
+/// Default maximum number of nodes.
+pub const DEFAULT_MAX_NODES: u64 = 100_000;
 
-/// How many there may be of something.
+/// The limit on a number of objects.
 #[derive(Clone, Copy)]
-enum Most {
-    /// As many as nodes in the fleet.
+enum CountLimit {
+    /// The maximum number of nodes in the fleet.
     Nodes,
-    /// Half as many.
+    /// Half of the maximum number of nodes in the fleet.
     HalfOfNodes,
-    /// So many.
-    Of(usize),
+    /// A fixed number.
+    Fixed(usize),
 }
 
-/// How many there may be of one kind, and how they are counted.
-struct Row {
-    /// What they are called.
-    what: &'static str,
-    /// In the fleet.
-    most: Most,
+/// The limits of one kind, and how its objects are counted.
+struct CountRule {
+    /// The plural name of the kind, for messages.
+    name: &'static str,
+    /// The limit on the number of objects in the fleet.
+    max: CountLimit,
     count: fn(&Model) -> usize,
-    /// In one cluster.
-    within: Option<Within>,
+    /// The limit in one cluster; `None` if there is none.
+    cluster_rule: Option<ClusterCountRule>,
 }
 
-/// How many there may be of one kind in one cluster.
-struct Within {
-    /// They are counted where such an object is written; `None`: where there come to be more in the fleet.
+/// The limit of one kind in one cluster.
+struct ClusterCountRule {
+    /// The limit is checked if an object of this kind is written or, with `None`, if the number in the fleet grows.
     kind: Option<Kind>,
-    most: Most,
+    max: CountLimit,
     count: fn(&Model, ClusterId) -> usize,
 }
 
-/// How many there are of something.
+/// The number of objects before and after a write.
 #[derive(Clone, Copy)]
-struct Counted {
+struct CountChange {
     before: usize,
     after: usize,
 }
 
-/// Every kind. `docs/api.md` has the same table, which a test compares.
-static ROWS: [Row; 12] = [
-    Row {
-        what: "nodes",
-        most: Most::Nodes,
+/// The limits of all kinds. `docs/api.md` has the same table, and a test compares them.
+static COUNT_RULES: [CountRule; 12] = [
+    CountRule {
+        name: "nodes",
+        max: CountLimit::Nodes,
         count: |model| model.nodes.len(),
-        within: Some(Within {
+        cluster_rule: Some(ClusterCountRule {
             kind: Some(Kind::Node),
-            most: Most::HalfOfNodes,
-            count: |model, cluster| model.fleet.count_of(cluster),
+            max: CountLimit::HalfOfNodes,
+            count: |model, cluster| model.fleet.node_count(cluster),
         }),
     },
-    Row {
-        what: "node groups",
-        most: Most::Of(20_000),
+    CountRule {
+        name: "node groups",
+        max: CountLimit::Fixed(20_000),
         count: |model| model.groups.len(),
-        within: Some(Within {
+        cluster_rule: Some(ClusterCountRule {
             kind: Some(Kind::NodeGroup),
-            most: Most::Of(10_000),
-            count: |model, cluster| model.fleet.groups_of(cluster).count(),
+            max: CountLimit::Fixed(10_000),
+            count: |model, cluster| model.fleet.groups_in_cluster(cluster).count(),
         }),
     },
-    Row { what: "clusters", most: Most::Of(10_000), count: |model| model.clusters.len(), within: None },
-    Row { what: "cluster templates", most: Most::Of(1_000), count: |model| model.templates.len(), within: None },
-    Row { what: "releases", most: Most::Of(10_000), count: |model| model.releases.len(), within: None },
-    Row {
-        what: "lists of tags beside releases",
-        most: Most::Of(10_000),
+    CountRule { name: "clusters", max: CountLimit::Fixed(10_000), count: |model| model.clusters.len(), cluster_rule: None },
+    CountRule {
+        name: "cluster templates",
+        max: CountLimit::Fixed(1_000),
+        count: |model| model.templates.len(),
+        cluster_rule: None,
+    },
+    CountRule { name: "releases", max: CountLimit::Fixed(10_000), count: |model| model.releases.len(), cluster_rule: None },
+    CountRule {
+        name: "lists of tags that are declared outside releases",
+        max: CountLimit::Fixed(10_000),
         count: |model| model.release_tags.len(),
-        within: None,
+        cluster_rule: None,
     },
-    Row {
-        what: "allocations",
-        most: Most::Nodes,
+    CountRule {
+        name: "allocations",
+        max: CountLimit::Nodes,
         count: |model| model.allocations.len(),
-        within: Some(Within {
+        cluster_rule: Some(ClusterCountRule {
             kind: Some(Kind::Allocation),
-            most: Most::HalfOfNodes,
+            max: CountLimit::HalfOfNodes,
             count: |model, cluster| {
-                let stands = |place: Place| place == Place::Cluster(cluster);
-                model.allocations.iter().filter(|one| stands(AllocationSpec::place(model, one))).count()
+                let is_here = |place: AccessScope| place == AccessScope::Cluster(cluster);
+                model.allocations.iter().filter(|one| is_here(AllocationSpec::access_scope(model, one))).count()
             },
         }),
     },
-    Row {
-        what: "principals",
-        most: Most::Of(10_000),
+    CountRule {
+        name: "principals",
+        max: CountLimit::Fixed(10_000),
         count: |model| model.principals.len(),
-        within: Some(Within {
+        cluster_rule: Some(ClusterCountRule {
             kind: Some(Kind::Principal),
-            most: Most::Of(1_000),
-            count: |model, cluster| {
-                model.principals.iter().filter(|principal| principal.spec.cluster == Some(cluster)).count()
-            },
+            max: CountLimit::Fixed(1_000),
+            count: |model, cluster| model.principals.iter().filter(|principal| principal.spec.cluster == Some(cluster)).count(),
         }),
     },
-    // One for each host that is to join may be made beforehand. Those of a cluster are those that were made by who is bound to it.
-    Row {
-        what: "join tokens",
-        most: Most::Nodes,
+    // A token for each joining host may be created in advance. Tokens of a cluster are those whose creator is bound to
+    // it.
+    CountRule {
+        name: "join tokens",
+        max: CountLimit::Nodes,
         count: |model| model.tokens.len(),
-        within: Some(Within {
+        cluster_rule: Some(ClusterCountRule {
             kind: None,
-            most: Most::HalfOfNodes,
+            max: CountLimit::HalfOfNodes,
             count: |model, cluster| model.tokens.values().filter(|token| token.record.within == Some(cluster)).count(),
         }),
     },
-    Row { what: "inspection rules", most: Most::Of(MAX_RULES), count: |model| model.rules.len(), within: None },
-    Row { what: "namespaces", most: Most::Of(1_000), count: |model| model.namespaces.len(), within: None },
-    Row { what: "resource types", most: Most::Of(10_000), count: |model| model.resource_types.len(), within: None },
+    CountRule {
+        name: "inspection rules",
+        max: CountLimit::Fixed(MAX_RULES),
+        count: |model| model.rules.len(),
+        cluster_rule: None,
+    },
+    CountRule { name: "namespaces", max: CountLimit::Fixed(1_000), count: |model| model.namespaces.len(), cluster_rule: None },
+    CountRule {
+        name: "resource types",
+        max: CountLimit::Fixed(10_000),
+        count: |model| model.resource_types.len(),
+        cluster_rule: None,
+    },
 ];
 
-impl Work<'_> {
-    /// Refuses a write that makes more of a kind than there may be.
+impl PendingWrite<'_> {
+    /// Refuses a write that exceeds the limit of a kind.
     ///
     /// # Errors
-    /// [`ErrorType::ObjectTooMany`], with how many there are and may be, and what to do.
+    /// [`ErrorType::ObjectTooMany`], with the number, the limit, and what to do.
     pub(super) fn check_counts(&self) -> Result<(), ApiError> {
-        let (before, after) = (self.context.whole, &self.model);
-        let clusters = self.clusters_written();
-        for row in &ROWS {
-            let fleet = Counted { before: (row.count)(before), after: (row.count)(after) };
-            self.check_count(row.what, row.most, fleet, None)?;
-            let Some(within) = &row.within else { continue };
-            // No cluster has more than the fleet.
-            if fleet.after <= self.most(within.most) {
+        let (before, after) = (self.context.full_model, &self.model);
+        let clusters = self.written_clusters();
+        for row in &COUNT_RULES {
+            let fleet = CountChange { before: (row.count)(before), after: (row.count)(after) };
+            self.check_count(row.name, row.max, fleet, None)?;
+            let Some(rule) = &row.cluster_rule else { continue };
+            // No cluster has more objects than the fleet.
+            if fleet.after <= self.max_count(rule.max) {
                 continue;
             }
-            let is_written = match within.kind {
-                Some(kind) => self.written().any(|(written, _)| written == kind),
+            let is_written = match rule.kind {
+                Some(kind) => self.written_objects().any(|(written, _)| written == kind),
                 None => fleet.after > fleet.before,
             };
             if !is_written {
                 continue;
             }
             for cluster in &clusters {
-                let count = within.count;
-                let counted = Counted { before: count(before, *cluster), after: count(after, *cluster) };
-                self.check_count(row.what, within.most, counted, Some(*cluster))?;
+                let count = rule.count;
+                let counted = CountChange { before: count(before, *cluster), after: count(after, *cluster) };
+                self.check_count(row.name, rule.max, counted, Some(*cluster))?;
             }
         }
         Ok(())
     }
 
-    /// The clusters in which something stands that is written, and that of who asks.
-    fn clusters_written(&self) -> BTreeSet<ClusterId> {
-        let stands = |(kind, uuid)| match self.model.place_of(kind, uuid)? {
-            Place::Cluster(cluster) => Some(cluster),
-            Place::Shared | Place::Nowhere => None,
+    /// Returns the clusters of written objects, and the cluster that the caller is bound to.
+    fn written_clusters(&self) -> BTreeSet<ClusterId> {
+        let cluster_of = |(kind, uuid)| match self.model.access_scope(kind, uuid)? {
+            AccessScope::Cluster(cluster) => Some(cluster),
+            AccessScope::Shared | AccessScope::Unplaced => None,
         };
-        self.written().filter_map(stands).chain(self.context.caller.who.rights.within).collect()
+        self.written_objects().filter_map(cluster_of).chain(self.context.caller.requester.rights.cluster).collect()
     }
 
-    fn most(&self, most: Most) -> usize {
+    fn max_count(&self, most: CountLimit) -> usize {
         match most {
-            Most::Nodes => self.context.most_nodes,
-            Most::HalfOfNodes => self.context.most_nodes.div_ceil(2),
-            Most::Of(most) => most,
+            CountLimit::Nodes => self.context.max_nodes,
+            CountLimit::HalfOfNodes => self.context.max_nodes.div_ceil(2),
+            CountLimit::Fixed(most) => most,
         }
     }
 
+    /// Fails if the number of objects grows and exceeds the limit. `what` is the plural name of their kind. The limit
+    /// is that of the cluster, or of the fleet if `cluster` is `None`.
     fn check_count(
         &self,
         what: &str,
-        bound: Most,
-        Counted { before, after }: Counted,
+        bound: CountLimit,
+        CountChange { before, after }: CountChange,
         cluster: Option<ClusterId>,
     ) -> Result<(), ApiError> {
-        let most = self.most(bound);
+        let most = self.max_count(bound);
         if after <= most || after <= before {
             return Ok(());
         }
@@ -199,27 +215,25 @@ impl Work<'_> {
             Some(cluster) => format!("cluster {}", self.cluster_name(cluster)),
             None => "the fleet".to_owned(),
         };
-        // How many others have is no matter of who is bound to a cluster.
-        let is_told = cluster.is_some() || self.context.caller.who.rights.within.is_none();
-        let message = if is_told {
-            format!("{whose} would have {after} {what} ({before} now), and the most are {most}; nothing was changed")
+        // A caller that is bound to a cluster may not learn the number of objects elsewhere.
+        let is_visible = cluster.is_some() || self.context.caller.requester.rights.cluster.is_none();
+        let message = if is_visible {
+            format!("{whose} would have {after} {what} ({before} now), and the limit is {most}; nothing was changed")
         } else {
-            format!("{whose} would have more {what} than it may have, which are {most}; nothing was changed")
+            format!("{whose} would have more {what} than the limit of {most}; nothing was changed")
         };
         Err(ApiError::new(ErrorType::ObjectTooMany, message).detail(advice(bound)))
     }
 }
 
-/// What to do about a refusal.
-const fn advice(bound: Most) -> &'static str {
+/// Returns the advice for an exceeded limit.
+const fn advice(bound: CountLimit) -> &'static str {
     match bound {
-        Most::Nodes => {
-            "make fewer, or delete some that are no longer used; most_nodes in the controller's configuration says how many there may be"
+        CountLimit::Nodes => "create fewer, or delete unused ones; most_nodes in the controller's configuration sets the limit",
+        CountLimit::HalfOfNodes => {
+            "create fewer, or delete unused ones; the limit of one cluster is half of most_nodes in the controller's configuration"
         }
-        Most::HalfOfNodes => {
-            "make fewer, or delete some that are no longer used; one cluster has half of most_nodes in the controller's configuration"
-        }
-        Most::Of(_) => "make fewer, or delete some that are no longer used",
+        CountLimit::Fixed(_) => "create fewer, or delete unused ones",
     }
 }
 
@@ -227,22 +241,22 @@ const fn advice(bound: Most) -> &'static str {
 mod tests {
     use super::*;
 
-    fn text(most: Most) -> String {
+    fn text(most: CountLimit) -> String {
         let most = match most {
-            Most::Nodes => 100_000,
-            Most::HalfOfNodes => 50_000,
-            Most::Of(most) => most,
+            CountLimit::Nodes => 100_000,
+            CountLimit::HalfOfNodes => 50_000,
+            CountLimit::Fixed(most) => most,
         };
         if most < 1_000 { most.to_string() } else { format!("{},{:03}", most / 1_000, most % 1_000) }
     }
 
     #[test]
-    fn x03_the_documentation_says_how_many_of_each_kind_there_may_be() {
-        let row = |row: &Row| {
-            let within = row.within.as_ref().map_or_else(|| "–".to_owned(), |within| text(within.most));
-            format!("| {} | {} | {within} |", row.what, text(row.most))
+    fn x03_documentation_lists_count_limit_of_each_kind() {
+        let row = |row: &CountRule| {
+            let within = row.cluster_rule.as_ref().map_or_else(|| "–".to_owned(), |within| text(within.max));
+            format!("| {} | {} | {within} |", row.name, text(row.max))
         };
-        let table: Vec<String> = ROWS.iter().map(row).collect();
+        let table: Vec<String> = COUNT_RULES.iter().map(row).collect();
         let lines = include_str!("../../../../docs/api.md").lines();
         let documented: Vec<&str> = lines
             .skip_while(|line| !line.starts_with("| of these | in the fleet"))

@@ -1,21 +1,27 @@
-//! Keeps two writes from closing a cycle that neither of them sees.
+//! Prevents two writes from closing a cycle that neither of them sees.
 //!
-//! A cycle that comes about only by placement refuses the write that would place it. But a write is decided on a
-//! snapshot, and two writes of different nodes touch no common object: each may be fine alone and both together
+//! If placing a node closes a cycle of tasks, the write that places it is refused. But a write is decided on a
+//! snapshot, and writes of two different nodes have no object in common: each may be valid alone, and both together
 //! close a cycle. So a cluster has two marks in the store:
 //!
-//! - `placed` is written by every commit by which a node of the cluster gets a profile;
-//! - `order` is written by every commit that *extends* the cluster: by which it gets a profile that no node of it had, or the second
-//!   node of one whose task waits for itself on other nodes, or a release with stages that none of its groups named, or another node
-//!   holds a tag as primary, or its `primaries` name another, who may be still to come, or for which an extension was asked about the
-//!   cluster: its answer is of the nodes that it was shown.
-//!   And by every commit of who is no admin by which a group of it places nodes otherwise, or hands down something else where a privileged
-//!   task has a condition (`privileged`).
+//! - `placed` is written by every commit that gives a node of the cluster a profile.
+//! - `order` is written by every commit that *extends* the cluster.
 //!
-//! A commit that extends requires both unchanged, so it has seen whoever was placed before it. One that only places,
-//! under a profile that the cluster has, requires `order` unchanged, so the profiles that it counts on were checked
-//! together with all that came since. Hosts that join a group at once therefore write `placed` side by side and never
-//! wait for each other, and what takes a profile away writes nothing: it can close no cycle.
+//! A commit extends a cluster in these cases:
+//!
+//! - A node gets a profile that no node of the cluster had.
+//! - A profile whose task waits for itself on other nodes gets its second node.
+//! - A group gets a release with stages that no group of the cluster had.
+//! - Another node holds a tag as primary, or `primaries` of the cluster names another node, which may not exist yet.
+//! - An extension decided tags in the cluster. Its answer depends on the nodes that the controller sent to it.
+//! - A caller that is not an admin changes how a group places nodes, or what nodes inherit if a privileged task there
+//!   has a condition (`privileged`).
+//!
+//! A commit that extends requires both marks unchanged, so it has seen every node that was placed before it. A commit
+//! that only places a node, with a profile that the cluster already has, requires only `order` unchanged: the profiles
+//! it relies on were checked together with every later one. Hosts that join a group at the same time therefore write
+//! `placed` concurrently and never wait for each other. A commit that only removes a profile writes no mark, because it
+//! cannot close a cycle.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,43 +34,43 @@ use stemma_core::object::{ClusterId, Kind, NodeId};
 use stemma_core::release::ProfileHash;
 use stemma_wire::error::{ApiError, ErrorType};
 
-use super::Work;
-use super::privileged::Guard;
+use super::PendingWrite;
+use super::privileged::ClusterGuard;
 use crate::records::key;
 use crate::store::Op;
 
-/// What a write places in a cluster.
+/// What a write places in one cluster.
 #[derive(Default)]
-struct Placement {
-    /// The profiles that its nodes get.
+struct PlacedByWrite {
+    /// The profiles that nodes of the cluster get.
     profiles: BTreeSet<ProfileHash>,
-    /// It gets a release with stages: they stand on no node, so they are in the order from then on.
-    has_stages: bool,
-    /// What keeps privileged tasks from coming by two writes together.
-    guard: Guard,
+    /// True if the cluster gets a release with stages. Stages belong to no node, so they are part of the order at once.
+    has_staged_release: bool,
+    /// What must stay unchanged so that two writes together cannot place or start a privileged task.
+    guard: ClusterGuard,
 }
 
-impl Work<'_> {
-    /// Refuses a placement that closes a cycle, and makes the commit depend on what that was judged by.
+impl PendingWrite<'_> {
+    /// Refuses a placement that closes a cycle, and makes the commit depend on the state that was checked.
     ///
     /// # Errors
-    /// The cycle, spelled out.
+    /// Fails with the tasks of the cycle.
     pub(super) fn check_order(&mut self) -> Result<(), ApiError> {
         for (cluster, placement) in self.placements() {
-            let before = &self.context.whole.fleet;
-            let elects = self.elected.contains(&cluster) || !have_same_holders(before, &self.model.fleet, cluster);
-            let is_new = placement.has_stages || self.closes(cluster, &placement.profiles);
-            let is_asked = self.asked.contains(&cluster);
-            let is_empty = placement.profiles.is_empty() && !self.is_asked_about(cluster);
-            let is_nothing = is_empty && !elects && !is_new && !is_asked && placement.guard == Guard::Nothing;
-            if is_nothing || self.model.clusters.get(cluster.0).is_none() {
+            let before = &self.context.full_model.fleet;
+            let elects = self.changed_elections.contains(&cluster) || !has_same_holders(before, &self.model.fleet, cluster);
+            let can_cycle = placement.has_staged_release || self.can_close_cycle(cluster, &placement.profiles);
+            let is_asked = self.extension_clusters.contains(&cluster);
+            let is_empty = placement.profiles.is_empty() && !self.has_extension(cluster);
+            let is_idle = is_empty && !elects && !can_cycle && !is_asked && placement.guard == ClusterGuard::Nothing;
+            if is_idle || self.model.clusters.get(cluster.0).is_none() {
                 continue;
             }
-            self.mark(cluster, is_new || elects || is_asked || placement.guard == Guard::All);
-            if is_new {
+            self.write_marks(cluster, can_cycle || elects || is_asked || placement.guard == ClusterGuard::All);
+            if can_cycle {
                 let name = self.model.clusters.get(cluster.0).map(|cluster| format!("cluster/{}", cluster.meta.name));
-                let written = self.deepest_in(cluster);
-                ClusterGraph::of(&self.model.fleet, cluster).check().map_err(|cycle| {
+                let written = self.cause_for_cluster(cluster);
+                ClusterGraph::from_fleet(&self.model.fleet, cluster).check().map_err(|cycle| {
                     let refusal = ApiError::new(ErrorType::ObjectInvalid, format!("{cycle}; nothing was changed"));
                     let refusal = refusal.extra("object", json!(name));
                     written.map_or(refusal.clone(), |written| refusal.extra("written", written.into()))
@@ -74,23 +80,25 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Whether extensions are asked about a cluster: then who leaves it is news too.
-    fn is_asked_about(&self, cluster: ClusterId) -> bool {
+    /// Returns whether extensions decide tags in a cluster. A node that only leaves such a cluster also changes
+    /// the question to the extensions.
+    fn has_extension(&self, cluster: ClusterId) -> bool {
         self.model
             .fleet
-            .folds_of(cluster)
-            .any(|fold| fold.table.as_ref().is_some_and(|table| table.deciders().next().is_some()))
+            .resolved_groups(cluster)
+            .any(|group| group.role_table.as_ref().is_some_and(|table| table.deciders().next().is_some()))
     }
 
-    /// Whether nodes that get these profiles can close a cycle. Nodes of one profile are one class in the order, so only a profile
-    /// that is new to its cluster can, and one with a task that waits for itself on other nodes, when there come to be any.
-    fn closes(&self, cluster: ClusterId, profiles: &BTreeSet<ProfileHash>) -> bool {
+    /// Returns whether nodes that get these profiles can close a cycle. All nodes of a profile are one class in the
+    /// order. So only two kinds of profile can: one that is new to its cluster, and one that gets its second node and
+    /// has a task that waits for itself on other nodes.
+    fn can_close_cycle(&self, cluster: ClusterId, profiles: &BTreeSet<ProfileHash>) -> bool {
         let mut known: BTreeMap<ProfileHash, usize> = BTreeMap::new();
-        for (profile, nodes) in self.context.whole.fleet.placed_in(cluster) {
+        for (profile, nodes) in self.context.full_model.fleet.profile_nodes_in_cluster(cluster) {
             *known.entry(profile.hash).or_default() += nodes.len();
         }
         let waits_for_itself = |hash: &ProfileHash| {
-            self.model.fleet.profiles_of(cluster).any(|profile| profile.hash == *hash && profile.waits_for_itself())
+            self.model.fleet.profiles_in_cluster(cluster).any(|profile| profile.hash == *hash && profile.has_self_wait())
         };
         profiles.iter().any(|hash| match known.get(hash) {
             None => true,
@@ -99,22 +107,22 @@ impl Work<'_> {
         })
     }
 
-    /// The clusters whose placement the write touches, each with what it gets.
-    fn placements(&self) -> BTreeMap<ClusterId, Placement> {
-        let mut clusters: BTreeMap<ClusterId, Placement> =
-            self.elected.union(&self.asked).map(|cluster| (*cluster, Placement::default())).collect();
-        for cluster in self.regrouped() {
-            let before = staged(&self.context.whole.fleet, cluster);
-            if !staged(&self.model.fleet, cluster).is_subset(&before) {
-                clusters.entry(cluster).or_default().has_stages = true;
+    /// Returns the clusters whose placement the write changes, each with what the write places in it.
+    fn placements(&self) -> BTreeMap<ClusterId, PlacedByWrite> {
+        let mut clusters: BTreeMap<ClusterId, PlacedByWrite> =
+            self.changed_elections.union(&self.extension_clusters).map(|cluster| (*cluster, PlacedByWrite::default())).collect();
+        for cluster in self.clusters_with_changed_groups() {
+            let before = staged_releases(&self.context.full_model.fleet, cluster);
+            if !staged_releases(&self.model.fleet, cluster).is_subset(&before) {
+                clusters.entry(cluster).or_default().has_staged_release = true;
             }
         }
-        for (cluster, guard) in self.guarded() {
+        for (cluster, guard) in self.guarded_clusters() {
             clusters.entry(cluster).or_default().guard = guard;
         }
         let hash = |fleet: &Fleet, node: NodeId| fleet.profile(node).map(|profile| profile.hash);
-        for node in self.reach.dirty.nodes(&self.model.fleet) {
-            let before = (self.context.whole.fleet.cluster_of_node(node), hash(&self.context.whole.fleet, node));
+        for node in self.affected.dirty.nodes(&self.model.fleet) {
+            let before = (self.context.full_model.fleet.cluster_of_node(node), hash(&self.context.full_model.fleet, node));
             let after = (self.model.fleet.cluster_of_node(node), hash(&self.model.fleet, node));
             if before == after {
                 continue;
@@ -129,43 +137,44 @@ impl Work<'_> {
         clusters
     }
 
-    /// The clusters whose groups may name other releases now.
-    fn regrouped(&self) -> BTreeSet<ClusterId> {
-        self.groups_below().into_iter().filter_map(|group| self.model.fleet.cluster_of_group(group)).collect()
+    /// Returns the clusters whose groups may have another release after the write.
+    fn clusters_with_changed_groups(&self) -> BTreeSet<ClusterId> {
+        self.affected_groups().into_iter().filter_map(|group| self.model.fleet.cluster_of_group(group)).collect()
     }
 
-    fn mark(&mut self, cluster: ClusterId, extends: bool) {
-        let (order, placed) = (key::order(cluster.0), key::placed(cluster.0));
+    /// Writes the marks of a cluster, and requires those unchanged that the commit depends on (see the module).
+    fn write_marks(&mut self, cluster: ClusterId, is_extension: bool) {
+        let (order, placed) = (key::order_mark(cluster.0), key::placement_mark(cluster.0));
         self.require_mark(&order);
-        if extends {
+        if is_extension {
             self.require_mark(&placed);
-            self.draft.entry(Op::Put { key: order.into(), value: bytes::Bytes::new() });
+            self.draft.add_op(Op::Put { key: order.into(), value: bytes::Bytes::new() });
         }
-        self.draft.entry(Op::Put { key: placed.into(), value: bytes::Bytes::new() });
+        self.draft.add_op(Op::Put { key: placed.into(), value: bytes::Bytes::new() });
     }
 
-    /// Takes away the marks of a cluster that is deleted.
-    pub(super) fn unmark(&mut self, cluster: ClusterId) {
-        for mark in [key::order(cluster.0), key::placed(cluster.0)] {
-            self.draft.entry(Op::Delete { key: mark.into() });
+    /// Deletes the marks of a deleted cluster.
+    pub(super) fn delete_marks(&mut self, cluster: ClusterId) {
+        for mark in [key::order_mark(cluster.0), key::placement_mark(cluster.0)] {
+            self.draft.add_op(Op::Delete { key: mark.into() });
         }
     }
 
-    /// Notes that the stored choices of primaries in a cluster are others now.
-    pub(super) fn note_elected(&mut self, kind: Kind, cluster: Option<ClusterId>) {
+    /// Records that a stored choice of a primary changed in a cluster.
+    pub(super) fn note_changed_elections(&mut self, kind: Kind, cluster: Option<ClusterId>) {
         if kind == Kind::Primary {
-            self.elected.extend(cluster);
+            self.changed_elections.extend(cluster);
         }
     }
 }
 
-/// The releases with stages that a cluster's groups name.
-fn staged(fleet: &Fleet, cluster: ClusterId) -> BTreeSet<ReleaseHash> {
-    let releases = fleet.folds_of(cluster).filter_map(|fold| fold.release.as_ref()).map(|release| &release.value);
+/// Returns the releases with stages that groups of a cluster have.
+fn staged_releases(fleet: &Fleet, cluster: ClusterId) -> BTreeSet<ReleaseHash> {
+    let releases = fleet.resolved_groups(cluster).filter_map(|group| group.release.as_ref()).map(|release| &release.value);
     releases.filter(|release| !release.stages.is_empty()).map(|release| release.hash).collect()
 }
 
-fn have_same_holders(before: &Fleet, after: &Fleet, cluster: ClusterId) -> bool {
+fn has_same_holders(before: &Fleet, after: &Fleet, cluster: ClusterId) -> bool {
     let holders = |fleet: &Fleet| fleet.holders(cluster).map(|(tag, node)| (tag.clone(), node)).collect();
     let (before, after): (Vec<(TagName, NodeId)>, Vec<_>) = (holders(before), holders(after));
     before == after

@@ -1,97 +1,98 @@
-//! Stores a release only as it was compiled, and keeps a version that hosts were told of as it was.
+//! Stores a release only as it was compiled, and keeps the content of a version unchanged once hosts received it.
 //!
-//! A release is compiled over those that it imports, so an edit of one of these can break it, and two writes of the two
-//! touch no common object. So whoever writes a release marks all that it imports, also through others, as referred to, and
-//! requires them as they were; and whoever edits one requires its own mark as it was.
+//! A release is compiled together with its imports. An edit of an import can break it, and writes of the two have no
+//! object in common. So a write of a release marks all its imports, direct and indirect, as referred to, and requires
+//! them unchanged. An edit of a release requires its own mark unchanged.
 
 use stemma_core::name::ReleaseRef;
 use stemma_core::object::{Kind, Object};
 use stemma_core::release::has_same_content;
 use stemma_wire::error::ApiError;
 
-use super::Work;
+use super::PendingWrite;
 use super::delete::refuse_used;
-use crate::cache::model::{Reference, Resource, content_fixed};
+use crate::cache::model::{ObjectReference, Resource, fixed_content_error};
 use crate::records::audit::Action;
 use crate::records::key;
 use crate::store::{Op, Precondition, Revision};
 
-impl Work<'_> {
-    /// Makes the commit depend on what the releases that it writes were compiled from, and refuses to change a version's
-    /// content that hosts were told of.
+impl PendingWrite<'_> {
+    /// Makes the commit depend on the imports that the written releases were compiled with. Refuses to change the
+    /// content of a pinned version.
     ///
     /// # Errors
-    /// When the content is fixed.
+    /// The content is pinned.
     pub(super) fn check_releases(&mut self) -> Result<(), ApiError> {
-        let releases = self.draft.touched().iter().filter(|one| one.kind == Kind::Release);
-        let releases: Vec<(String, Action)> = releases.map(|one| (one.name.clone(), one.action)).collect();
+        let releases = self.draft.audited().iter().filter(|object| object.kind == Kind::Release);
+        let releases: Vec<(String, Action)> = releases.map(|object| (object.name.clone(), object.action)).collect();
         for (name, action) in releases {
             match action {
                 Action::Created => self.require_imports(&name),
                 Action::Updated => {
                     self.require_imports(&name);
-                    self.require_mark(&key::referred(Kind::Release, &name));
-                    self.check_fixed(&name)?;
+                    self.require_mark(&key::reference_mark(Kind::Release, &name));
+                    self.check_pinned(&name)?;
                 }
-                Action::Deleted => self.draft.entry(Op::Delete { key: key::fixed(&name).into() }),
+                Action::Deleted => self.draft.add_op(Op::Delete { key: key::pin_mark(&name).into() }),
                 Action::Unchanged => {}
             }
         }
         Ok(())
     }
 
-    /// Refuses another name of what others refer to by its name, as its deletion is refused: they would name nothing. Where nobody does,
-    /// the marks of the name go with it, and the commit depends on that nobody comes to refer to it.
+    /// Refuses a new name if other objects refer to this one by its name, because their references would break. If no
+    /// object does, the marks of the old name are deleted, and the commit requires that no new reference is added.
     ///
     /// # Errors
-    /// Who refers to it.
-    pub(super) fn check_renamed<S: Resource>(&mut self, before: &Object<S>, next: &Object<S>) -> Result<(), ApiError> {
-        let left = Reference::to(before);
-        if left == Reference::to(next) {
+    /// The objects that refer to it.
+    pub(super) fn check_rename<S: Resource>(&mut self, before: &Object<S>, next: &Object<S>) -> Result<(), ApiError> {
+        let old = ObjectReference::new(before);
+        if old == ObjectReference::new(next) {
             return Ok(());
         }
-        let follows = ", and these name it; nothing was changed";
-        let advice = "make another one with the new name and version, move these to it, and delete this one";
-        refuse_used(&self.model, before, self.model.users(&left), follows, advice)
-            .map_err(|refusal| refusal.field("name"))?;
-        let mark = key::referred(left.kind, &left.id);
+        let follows = ", which refer to it by name; nothing was changed";
+        let advice = "create one with the new name and version, move these to it, and delete this one";
+        refuse_used(&self.model, before, self.model.referrers(&old), follows, advice).map_err(|refusal| refusal.field("name"))?;
+        let mark = key::reference_mark(old.kind, &old.id);
         self.require_mark(&mark);
-        if self.context.marked(&mark).is_some() {
-            self.draft.entry(Op::Delete { key: mark.into() });
+        if self.context.mark_revision(&mark).is_some() {
+            self.draft.add_op(Op::Delete { key: mark.into() });
         }
-        self.draft.entry(Op::Delete { key: key::fixed(&left.id).into() });
+        self.draft.add_op(Op::Delete { key: key::pin_mark(&old.id).into() });
         Ok(())
     }
 
+    /// Requires that the imports of a release are unchanged, and marks them as referred to. Imports that are written by
+    /// the same write are left out.
     fn require_imports(&mut self, name: &str) {
-        let Some(compiled) = ReleaseRef::new(name).ok().and_then(|name| self.model.fleet.release(&name).cloned())
-        else {
+        let Some(compiled) = ReleaseRef::new(name).ok().and_then(|name| self.model.fleet.release(&name).cloned()) else {
             return;
         };
         for import in &compiled.all_imports {
             let id = import.to_string();
-            if self.draft.touched().iter().any(|one| one.kind == Kind::Release && one.name == id) {
+            if self.draft.audited().iter().any(|object| object.kind == Kind::Release && object.name == id) {
                 continue;
             }
-            let Some(object) = self.context.whole.releases.named(None, &id) else { continue };
+            let Some(object) = self.context.full_model.releases.get_by_name(None, &id) else { continue };
             let written = Revision::new(object.meta.resource_version);
-            self.draft.require(Precondition::unchanged(key::object(Kind::Release, object.meta.uuid), written));
-            self.draft.refer(&Reference { kind: Kind::Release, id });
+            self.draft.add_precondition(Precondition::unchanged(key::object(Kind::Release, object.meta.uuid), written));
+            self.draft.add_reference(&ObjectReference { kind: Kind::Release, id });
         }
     }
 
-    /// Refuses another content of a version that hosts were told of, now or once.
-    fn check_fixed(&mut self, name: &str) -> Result<(), ApiError> {
-        let is_same = match (self.context.whole.releases.named(None, name), self.model.releases.named(None, name)) {
-            (Some(before), Some(after)) => has_same_content(&before.spec, &after.spec),
-            _ => true,
-        };
+    /// Refuses a change of the content of a version that hosts have or once had.
+    fn check_pinned(&mut self, name: &str) -> Result<(), ApiError> {
+        let is_same =
+            match (self.context.full_model.releases.get_by_name(None, name), self.model.releases.get_by_name(None, name)) {
+                (Some(before), Some(after)) => has_same_content(&before.spec, &after.spec),
+                _ => true,
+            };
         if is_same || !name.contains('@') {
             return Ok(());
         }
-        let mark = key::fixed(name);
-        if self.context.marked(&mark).is_some() {
-            return Err(content_fixed(name));
+        let mark = key::pin_mark(name);
+        if self.context.mark_revision(&mark).is_some() {
+            return Err(fixed_content_error(name));
         }
         self.require_mark(&mark);
         Ok(())

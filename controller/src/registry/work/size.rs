@@ -1,146 +1,153 @@
-//! Refuses a write that makes an object larger than one of its kind may be, or a host's labels or desired state larger than an agent
-//! takes.
+//! Refuses a write that makes an object larger than the limit of its kind, or the labels or desired state of a host
+//! larger than an agent accepts.
 //!
-//! An agent refuses what is too large, and would go on with what it has while everybody believes that it was told. So the
-//! write that makes it so is refused, for what it reaches and where it is larger than before: a fleet that is too large
-//! already can be made smaller a step at a time.
+//! An agent refuses a desired state that is too large and continues with the old one, while everybody believes that it
+//! was updated. So the write that causes this is refused. It is refused only for nodes that it affects, and only where
+//! a size grows: a fleet that is already too large can be reduced step by step.
 //!
-//! A write can reach a hundred thousand nodes. Labels are checked once for each fold; a desired state is worked out once for
-//! each group and profile, and then only of nodes whose own words could make a difference. What is stored of each node's own is added up of
-//! all of them: nodes of one group may differ in it by much. What facts add, and what hosts say later, is left to reconcile, which publishes nothing
-//! that is too large.
+//! A write can affect a hundred thousand nodes. Labels are checked once for each resolved group. A desired state is
+//! computed once for each group and profile, and then only for nodes whose own values could exceed the limit. The
+//! stored own values are added up for all nodes, because nodes of one group may differ widely in them. Later facts and
+//! reports are not considered here. The reconciler does not publish a state that is too large.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use stemma_core::fleet::{Levels, Maps};
+use stemma_core::fleet::{InheritedMaps, Levels};
 use stemma_core::input::Input;
 use stemma_core::labels::{EffectiveTooLarge, Labels, Layer};
 use stemma_core::object::{ClusterId, GroupId, Inherited, Kind, NodeId, Object, TemplateId};
 use stemma_core::release::ProfileHash;
-use stemma_core::resolve::{Answer, Resolution};
-use stemma_core::rollout::{Standing, most_of_records};
+use stemma_core::resolve::{Resolution, ResolvedNode};
+use stemma_core::rollout::{ReleaseState, max_record_bytes};
 use stemma_wire::error::{ApiError, ErrorType};
-use stemma_wire::message::desired::{InputValue, MAX_DESIRED};
+use stemma_wire::message::desired::{InputValue, MAX_DESIRED_BYTES};
 use uuid::Uuid;
 
-use super::Work;
+use super::PendingWrite;
 use crate::cache::Model;
 use crate::cache::model::Resource;
 use crate::cache::released::candidate;
-use crate::desired::encode::MOST_WHY;
-use crate::desired::size::{TooLarge, of_answer};
+use crate::desired::encode::MAX_REASON_CHARS;
+use crate::desired::size::{TooLarge, next_size};
 use crate::records::audit::AuditedObject;
-use crate::records::chunks::len_in_record;
+use crate::records::chunks::min_record_bytes;
 use crate::records::codec;
 use crate::registry::names::group_path;
 
-/// A value can stand in a desired state as a label and as the input of tasks, alone, within others and with its origin.
-const APPEARANCES: usize = 4;
-/// How much larger than the first node of its group one may be by its name, facts and tags.
-const SLACK: usize = 16 * 1024;
+/// Maximum number of times that one value is in a desired state: as a label, and as an input of tasks alone, as a part
+/// of other inputs, and with its origin.
+const MAX_COPIES_OF_VALUE: usize = 4;
+/// How much larger than the first checked node of its group a node may be because of its name, facts and tags, in
+/// bytes.
+const NODE_SLACK_BYTES: usize = 16 * 1024;
 
-/// The records of nodes that a write reaches, of those of one cluster.
+/// Sizes of the records of the affected nodes of one cluster.
 #[derive(Default)]
-struct Records {
-    /// The nodes that stand there.
+struct ClusterRecordSizes {
+    /// The affected nodes that are in the cluster after the write.
     nodes: Vec<NodeId>,
-    /// About what their records would take together, in bytes.
-    after: u64,
-    /// What they take now of what the cluster may have.
-    stored: u64,
-    /// What those take of it that leave the cluster, or are gone.
-    leaving: u64,
+    /// Approximate size of the records of these nodes after the write, in bytes.
+    after_bytes: u64,
+    /// Bytes of the cluster's quota that the records of these nodes use now.
+    stored_bytes: u64,
+    /// Bytes of the quota that are used by records of nodes that leave the cluster or are deleted.
+    leaving_bytes: u64,
 }
 
-/// A group, and a profile that nodes of it have.
-type Alike = (Option<GroupId>, Option<ProfileHash>);
+/// A group, and a profile of its nodes.
+type GroupProfile = (Option<GroupId>, Option<ProfileHash>);
 
-/// What is too large.
+/// The object that is too large.
 #[derive(derive_more::Display)]
 #[display("{} {name}", kind.word())]
-struct Subject {
+struct OversizedObject {
     kind: Kind,
     name: String,
-    /// The key of the written object by which it is so.
-    written: Option<String>,
+    /// The key of the written object that makes this object too large.
+    cause: Option<String>,
 }
 
-impl Work<'_> {
+impl PendingWrite<'_> {
     /// Refuses a write that makes something too large.
     ///
     /// # Errors
     /// The level or node, its size, and what to do.
     pub(super) fn check_sizes(&self) -> Result<(), ApiError> {
-        for AuditedObject { kind, uuid, name, .. } in self.draft.touched() {
-            let labels = |model: &Model| Some(Maps::of(&levels_to(model, *kind, *uuid)?).labels);
-            check_labels(|| Subject::of(*kind, name), || labels(self.context.whole), labels(&self.model))?;
+        for AuditedObject { kind, uuid, name, .. } in self.draft.audited() {
+            let labels = |model: &Model| Some(InheritedMaps::from_levels(&inherited_levels(model, *kind, *uuid)?).labels);
+            check_labels(|| OversizedObject::new(*kind, name), || labels(self.context.full_model), labels(&self.model))?;
         }
         self.check_groups()?;
         self.check_nodes()
     }
 
+    /// Checks the labels of the groups that the write changes.
     fn check_groups(&self) -> Result<(), ApiError> {
-        for group in self.refolded() {
-            let labels = |model: &Model| model.fleet.fold(group).ok().map(|fold| fold.maps.labels.clone());
+        for group in self.changed_folds() {
+            let labels = |model: &Model| model.fleet.resolved_group(group).ok().map(|fold| fold.maps.labels.clone());
             let level = || {
                 let cluster = self.model.groups.get(group.0).map(|group| group.spec.cluster);
                 let name = group_path(&self.model, group).unwrap_or_else(|| group.0.to_string());
-                let written = cluster.and_then(|cluster| self.deepest_in(cluster));
-                Subject { written, ..Subject::of(Kind::NodeGroup, name) }
+                let written = cluster.and_then(|cluster| self.cause_for_cluster(cluster));
+                OversizedObject { cause: written, ..OversizedObject::new(Kind::NodeGroup, name) }
             };
-            check_labels(level, || labels(self.context.whole), labels(&self.model))?;
+            check_labels(level, || labels(self.context.full_model), labels(&self.model))?;
         }
         Ok(())
     }
 
+    /// Checks the labels and desired states of the affected nodes, and for each cluster the total size of the records
+    /// of its nodes. The desired state of a node is not computed if the node cannot exceed the limit, judging by the
+    /// first node of its group and profile.
     fn check_nodes(&self) -> Result<(), ApiError> {
-        let mut of_groups: BTreeMap<Alike, usize> = BTreeMap::new();
-        let mut records: BTreeMap<Option<ClusterId>, Records> = BTreeMap::new();
-        for node in self.reached() {
+        let mut first_sizes: BTreeMap<GroupProfile, usize> = BTreeMap::new();
+        let mut records: BTreeMap<Option<ClusterId>, ClusterRecordSizes> = BTreeMap::new();
+        for node in self.reached_nodes() {
             let Some(object) = self.model.nodes.get(node.0) else { continue };
             let Resolution::Complete(answer) = self.model.resolve(node.0) else { continue };
-            let alike = (object.spec.nodegroup, self.model.fleet.profile(node).map(|profile| profile.hash));
-            let own = || APPEARANCES * self.own_bytes(node) + SLACK;
-            let mut is_within = of_groups.get(&alike).is_some_and(|first| first + own() <= MAX_DESIRED);
+            let group_profile = (object.spec.nodegroup, self.model.fleet.profile(node).map(|profile| profile.hash));
+            let max_extra = || MAX_COPIES_OF_VALUE * self.node_bytes(node) + NODE_SLACK_BYTES;
+            let mut is_within = first_sizes.get(&group_profile).is_some_and(|first| first + max_extra() <= MAX_DESIRED_BYTES);
             if !is_within && let Some(desired) = self.check_node(&answer)? {
-                of_groups.entry(alike).or_insert(desired);
+                first_sizes.entry(group_profile).or_insert(desired);
                 is_within = true;
             }
             let cluster = self.model.fleet.cluster_of_node(node);
-            let held = self.context.room().of_node(node);
-            if let Some((left, bytes)) = held.filter(|(stood_in, _)| cluster != *stood_in) {
-                records.entry(left).or_default().leaving += bytes;
+            let record = self.context.record_quota().node_usage(node);
+            if let Some((old_cluster, bytes)) = record.filter(|(owner, _)| cluster != *owner) {
+                records.entry(old_cluster).or_default().leaving_bytes += bytes;
             }
-            let kept = held.map_or(0, |(_, bytes)| bytes);
-            // One that is told too much already is released nothing.
-            let standing =
-                if is_within { candidate(&self.model, &answer).standing(self.context.now) } else { Standing::Current };
-            let of_cluster = records.entry(cluster).or_default();
-            of_cluster.nodes.push(node);
-            of_cluster.stored += bytes_in(cluster, held);
-            of_cluster.after += standing.record_bytes(kept, record_bytes(&answer));
+            let current_bytes = record.map_or(0, |(_, bytes)| bytes);
+            // A node whose desired state is already too large gets no new task set.
+            let release_state =
+                if is_within { candidate(&self.model, &answer).state(self.context.now) } else { ReleaseState::Current };
+            let sizes = records.entry(cluster).or_default();
+            sizes.nodes.push(node);
+            sizes.stored_bytes += bytes_in_cluster(cluster, record);
+            sizes.after_bytes += release_state.record_bytes(current_bytes, record_bytes(&answer));
         }
-        for node in &self.reach.gone {
-            let held = self.context.room().of_node(NodeId(*node));
-            if let Some((left, bytes)) = held {
-                records.entry(left).or_default().leaving += bytes;
+        for node in &self.affected.deleted {
+            let record = self.context.record_quota().node_usage(NodeId(*node));
+            if let Some((old_cluster, bytes)) = record {
+                records.entry(old_cluster).or_default().leaving_bytes += bytes;
             }
         }
         records.iter().try_for_each(|(cluster, records)| self.check_records(*cluster, records))
     }
 
-    /// Checks one node. Gives the bytes of its desired state; `None`: it is told too much already.
-    fn check_node(&self, answer: &Answer) -> Result<Option<usize>, ApiError> {
+    /// Checks one node. Returns the size of its desired state in bytes, or `None` if it is too large but was so before
+    /// the write.
+    fn check_node(&self, answer: &ResolvedNode) -> Result<Option<usize>, ApiError> {
         let (node, object) = (answer.id(), answer.node());
-        let before = || self.context.whole.resolve(node.0);
+        let before = || self.context.full_model.resolve(node.0);
         let level =
-            || Subject { written: self.nearest_to_node(node), ..Subject::of(Kind::Node, object.display_name()) };
-        check_labels(level, || before().answer().map(|before| before.labels()), Some(answer.labels()))?;
-        match of_answer(answer) {
+            || OversizedObject { cause: self.cause_for_node(node), ..OversizedObject::new(Kind::Node, object.display_name()) };
+        check_labels(level, || before().resolved_node().map(|before| before.labels()), Some(answer.labels()))?;
+        match next_size(answer) {
             Ok(desired) => Ok(Some(desired)),
             Err(error) => {
-                let before = before().answer().and_then(|before| of_answer(before).err());
+                let before = before().resolved_node().and_then(|before| next_size(before).err());
                 if before.is_none_or(|before| error.is_worse_than(&before)) {
                     return Err(desired_too_large(&level(), &error));
                 }
@@ -149,39 +156,42 @@ impl Work<'_> {
         }
     }
 
-    /// Refuses a write by which the records of a cluster's nodes would take more than they may, and by more than without it.
-    fn check_records(&self, cluster: Option<ClusterId>, records: &Records) -> Result<(), ApiError> {
-        let Records { nodes, after, stored, leaving } = records;
-        let most_of = |model: &Model| most_of_records(model.count_in(cluster));
-        let (most, most_before) = (most_of(&self.model), most_of(self.context.whole));
-        let together = self.context.room().of_cluster(cluster).saturating_sub(stored + leaving) + after;
-        if together <= most {
+    /// Fails if the write exceeds the quota for the records of a cluster's nodes, and by more than without the write.
+    fn check_records(&self, cluster: Option<ClusterId>, records: &ClusterRecordSizes) -> Result<(), ApiError> {
+        let ClusterRecordSizes { nodes, after_bytes: after, stored_bytes: stored, leaving_bytes: leaving } = records;
+        let quota_of = |model: &Model| max_record_bytes(model.count_nodes_in(cluster));
+        let (quota, old_quota) = (quota_of(&self.model), quota_of(self.context.full_model));
+        let total = self.context.record_quota().cluster_usage(cluster).saturating_sub(stored + leaving) + after;
+        if total <= quota {
             return Ok(());
         }
-        // After all nodes were resolved as they would be: what is remembered of a group serves one state at a time.
-        let before = nodes.iter().take_while(|_| self.is_awaited()).map(|node| self.record_before(cluster, *node));
+        // All nodes are resolved after the write first, then before it, because the cache holds one state of a group at
+        // a time.
+        let before = nodes.iter().take_while(|_| self.is_active()).map(|node| self.record_bytes_before(cluster, *node));
         let before = leaving + before.sum::<u64>();
-        // A node that comes brings room with it, and one that goes takes it away: it may go all the same.
-        if *after <= before || after + most_before <= before + most {
+        // Compares by how much the quota is exceeded, because a node that arrives raises the quota and a node that
+        // leaves lowers it. So a node may leave even if the rest exceeds the lower quota.
+        if *after <= before || after + old_quota <= before + quota {
             return Ok(());
         }
-        Err(self.records_too_large(cluster, together, most))
+        Err(self.records_too_large(cluster, total, quota))
     }
 
-    /// What the record of a node takes of what this cluster may have, or would take without the write.
-    fn record_before(&self, cluster: Option<ClusterId>, node: NodeId) -> u64 {
-        let whole = self.context.whole;
-        let stood = whole.nodes.get(node.0).is_some() && whole.fleet.cluster_of_node(node) == cluster;
-        let before = stood.then(|| self.context.whole.resolve(node.0));
-        let next = before.as_ref().and_then(Resolution::answer).map_or(0, |answer| record_bytes(answer));
-        let held = self.context.room().of_node(node);
-        next.max(bytes_in(cluster, held))
+    /// Returns the bytes of this cluster's quota that the record of a node uses, or would use without the write.
+    fn record_bytes_before(&self, cluster: Option<ClusterId>, node: NodeId) -> u64 {
+        let full_model = self.context.full_model;
+        let was_member = full_model.nodes.get(node.0).is_some() && full_model.fleet.cluster_of_node(node) == cluster;
+        let before = was_member.then(|| self.context.full_model.resolve(node.0));
+        let next = before.as_ref().and_then(Resolution::resolved_node).map_or(0, |answer| record_bytes(answer));
+        let held = self.context.record_quota().node_usage(node);
+        next.max(bytes_in_cluster(cluster, held))
     }
 
+    /// Builds the error for records that would take `together` bytes, with the limit `most`.
     fn records_too_large(&self, cluster: Option<ClusterId>, together: u64, most: u64) -> ApiError {
         let Some(cluster) = cluster else {
             let message = format!(
-                "what nodes have that are in no cluster would take {together} bytes together beside what many of them have alike, and the most are \
+                "own values of the nodes without a cluster would take {together} bytes together, and the limit is \
                  {most}; nothing was changed"
             );
             let advice = "take back the holds of such nodes, or delete them";
@@ -189,78 +199,82 @@ impl Work<'_> {
         };
         let name = self.cluster_name(cluster);
         let message = format!(
-            "what is released to the nodes of cluster {name} would take about {together} bytes together beside what many of them have alike, \
-             and the most are {most}; nothing was changed"
+            "what is released to the nodes of cluster {name} would take about {together} bytes together, without the values that many of them share, \
+             and the limit is {most}; nothing was changed"
         );
-        let advice = "let tasks read less of what each node says itself: single labels in the place of labels_with_prefix or of whole parameters; \
+        let advice = "let tasks read fewer of the nodes' own values: single labels instead of labels_with_prefix or whole parameters; \
                       or take back holds of its nodes; or divide the cluster";
         let refusal = ApiError::new(ErrorType::ObjectTooMany, message).detail(advice);
-        Subject { written: self.deepest_in(cluster), ..Subject::of(Kind::Cluster, name) }.named_in(refusal)
+        OversizedObject { cause: self.cause_for_cluster(cluster), ..OversizedObject::new(Kind::Cluster, name) }.add_to(refusal)
     }
 
-    /// The bytes that a node adds to what comes down to it, at most.
-    fn own_bytes(&self, node: NodeId) -> usize {
+    /// Returns the maximum number of bytes that a node's own values add to the inherited ones.
+    fn node_bytes(&self, node: NodeId) -> usize {
         let Some(object) = self.model.nodes.get(node.0) else { return 0 };
         let Inherited { labels, annotations, parameters, .. } = &object.spec.inherited;
         let seen = self.model.fleet.observation(node);
         let reported = seen.iter().flat_map(|seen| seen.labels.iter()).map(|label| label.key.len() + label.value.len());
-        bytes(labels, |value| value.len())
-            + bytes(annotations, |value| value.len())
-            + bytes(parameters, |value| stemma_core::digest::canonical_json(value).len())
+        layer_bytes(labels, |value| value.len())
+            + layer_bytes(annotations, |value| value.len())
+            + layer_bytes(parameters, |value| stemma_core::digest::canonical_json(value).len())
             + reported.sum::<usize>()
-            + self.model.fleet.ruled_bytes(node)
+            + self.model.fleet.rule_outcome_bytes(node)
     }
 }
 
-/// An object as it is stored, where it is no larger than one of its kind may be, or no larger than before.
+/// Encodes an object for the store. Its size must be within the limit of its kind, or not larger than before.
 ///
 /// # Errors
 /// Its size, and what to do.
-pub(super) fn encoded<S: Resource>(before: Option<&Object<S>>, object: &Object<S>) -> Result<Bytes, ApiError> {
+pub(super) fn encode_checked<S: Resource>(before: Option<&Object<S>>, object: &Object<S>) -> Result<Bytes, ApiError> {
     let value = codec::encode(object);
-    let (bytes, most) = (value.len(), S::MOST_BYTES);
+    let (bytes, most) = (value.len(), S::MAX_BYTES);
     if bytes <= most || before.is_some_and(|before| codec::encode(before).len() >= bytes) {
         return Ok(value);
     }
-    let subject = Subject::of(S::KIND, S::title(object));
-    let message = format!("{subject} would take {bytes} bytes, and the most are {most}; nothing was changed");
-    let advice = "make texts shorter, take entries away, or divide it among several objects; a file's content is stored by PUT /v1/blobs";
-    Err(subject.named_in(ApiError::new(ErrorType::ObjectTooLarge, message).detail(advice)))
+    let subject = OversizedObject::new(S::KIND, S::title(object));
+    let message = format!("{subject} would take {bytes} bytes, and the limit is {most}; nothing was changed");
+    let advice =
+        "shorten texts, remove entries, or split it into several objects; upload the content of files with PUT /v1/blobs";
+    Err(subject.add_to(ApiError::new(ErrorType::ObjectTooLarge, message).detail(advice)))
 }
 
-/// What the record of what is released to a node next takes of its own, beside what its group has alike, as [`own_bytes`](crate::records::reported::ReleasedRecord::own_bytes) counts it of the
-/// record: no more than that, since tags of a node alone are left to it.
-fn record_bytes(answer: &Answer) -> u64 {
+/// Returns the size of the node's own values in the record of its next task set, without the values that nodes of its
+/// group share. The result is never larger than what [`own_bytes`](crate::records::reported::ReleasedRecord::own_bytes)
+/// counts for the record, because it leaves out tags of a single node.
+fn record_bytes(answer: &ResolvedNode) -> u64 {
     let Some(set) = answer.task_set() else { return 0 };
-    let len = |input: &Input| InputValue::from(input).text().map_or(0, len_in_record);
+    let len = |input: &Input| InputValue::from(input).text().map_or(0, min_record_bytes);
     let inputs = set.own_inputs().map(|(reference, input)| reference.as_str().len() + len(input));
-    let left_out = set.otherwise_left_out_ids().map(|(id, why)| id.len() + why.text_len().min(MOST_WHY));
+    let left_out = set.other_skipped_ids().map(|(id, why)| id.len() + why.text_bytes().min(MAX_REASON_CHARS));
     inputs.chain(left_out).sum::<usize>() as u64
 }
 
-/// What a node's record takes of what one cluster may have, by where it stood; nothing where that was another one.
-fn bytes_in(cluster: Option<ClusterId>, held: Option<(Option<ClusterId>, u64)>) -> u64 {
-    held.filter(|(stood_in, _)| *stood_in == cluster).map_or(0, |(_, bytes)| bytes)
+/// Returns the bytes that the record of a node uses of the quota of this cluster, or 0 if it belongs to another
+/// cluster.
+fn bytes_in_cluster(cluster: Option<ClusterId>, held: Option<(Option<ClusterId>, u64)>) -> u64 {
+    held.filter(|(owner, _)| *owner == cluster).map_or(0, |(_, bytes)| bytes)
 }
 
-/// What the levels above groups hand down to a written one, with its own. Groups are checked with all that are reached.
-fn levels_to(model: &Model, kind: Kind, uuid: Uuid) -> Option<Levels<'_>> {
+/// Returns the levels down to a written template or cluster, including itself. Groups are checked with all affected
+/// groups.
+fn inherited_levels(model: &Model, kind: Kind, uuid: Uuid) -> Option<Levels<'_>> {
     match kind {
-        Kind::ClusterTemplate => Some(model.fleet.levels_to_template(TemplateId(uuid))),
-        Kind::Cluster => Some(model.fleet.levels_to_cluster(ClusterId(uuid))),
+        Kind::ClusterTemplate => Some(model.fleet.template_levels(TemplateId(uuid))),
+        Kind::Cluster => Some(model.fleet.cluster_levels(ClusterId(uuid))),
         _ => None,
     }
 }
 
-/// Keys and values of a level.
-fn bytes<K: Ord + std::ops::Deref<Target = str>, V>(layer: &Layer<K, V>, size: impl Fn(&V) -> usize) -> usize {
+/// Returns the size of the keys and values of a level.
+fn layer_bytes<K: Ord + std::ops::Deref<Target = str>, V>(layer: &Layer<K, V>, size: impl Fn(&V) -> usize) -> usize {
     let entries = layer.provided.iter().flat_map(stemma_core::ownership::OwnedMap::iter);
-    entries.map(|(key, entry)| key.len() + entry.said.value().map_or(0, &size)).sum()
+    entries.map(|(key, entry)| key.len() + entry.value.value().map_or(0, &size)).sum()
 }
 
-/// Refuses labels that are too large and were not so, or less so, before.
+/// Fails if labels are too large, unless they were at least as large before.
 fn check_labels(
-    level: impl Fn() -> Subject,
+    level: impl Fn() -> OversizedObject,
     before: impl FnOnce() -> Option<Labels>,
     after: Option<Labels>,
 ) -> Result<(), ApiError> {
@@ -270,25 +284,26 @@ fn check_labels(
     }
     let level = level();
     let message = format!("{} of {level} would; nothing was changed", EffectiveTooLarge { bytes });
-    let advice = "make values shorter, or take labels away at this level or above it; larger values fit into annotations or parameters";
-    Err(level.named_in(ApiError::new(ErrorType::LabelInvalid, message).field("labels").detail(advice)))
+    let advice =
+        "make values shorter, or take labels away at this level or above it; larger values fit into annotations or parameters";
+    Err(level.add_to(ApiError::new(ErrorType::LabelInvalid, message).field("labels").detail(advice)))
 }
 
-fn desired_too_large(node: &Subject, error: &TooLarge) -> ApiError {
+fn desired_too_large(node: &OversizedObject, error: &TooLarge) -> ApiError {
     let message = format!("{node}: {error}; nothing was changed");
     let advice = "its agent would refuse it: make labels, annotations or parameters smaller, or let tasks read less";
-    node.named_in(ApiError::new(ErrorType::ObjectInvalid, message).detail(advice))
+    node.add_to(ApiError::new(ErrorType::ObjectInvalid, message).detail(advice))
 }
 
-impl Subject {
-    fn of(kind: Kind, name: impl Into<String>) -> Self {
-        Self { kind, name: name.into(), written: None }
+impl OversizedObject {
+    fn new(kind: Kind, name: impl Into<String>) -> Self {
+        Self { kind, name: name.into(), cause: None }
     }
 
-    /// The refusal, with the key of this object, and of the one by which it is so.
-    fn named_in(&self, refusal: ApiError) -> ApiError {
+    /// Adds the keys of this object and of the causing object to an error.
+    fn add_to(&self, refusal: ApiError) -> ApiError {
         let refusal = refusal.extra("object", format!("{}/{}", self.kind.word(), self.name).into());
-        match &self.written {
+        match &self.cause {
             Some(written) => refusal.extra("written", written.clone().into()),
             None => refusal,
         }

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use super::{Bounds, Engine, all, commit, create, creation, get, keys, put_each, unmet};
+use super::{TestBounds, TestEngine, commit, create, create_options, get, keys, list_all, put_singly, unmet_precondition};
 use crate::store::{CreateOptions, Precondition, Revision, StoreError, Transaction};
 
-pub(crate) async fn the_first_commit_is_the_one_after_the_base(engine: &impl Engine) {
-    let store = engine.create(&CreateOptions { base: Revision::new(41), ..creation() }, &Bounds::default());
+pub(crate) async fn commit_gets_revision_after_base_when_first(engine: &impl TestEngine) {
+    let store = engine.create(&CreateOptions { base: Revision::new(41), ..create_options() }, &TestBounds::default());
     assert_eq!(store.head().await.unwrap(), Revision::new(41));
     assert_eq!(store.snapshot().await.unwrap().revision(), Revision::new(41));
     assert_eq!(commit(&store, Transaction::new().put("a", "1")).await, 42);
@@ -16,57 +16,57 @@ pub(crate) async fn the_first_commit_is_the_one_after_the_base(engine: &impl Eng
     assert_eq!(store.head().await.unwrap(), Revision::new(43));
 }
 
-pub(crate) async fn a_commit_that_changes_nothing_makes_no_revision(engine: &impl Engine) {
+pub(crate) async fn commit_keeps_revision_when_transaction_changes_no_entry(engine: &impl TestEngine) {
     let store = create(engine);
-    put_each(&store, &[("a", "1")]).await;
+    put_singly(&store, &[("a", "1")]).await;
     for nothing in [Transaction::new(), Transaction::new().require(Precondition::present("a")).delete("missing")] {
         assert_eq!(commit(&store, nothing).await, 1);
     }
     assert_eq!(store.head().await.unwrap(), Revision::new(1));
 }
 
-pub(crate) async fn equal_content_written_again_is_a_write(engine: &impl Engine) {
+pub(crate) async fn put_makes_revision_when_content_is_equal(engine: &impl TestEngine) {
     let store = create(engine);
-    put_each(&store, &[("a", "1"), ("a", "1")]).await;
+    put_singly(&store, &[("a", "1"), ("a", "1")]).await;
     let entry = get(&store, "a").await.unwrap();
     assert_eq!((entry.mod_revision.get(), entry.version), (2, 2));
 }
 
-pub(crate) async fn an_entry_says_who_made_it_and_who_last_wrote_it(engine: &impl Engine) {
+pub(crate) async fn entry_has_create_and_mod_revision(engine: &impl TestEngine) {
     let store = create(engine);
-    put_each(&store, &[("other", "x"), ("a", "1"), ("other", "y"), ("a", "2"), ("a", "3")]).await;
+    put_singly(&store, &[("other", "x"), ("a", "1"), ("other", "y"), ("a", "2"), ("a", "3")]).await;
     let entry = get(&store, "a").await.unwrap();
     assert_eq!(entry.value, "3");
     assert_eq!((entry.create_revision.get(), entry.mod_revision.get(), entry.version), (2, 5, 3));
 }
 
-pub(crate) async fn an_entry_made_anew_begins_anew(engine: &impl Engine) {
+pub(crate) async fn entry_version_restarts_when_recreated(engine: &impl TestEngine) {
     let store = create(engine);
-    put_each(&store, &[("a", "1"), ("a", "2")]).await;
+    put_singly(&store, &[("a", "1"), ("a", "2")]).await;
     assert_eq!(commit(&store, Transaction::new().delete("a")).await, 3);
     assert_eq!(get(&store, "a").await, None);
-    put_each(&store, &[("a", "3")]).await;
+    put_singly(&store, &[("a", "3")]).await;
     let entry = get(&store, "a").await.unwrap();
     assert_eq!((entry.create_revision.get(), entry.mod_revision.get(), entry.version), (4, 4, 1));
 }
 
-pub(crate) async fn a_commit_does_all_of_its_operations_or_none(engine: &impl Engine) {
+pub(crate) async fn commit_is_atomic_when_precondition_fails(engine: &impl TestEngine) {
     let store = create(engine);
-    put_each(&store, &[("old", "1")]).await;
+    put_singly(&store, &[("old", "1")]).await;
     let change = Transaction::new().put("new", "2").delete("old").put_at_revision("history/", "2");
     assert_eq!(commit(&store, change.clone()).await, 2);
-    assert_eq!(keys(&all(&store).await), [b"history/\0\0\0\0\0\0\0\x02".as_slice(), b"new"]);
-    assert!(all(&store).await.iter().all(|entry| entry.mod_revision.get() == 2));
-    let before = all(&store).await;
+    assert_eq!(keys(&list_all(&store).await), [b"history/\0\0\0\0\0\0\0\x02".as_slice(), b"new"]);
+    assert!(list_all(&store).await.iter().all(|entry| entry.mod_revision.get() == 2));
+    let before = list_all(&store).await;
     let refused = change.put("more", "3").require(Precondition::present("old"));
-    unmet(store.commit(refused).await);
-    assert_eq!(all(&store).await, before);
+    unmet_precondition(store.commit(refused).await);
+    assert_eq!(list_all(&store).await, before);
     assert_eq!(store.head().await.unwrap(), Revision::new(2));
 }
 
-pub(crate) async fn a_failed_precondition_says_which_and_what_was_found(engine: &impl Engine) {
+pub(crate) async fn commit_returns_unmet_precondition_with_found_revision(engine: &impl TestEngine) {
     let store = create(engine);
-    put_each(&store, &[("a/1", "x"), ("a/2", "x"), ("a/2", "y")]).await;
+    put_singly(&store, &[("a/1", "x"), ("a/2", "x"), ("a/2", "y")]).await;
     let held = [
         Precondition::absent("b"),
         Precondition::absent("a/"),
@@ -86,7 +86,7 @@ pub(crate) async fn a_failed_precondition_says_which_and_what_was_found(engine: 
     ];
     for (precondition, found) in failed {
         let transaction = Transaction::new().require(precondition.clone()).put("written", "x");
-        let unmet = unmet(store.commit(transaction).await);
+        let unmet = unmet_precondition(store.commit(transaction).await);
         assert_eq!(unmet.found, found.map(Revision::new), "{precondition}");
         assert_eq!((unmet.index, unmet.at), (0, Revision::new(3)));
         assert_eq!(unmet.precondition, precondition);
@@ -94,17 +94,17 @@ pub(crate) async fn a_failed_precondition_says_which_and_what_was_found(engine: 
     }
 }
 
-pub(crate) async fn the_first_failed_precondition_is_named(engine: &impl Engine) {
+pub(crate) async fn commit_returns_first_unmet_precondition_when_several_fail(engine: &impl TestEngine) {
     let store = create(engine);
     let transaction = Transaction::new()
         .require(Precondition::absent("a"))
         .require(Precondition::present("b"))
         .require(Precondition::present("c"));
-    let unmet = unmet(store.commit(transaction).await);
+    let unmet = unmet_precondition(store.commit(transaction).await);
     assert_eq!((unmet.index, unmet.precondition), (1, Precondition::present("b")));
 }
 
-pub(crate) async fn preconditions_are_judged_before_the_operations(engine: &impl Engine) {
+pub(crate) async fn commit_checks_preconditions_before_operations(engine: &impl TestEngine) {
     let store = create(engine);
     let create = Transaction::new().put("a", "1").require(Precondition::absent("a"));
     assert_eq!(commit(&store, create).await, 1);
@@ -112,7 +112,7 @@ pub(crate) async fn preconditions_are_judged_before_the_operations(engine: &impl
     assert_eq!(commit(&store, replace).await, 2);
 }
 
-pub(crate) async fn a_key_at_its_revision_ends_in_the_revision_of_its_commit(engine: &impl Engine) {
+pub(crate) async fn put_at_revision_appends_commit_revision_to_key(engine: &impl TestEngine) {
     let store = create(engine);
     for value in ["1", "2"] {
         let write = Transaction::new()
@@ -128,13 +128,13 @@ pub(crate) async fn a_key_at_its_revision_ends_in_the_revision_of_its_commit(eng
         b"history/node/web/\0\0\0\0\0\0\0\x02",
         b"node/web",
     ];
-    assert_eq!(keys(&all(&store).await), expected);
+    assert_eq!(keys(&list_all(&store).await), expected);
     assert_eq!(get(&store, expected[2]).await.unwrap().value, "1");
     assert_eq!(commit(&store, Transaction::new().delete(expected[2])).await, 3);
     assert_eq!(get(&store, expected[2]).await, None);
 }
 
-pub(crate) async fn one_of_many_concurrent_creations_wins(engine: &impl Engine) {
+pub(crate) async fn commit_creates_entry_once_when_creations_are_concurrent(engine: &impl TestEngine) {
     let store = create(engine);
     let tasks: Vec<_> = (0..64_u64)
         .map(|writer| {
@@ -155,12 +155,12 @@ pub(crate) async fn one_of_many_concurrent_creations_wins(engine: &impl Engine) 
         }
     }
     assert_eq!(won, 1);
-    assert_eq!(all(&store).await.len(), 2);
+    assert_eq!(list_all(&store).await.len(), 2);
 }
 
-pub(crate) async fn no_concurrent_increment_is_lost(engine: &impl Engine) {
+pub(crate) async fn commit_loses_no_increment_when_writers_are_concurrent(engine: &impl TestEngine) {
     let store = create(engine);
-    put_each(&store, &[("count", "0")]).await;
+    put_singly(&store, &[("count", "0")]).await;
     let tasks: Vec<_> = (0..8)
         .map(|_| {
             let store = Arc::clone(&store);
@@ -190,7 +190,7 @@ pub(crate) async fn no_concurrent_increment_is_lost(engine: &impl Engine) {
     assert_eq!(get(&store, "count").await.unwrap().value, "80");
 }
 
-pub(crate) async fn a_transaction_over_a_limit_is_refused_with_its_name(engine: &impl Engine) {
+pub(crate) async fn commit_names_limit_when_transaction_exceeds_limit(engine: &impl TestEngine) {
     let store = create(engine);
     let many = |count: usize| (0..count).fold(Transaction::new(), |all, n| all.put(format!("{n}"), ""));
     let cases = [
@@ -202,12 +202,12 @@ pub(crate) async fn a_transaction_over_a_limit_is_refused_with_its_name(engine: 
         (Transaction::new().put("a", vec![0; 4096]), "4097 bytes in one transaction, the limit max_bytes is 4096"),
         (
             Transaction::new().put("k".repeat(65), ""),
-            "a key of 65 bytes, the limit max_key_bytes leaves 64 for it: \
+            "a key of 65 bytes, but the limit max_key_bytes allows 64: \
              \"kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk…\"",
         ),
         (
             Transaction::new().put_at_revision("k".repeat(57), ""),
-            "a key of 57 bytes, the limit max_key_bytes leaves 56 for it: \
+            "a key of 57 bytes, but the limit max_key_bytes allows 56: \
              \"kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk\"",
         ),
         (Transaction::new().put("", "x"), "a key must not be empty"),
@@ -218,14 +218,14 @@ pub(crate) async fn a_transaction_over_a_limit_is_refused_with_its_name(engine: 
             other => panic!("expected {expected:?}, got {other:?}"),
         }
     }
-    assert_eq!((store.head().await.unwrap(), all(&store).await.len()), (Revision::ZERO, 0));
+    assert_eq!((store.head().await.unwrap(), list_all(&store).await.len()), (Revision::ZERO, 0));
     assert_eq!(commit(&store, many(16)).await, 1);
     assert_eq!(commit(&store, Transaction::new().put("a", vec![0; 4095])).await, 2);
     assert_eq!(commit(&store, Transaction::new().put("k".repeat(64), "")).await, 3);
     assert_eq!(commit(&store, Transaction::new().put_at_revision("k".repeat(56), "")).await, 4);
 }
 
-pub(crate) async fn two_operations_on_one_key_are_refused(engine: &impl Engine) {
+pub(crate) async fn commit_fails_when_key_is_in_two_operations(engine: &impl TestEngine) {
     let store = create(engine);
     let at_two = [b"history/".as_slice(), &Revision::new(2).to_key()].concat();
     let cases = [
@@ -241,20 +241,20 @@ pub(crate) async fn two_operations_on_one_key_are_refused(engine: &impl Engine) 
     assert_eq!(store.head().await.unwrap(), Revision::ZERO);
 }
 
-/// Whoever keeps the last images of something deletes the oldest of them in the commit that writes another.
-pub(crate) async fn entries_of_earlier_revisions_may_be_deleted_beside_one_at_this_revision(engine: &impl Engine) {
+/// A caller that keeps only the last images of an object deletes the oldest ones in the commit that writes a new one.
+pub(crate) async fn commit_deletes_old_images_with_put_at_revision(engine: &impl TestEngine) {
     let store = create(engine);
     let at = |revision| [b"history/".as_slice(), &Revision::new(revision).to_key()].concat();
     assert_eq!(commit(&store, Transaction::new().put_at_revision("history/", "1")).await, 1);
     assert_eq!(commit(&store, Transaction::new().put_at_revision("history/", "2").delete(at(1))).await, 2);
-    let stored = async || all(&store).await.into_iter().map(|entry| entry.key.to_vec()).collect::<Vec<_>>();
+    let stored = async || list_all(&store).await.into_iter().map(|entry| entry.key.to_vec()).collect::<Vec<_>>();
     assert_eq!(stored().await, [at(2)]);
-    // Who guesses the next revision takes nothing away: its entry is not there when deletes are done.
+    // Deleting the key of the next revision has no effect, because deletes are done before that entry exists.
     assert_eq!(commit(&store, Transaction::new().put_at_revision("history/", "3").delete(at(3))).await, 3);
     assert_eq!(stored().await, [at(2), at(3)]);
 }
 
-pub(crate) async fn a_commit_whose_caller_went_away_is_whole(engine: &impl Engine) {
+pub(crate) async fn commit_is_whole_when_caller_is_dropped(engine: &impl TestEngine) {
     let store = create(engine);
     {
         let mut commit = store.commit(Transaction::new().put("a", "1").put("b", "1"));
@@ -262,6 +262,6 @@ pub(crate) async fn a_commit_whose_caller_went_away_is_whole(engine: &impl Engin
         assert!(matches!(commit.as_mut().poll(&mut context), Poll::Pending | Poll::Ready(Ok(_))));
     }
     let head = commit(&store, Transaction::new().put("after", "1")).await;
-    let written = all(&store).await.len();
+    let written = list_all(&store).await.len();
     assert!((head, written) == (1, 1) || (head, written) == (2, 3), "{head}, {written}");
 }

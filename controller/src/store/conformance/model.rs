@@ -1,4 +1,4 @@
-//! Random transactions, on a store and on a map that does what the contract says.
+//! Applies random transactions to a store and to a map that implements the contract.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,16 +10,14 @@ use proptest::sample::select;
 use proptest::test_runner::{Config, FileFailurePersistence, TestCaseError, TestRunner};
 use proptest::{prop_assert, prop_assert_eq};
 
-use super::{Bounds, Engine, all, creation, next, shown};
-use crate::store::{
-    Change, Entry, Event, EventKind, Op, Precondition, Query, Revision, Store, StoreError, Transaction,
-};
+use super::{TestBounds, TestEngine, change_text, create_options, list_all, next_change};
+use crate::store::{Change, Entry, Event, EventKind, ListQuery, Op, Precondition, Revision, Store, StoreError, Transaction};
 
-/// Holds an engine to a model: the same answers, entries, lists and changes for any sequence of transactions and restarts.
-pub(crate) fn is_like_a_map<E: Engine>(engine: impl Fn() -> E) {
-    let kept =
-        FileFailurePersistence::Direct(concat!(env!("CARGO_MANIFEST_DIR"), "/src/store/conformance/model.regressions"));
-    // A case is a store: a quarter of those of a property over values.
+/// Compares an engine with a model: any sequence of transactions and restarts gives the same results, entries, lists
+/// and changes.
+pub(crate) fn assert_matches_model<E: TestEngine>(engine: impl Fn() -> E) {
+    let kept = FileFailurePersistence::Direct(concat!(env!("CARGO_MANIFEST_DIR"), "/src/store/conformance/model.regressions"));
+    // Each case creates a store, so only a quarter of the usual number of cases is run.
     let cases = Config::default().cases / 4;
     let config = Config { cases, failure_persistence: Some(Box::new(kept)), ..Config::default() };
     let mut runner = TestRunner::new(config);
@@ -28,18 +26,18 @@ pub(crate) fn is_like_a_map<E: Engine>(engine: impl Fn() -> E) {
 }
 
 #[derive(Debug, Clone)]
-enum Step {
+enum ModelStep {
     Commit(Transaction),
     Restart,
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = ModelStep> {
     let commit = (collection::vec(precondition(), 0..3), collection::vec(op(), 0..5))
-        .prop_map(|(preconditions, ops)| Step::Commit(Transaction { preconditions, ops }));
-    prop_oneof![12 => commit, 1 => Just(Step::Restart)]
+        .prop_map(|(preconditions, ops)| ModelStep::Commit(Transaction { preconditions, ops }));
+    prop_oneof![12 => commit, 1 => Just(ModelStep::Restart)]
 }
 
-/// Few keys, so that they meet; one is another's prefix.
+/// Few keys, so that transactions collide. One is a prefix of another.
 fn key() -> impl Strategy<Value = Bytes> {
     select(vec!["a", "a/", "a/1", "b", "b\0"]).prop_map(Bytes::from)
 }
@@ -62,23 +60,23 @@ fn precondition() -> impl Strategy<Value = Precondition> {
 }
 
 #[derive(Default)]
-struct Model {
+struct StoreModel {
     entries: BTreeMap<Bytes, Entry>,
     changes: Vec<Change>,
 }
 
-impl Model {
+impl StoreModel {
     fn head(&self) -> Revision {
         Revision::new(self.changes.len() as u64)
     }
 
-    /// The revision, or the place of the first precondition that fails.
+    /// Returns the revision, or the index of the first precondition that fails.
     fn commit(&mut self, transaction: &Transaction) -> Result<Revision, usize> {
-        if let Some(failed) = transaction.preconditions.iter().position(|precondition| !self.holds(precondition)) {
+        if let Some(failed) = transaction.preconditions.iter().position(|precondition| !self.is_met(precondition)) {
             return Err(failed);
         }
         let revision = self.head().next();
-        // Deletes find what was there before the commit.
+        // Deletes apply to the entries from before the commit.
         let (deletes, puts): (Vec<_>, Vec<_>) = transaction.ops.iter().partition(|op| matches!(op, Op::Delete { .. }));
         let events: Vec<_> = deletes.into_iter().chain(puts).filter_map(|op| self.apply(revision, op)).collect();
         if !events.is_empty() {
@@ -87,7 +85,7 @@ impl Model {
         Ok(self.head())
     }
 
-    fn holds(&self, precondition: &Precondition) -> bool {
+    fn is_met(&self, precondition: &Precondition) -> bool {
         match precondition {
             Precondition::Absent { key } => !self.entries.contains_key(key),
             Precondition::Present { key } => self.entries.contains_key(key),
@@ -115,17 +113,17 @@ impl Model {
     }
 }
 
-async fn compare(engine: &impl Engine, steps: Vec<Step>) -> Result<(), TestCaseError> {
-    let bounds = Bounds { recent_changes: 4, ..Bounds::default() };
-    let mut store = engine.create(&creation(), &bounds);
-    let mut model = Model::default();
+async fn compare(engine: &impl TestEngine, steps: Vec<ModelStep>) -> Result<(), TestCaseError> {
+    let bounds = TestBounds { recent_changes: 4, ..TestBounds::default() };
+    let mut store = engine.create(&create_options(), &bounds);
+    let mut model = StoreModel::default();
     for step in steps {
         match step {
-            Step::Restart => {
+            ModelStep::Restart => {
                 drop(store);
                 store = engine.reopen(&bounds);
             }
-            Step::Commit(transaction) => match store.commit(transaction.clone()).await {
+            ModelStep::Commit(transaction) => match store.commit(transaction.clone()).await {
                 Err(StoreError::Refused(_)) => {}
                 Err(StoreError::PreconditionFailed(unmet)) => {
                     prop_assert_eq!(model.commit(&transaction), Err(unmet.index));
@@ -134,24 +132,23 @@ async fn compare(engine: &impl Engine, steps: Vec<Step>) -> Result<(), TestCaseE
                 Err(error) => prop_assert!(false, "{error}"),
             },
         }
-        prop_assert_eq!(all(&store).await, model.entries.values().cloned().collect::<Vec<_>>());
+        prop_assert_eq!(list_all(&store).await, model.entries.values().cloned().collect::<Vec<_>>());
         prop_assert_eq!(store.head().await.unwrap(), model.head());
     }
     compare_reads(&store, &model).await
 }
 
-async fn compare_reads(store: &Arc<dyn Store>, model: &Model) -> Result<(), TestCaseError> {
+async fn compare_reads(store: &Arc<dyn Store>, model: &StoreModel) -> Result<(), TestCaseError> {
     let snapshot = store.snapshot().await.unwrap();
     for prefix in ["a", "a/", "b"] {
-        let listed = snapshot.list(&Query::prefix(prefix)).await.unwrap().entries;
-        let expected: Vec<_> =
-            model.entries.values().filter(|entry| entry.key.starts_with(prefix.as_bytes())).cloned().collect();
+        let listed = snapshot.list(&ListQuery::prefix(prefix)).await.unwrap().entries;
+        let expected: Vec<_> = model.entries.values().filter(|entry| entry.key.starts_with(prefix.as_bytes())).cloned().collect();
         prop_assert_eq!(listed, expected);
     }
     let mut watch = store.watch(Revision::ZERO);
     for change in &model.changes {
-        let given = next(&mut watch).await;
-        prop_assert_eq!(shown(&given), shown(change));
+        let given = next_change(&mut watch).await;
+        prop_assert_eq!(change_text(&given), change_text(change));
     }
     Ok(())
 }

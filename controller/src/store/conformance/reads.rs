@@ -1,22 +1,21 @@
 //! Rules of reads.
 
-use super::{Engine, all, commit, create, get, keys, next, put_each};
-use crate::store::{KeyRange, Query, Revision, Transaction};
+use super::{TestEngine, commit, create, get, keys, list_all, next_change, put_singly};
+use crate::store::{KeyRange, ListQuery, Revision, Transaction};
 
-pub(crate) async fn a_list_is_in_the_order_of_bytes_and_says_its_revision(engine: &impl Engine) {
+pub(crate) async fn list_is_in_byte_order_and_returns_revision(engine: &impl TestEngine) {
     let store = create(engine);
-    put_each(&store, &[("b", ""), ("a/2", ""), ("a/10", ""), ("Z", ""), ("a", ""), ("ä", "")]).await;
-    let list = store.snapshot().await.unwrap().list(&Query::prefix("")).await.unwrap();
+    put_singly(&store, &[("b", ""), ("a/2", ""), ("a/10", ""), ("Z", ""), ("a", ""), ("ä", "")]).await;
+    let list = store.snapshot().await.unwrap().list(&ListQuery::prefix("")).await.unwrap();
     let expected: [&[u8]; 6] = [b"Z", b"a", b"a/10", b"a/2", b"b", "ä".as_bytes()];
     assert_eq!(keys(&list.entries), expected);
-    assert_eq!((list.revision, list.more), (Revision::new(6), false));
+    assert_eq!((list.revision, list.has_more), (Revision::new(6), false));
 }
 
-pub(crate) async fn a_list_is_bounded_by_its_range(engine: &impl Engine) {
+pub(crate) async fn list_returns_only_keys_of_range(engine: &impl TestEngine) {
     let store = create(engine);
-    put_each(&store, &[("a", ""), ("b", ""), ("b/1", ""), ("b/2", ""), ("b0", ""), ("c", "")]).await;
-    let range =
-        |start: &'static str, end: Option<&'static str>| KeyRange { start: start.into(), end: end.map(Into::into) };
+    put_singly(&store, &[("a", ""), ("b", ""), ("b/1", ""), ("b/2", ""), ("b0", ""), ("c", "")]).await;
+    let range = |start: &'static str, end: Option<&'static str>| KeyRange { start: start.into(), end: end.map(Into::into) };
     let cases: [(KeyRange, &[&str]); 7] = [
         (KeyRange::prefix("b/"), &["b/1", "b/2"]),
         (KeyRange::prefix("b"), &["b", "b/1", "b/2", "b0"]),
@@ -28,26 +27,26 @@ pub(crate) async fn a_list_is_bounded_by_its_range(engine: &impl Engine) {
     ];
     let snapshot = store.snapshot().await.unwrap();
     for (range, expected) in cases {
-        let ascending = snapshot.list(&Query::range(range.clone())).await.unwrap();
+        let ascending = snapshot.list(&ListQuery::range(range.clone())).await.unwrap();
         let mut expected: Vec<&[u8]> = expected.iter().map(|key| key.as_bytes()).collect();
         assert_eq!(keys(&ascending.entries), expected, "{range:?}");
-        let descending = snapshot.list(&Query::range(range.clone()).descending()).await.unwrap();
+        let descending = snapshot.list(&ListQuery::range(range.clone()).descending()).await.unwrap();
         expected.reverse();
         assert_eq!(keys(&descending.entries), expected, "{range:?}");
     }
 }
 
-pub(crate) async fn a_list_comes_in_pages_from_either_end(engine: &impl Engine) {
+pub(crate) async fn list_pages_by_count_from_both_ends(engine: &impl TestEngine) {
     let store = create(engine);
-    put_each(&store, &[("a", ""), ("b/1", ""), ("b/2", ""), ("b/3", ""), ("b/4", ""), ("b/5", ""), ("c", "")]).await;
+    put_singly(&store, &[("a", ""), ("b/1", ""), ("b/2", ""), ("b/3", ""), ("b/4", ""), ("b/5", ""), ("c", "")]).await;
     let snapshot = store.snapshot().await.unwrap();
-    let ask = async |range: KeyRange, query: fn(Query) -> Query| {
-        let list = snapshot.list(&query(Query::range(range))).await.unwrap();
-        (keys(&list.entries).iter().map(|key| key[2] - b'0').collect::<Vec<_>>(), list.more)
+    let ask = async |range: KeyRange, query: fn(ListQuery) -> ListQuery| {
+        let list = snapshot.list(&query(ListQuery::range(range))).await.unwrap();
+        (keys(&list.entries).iter().map(|key| key[2] - b'0').collect::<Vec<_>>(), list.has_more)
     };
     let all = KeyRange::prefix("b/");
-    let two: fn(Query) -> Query = |query| query.limit(2);
-    let two_back: fn(Query) -> Query = |query| query.limit(2).descending();
+    let two: fn(ListQuery) -> ListQuery = |query| query.with_limit(2);
+    let two_back: fn(ListQuery) -> ListQuery = |query| query.with_limit(2).descending();
     assert_eq!(ask(all.clone(), two).await, (vec![1, 2], true));
     assert_eq!(ask(all.clone().after(b"b/2"), two).await, (vec![3, 4], true));
     assert_eq!(ask(all.clone().after(b"b/4"), two).await, (vec![5], false));
@@ -56,33 +55,33 @@ pub(crate) async fn a_list_comes_in_pages_from_either_end(engine: &impl Engine) 
     assert_eq!(ask(all.clone(), two_back).await, (vec![5, 4], true));
     assert_eq!(ask(all.clone().before(b"b/4"), two_back).await, (vec![3, 2], true));
     assert_eq!(ask(all.clone().before(b"b/2"), two_back).await, (vec![1], false));
-    assert_eq!(ask(all, |query| query.limit(0)).await, (vec![], true));
+    assert_eq!(ask(all, |query| query.with_limit(0)).await, (vec![], true));
 }
 
-pub(crate) async fn a_list_comes_in_pages_of_so_many_bytes(engine: &impl Engine) {
+pub(crate) async fn list_pages_by_bytes(engine: &impl TestEngine) {
     let store = create(engine);
     let large = "x".repeat(100);
     for (key, value) in [("b/1", "11"), ("b/2", "22"), ("b/3", large.as_str()), ("b/4", "44"), ("b/5", "")] {
         commit(&store, Transaction::new().put(key, value.to_owned())).await;
     }
     let snapshot = store.snapshot().await.unwrap();
-    let ask = async |range: KeyRange, query: fn(Query) -> Query| {
-        let list = snapshot.list(&query(Query::range(range))).await.unwrap();
-        (keys(&list.entries).iter().map(|key| key[2] - b'0').collect::<Vec<_>>(), list.more)
+    let ask = async |range: KeyRange, query: fn(ListQuery) -> ListQuery| {
+        let list = snapshot.list(&query(ListQuery::range(range))).await.unwrap();
+        (keys(&list.entries).iter().map(|key| key[2] - b'0').collect::<Vec<_>>(), list.has_more)
     };
     let all = KeyRange::prefix("b/");
-    let ten: fn(Query) -> Query = |query| query.bytes(10);
+    let ten: fn(ListQuery) -> ListQuery = |query| query.with_max_bytes(10);
     assert_eq!(ask(all.clone(), ten).await, (vec![1, 2], true));
     assert_eq!(ask(all.clone().after(b"b/1"), ten).await, (vec![2], true));
     assert_eq!(ask(all.clone().after(b"b/2"), ten).await, (vec![3], true), "one at least");
     assert_eq!(ask(all.clone().after(b"b/3"), ten).await, (vec![4, 5], false));
-    assert_eq!(ask(all.clone(), |query| query.bytes(10).descending()).await, (vec![5, 4], true));
-    assert_eq!(ask(all.clone(), |query| query.bytes(10).limit(1)).await, (vec![1], true));
-    assert_eq!(ask(all.clone(), |query| query.bytes(0)).await, (vec![1], true));
-    assert_eq!(ask(all, |query| query.bytes(121)).await, (vec![1, 2, 3, 4, 5], false));
+    assert_eq!(ask(all.clone(), |query| query.with_max_bytes(10).descending()).await, (vec![5, 4], true));
+    assert_eq!(ask(all.clone(), |query| query.with_max_bytes(10).with_limit(1)).await, (vec![1], true));
+    assert_eq!(ask(all.clone(), |query| query.with_max_bytes(0)).await, (vec![1], true));
+    assert_eq!(ask(all, |query| query.with_max_bytes(121)).await, (vec![1, 2, 3, 4, 5], false));
 }
 
-pub(crate) async fn a_value_may_be_empty_and_a_key_any_bytes(engine: &impl Engine) {
+pub(crate) async fn store_accepts_empty_value_and_binary_key(engine: &impl TestEngine) {
     let store = create(engine);
     let odd: [&[u8]; 5] = [&[0], &[0, 0], &[0xff], &[0xff, 0xff], b"\n\"/"];
     for key in odd {
@@ -91,34 +90,34 @@ pub(crate) async fn a_value_may_be_empty_and_a_key_any_bytes(engine: &impl Engin
     for key in odd {
         assert_eq!(get(&store, key).await.unwrap().value, "", "{key:?}");
     }
-    assert_eq!(all(&store).await.len(), odd.len());
-    let last = store.snapshot().await.unwrap().list(&Query::prefix(vec![0xff])).await.unwrap();
+    assert_eq!(list_all(&store).await.len(), odd.len());
+    let last = store.snapshot().await.unwrap().list(&ListQuery::prefix(vec![0xff])).await.unwrap();
     assert_eq!(keys(&last.entries), [&[0xff][..], &[0xff, 0xff]]);
     let whole = vec![0xa5; 4000];
     commit(&store, Transaction::new().put("large", whole.clone())).await;
     assert_eq!(get(&store, "large").await.unwrap().value, whole);
 }
 
-pub(crate) async fn a_snapshot_stays_as_it_is(engine: &impl Engine) {
+pub(crate) async fn snapshot_is_unchanged_when_commits_follow(engine: &impl TestEngine) {
     let store = create(engine);
-    put_each(&store, &[("a", "1"), ("b", "1")]).await;
+    put_singly(&store, &[("a", "1"), ("b", "1")]).await;
     let snapshot = store.snapshot().await.unwrap();
     commit(&store, Transaction::new().put("a", "2").delete("b").put("c", "2")).await;
     assert_eq!(snapshot.revision(), Revision::new(2));
     assert_eq!(snapshot.get(b"a").await.unwrap().unwrap().value, "1");
     assert_eq!(snapshot.get(b"c").await.unwrap(), None);
-    let list = snapshot.list(&Query::prefix("")).await.unwrap();
+    let list = snapshot.list(&ListQuery::prefix("")).await.unwrap();
     assert_eq!((keys(&list.entries), list.revision), (vec![b"a".as_slice(), b"b"], Revision::new(2)));
     assert_eq!(store.snapshot().await.unwrap().revision(), Revision::new(3));
 }
 
-pub(crate) async fn who_was_answered_reads_what_was_written(engine: &impl Engine) {
+pub(crate) async fn snapshot_contains_commit_when_commit_has_returned(engine: &impl TestEngine) {
     let store = create(engine);
     for number in 0..50_u64 {
         let revision = store.commit(Transaction::new().put("a", number.to_string())).await.unwrap();
         assert!(store.head().await.unwrap() >= revision);
         assert!(store.snapshot().await.unwrap().revision() >= revision);
         assert_eq!(get(&store, "a").await.unwrap().value, number.to_string());
-        assert_eq!(next(&mut store.watch(revision)).await.revision, revision);
+        assert_eq!(next_change(&mut store.watch(revision)).await.revision, revision);
     }
 }

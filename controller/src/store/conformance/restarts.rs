@@ -1,86 +1,90 @@
-//! Rules of what outlives a process.
+//! Rules for what is kept over a restart.
 
-use super::{Bounds, Engine, all, assert_quiet, commit, create, creation, oldest, put_each, shown};
-use crate::store::{CreateOptions, Health, PROGRAM, Precondition, Revision, SCHEMA, Store, Transaction, WatchError};
+use super::{
+    TestBounds, TestEngine, assert_quiet, change_text, commit, create, create_options, list_all, oldest_watchable, put_singly,
+};
+use crate::store::{
+    CreateOptions, Health, PROGRAM_VERSION, Precondition, Revision, SCHEMA_VERSION, Store, Transaction, WatchError,
+};
 
-pub(crate) async fn a_store_is_found_again_as_it_was_left(engine: &impl Engine) {
+pub(crate) async fn reopen_returns_same_entries_and_identity(engine: &impl TestEngine) {
     let store = create(engine);
-    put_each(&store, &[("a", "1"), ("b", "1"), ("a", "2")]).await;
+    put_singly(&store, &[("a", "1"), ("b", "1"), ("a", "2")]).await;
     commit(&store, Transaction::new().delete("b").put_at_revision("h/", "x")).await;
-    let entries = all(&store).await;
+    let entries = list_all(&store).await;
     drop(store);
-    let store = engine.reopen(&Bounds::default());
-    assert_eq!(all(&store).await, entries);
+    let store = engine.reopen(&TestBounds::default());
+    assert_eq!(list_all(&store).await, entries);
     assert_eq!(store.head().await.unwrap(), Revision::new(4));
     assert_eq!(store.health(), Health::Writable);
     let identity = store.identity();
-    assert_eq!((identity.epoch, identity.base, identity.schema), (creation().epoch, Revision::ZERO, SCHEMA));
-    assert_eq!(identity.fleet, creation().fleet);
-    assert_eq!(identity.written_by.as_deref(), Some(PROGRAM));
+    assert_eq!((identity.epoch, identity.base, identity.schema), (create_options().epoch, Revision::ZERO, SCHEMA_VERSION));
+    assert_eq!(identity.fleet, create_options().fleet);
+    assert_eq!(identity.written_by.as_deref(), Some(PROGRAM_VERSION));
     let unchanged = Precondition::unchanged("a", Revision::new(3));
     assert_eq!(commit(&store, Transaction::new().require(unchanged).put("a", "3")).await, 5);
 }
 
-pub(crate) async fn kept_changes_outlive_a_restart(engine: &impl Engine) {
-    // Nothing in memory: what is no longer kept is gone before the restart as well.
-    let bounds = Bounds { kept_changes: 4, recent_changes: 0, ..Bounds::default() };
-    let store = engine.create(&creation(), &bounds);
-    put_each(&store, &[("a", "1"), ("b", "2"), ("a", "3"), ("a", "4"), ("b", "5")]).await;
+pub(crate) async fn watch_returns_kept_changes_after_restart(engine: &impl TestEngine) {
+    // No changes are held in memory, so compacted changes cannot be read before the restart either.
+    let bounds = TestBounds { kept_changes: 4, recent_changes: 0, ..TestBounds::default() };
+    let store = engine.create(&create_options(), &bounds);
+    put_singly(&store, &[("a", "1"), ("b", "2"), ("a", "3"), ("a", "4"), ("b", "5")]).await;
     commit(&store, Transaction::new().delete("a")).await;
-    let oldest_before = oldest(&store).await;
+    let oldest_before = oldest_watchable(&store).await;
     drop(store);
     let store = engine.reopen(&bounds);
-    assert_eq!(oldest(&store).await, oldest_before);
+    assert_eq!(oldest_watchable(&store).await, oldest_before);
     let mut watch = store.watch(Revision::new(3));
     for expected in ["3: a=3@1/2", "4: a=4@1/3", "5: b=5@2/2", "6: -a"] {
-        assert_eq!(shown(&watch.next().await.unwrap()), expected);
+        assert_eq!(change_text(&watch.next().await.unwrap()), expected);
     }
     assert_quiet(&mut watch).await;
     let compacted = store.watch(Revision::new(1)).next().await;
     assert!(matches!(compacted, Err(WatchError::Compacted { .. })), "{compacted:?}");
 }
 
-pub(crate) async fn ten_restarts_write_nothing(engine: &impl Engine) {
+pub(crate) async fn reopen_makes_no_revision_when_repeated(engine: &impl TestEngine) {
     let mut store = create(engine);
-    put_each(&store, &[("a", "1")]).await;
-    let entries = all(&store).await;
+    put_singly(&store, &[("a", "1")]).await;
+    let entries = list_all(&store).await;
     for _ in 0..10 {
         drop(store);
-        store = engine.reopen(&Bounds::default());
+        store = engine.reopen(&TestBounds::default());
         let stats = store.stats();
         assert_eq!([stats.commits.get(), stats.puts.get(), stats.deletes.get(), stats.syncs.get()], [0; 4]);
         assert_eq!(stats.revision(), 1);
-        assert_eq!((all(&store).await, store.head().await.unwrap()), (entries.clone(), Revision::new(1)));
+        assert_eq!((list_all(&store).await, store.head().await.unwrap()), (entries.clone(), Revision::new(1)));
     }
 }
 
-pub(crate) async fn a_store_goes_on_above_its_base(engine: &impl Engine) {
-    let store = engine.create(&CreateOptions { base: Revision::new(1000), ..creation() }, &Bounds::default());
-    put_each(&store, &[("a", "1")]).await;
-    assert_eq!(oldest(&store).await, Revision::new(1001));
+pub(crate) async fn store_continues_above_base(engine: &impl TestEngine) {
+    let store = engine.create(&CreateOptions { base: Revision::new(1000), ..create_options() }, &TestBounds::default());
+    put_singly(&store, &[("a", "1")]).await;
+    assert_eq!(oldest_watchable(&store).await, Revision::new(1001));
     drop(store);
-    let store = engine.reopen(&Bounds::default());
+    let store = engine.reopen(&TestBounds::default());
     assert_eq!((store.identity().base, store.head().await.unwrap()), (Revision::new(1000), Revision::new(1001)));
-    put_each(&store, &[("a", "2")]).await;
-    assert_eq!(shown(&store.watch(Revision::new(1002)).next().await.unwrap()), "1002: a=2@1001/2");
+    put_singly(&store, &[("a", "2")]).await;
+    assert_eq!(change_text(&store.watch(Revision::new(1002)).next().await.unwrap()), "1002: a=2@1001/2");
     let before = store.watch(Revision::new(1000)).next().await;
     assert!(matches!(before, Err(WatchError::Compacted { .. })), "{before:?}");
 }
 
-pub(crate) async fn what_is_written_is_counted(engine: &impl Engine) {
+pub(crate) async fn stats_count_commits_and_operations(engine: &impl TestEngine) {
     let store = create(engine);
-    put_each(&store, &[("a", "1"), ("b", "1")]).await;
+    put_singly(&store, &[("a", "1"), ("b", "1")]).await;
     commit(&store, Transaction::new().put("a", "2").delete("b").delete("missing").put_at_revision("h/", "x")).await;
     commit(&store, Transaction::new().delete("missing")).await;
     store.commit(Transaction::new().require(Precondition::absent("a")).put("a", "3")).await.unwrap_err();
     let stats = store.stats();
-    assert_eq!([stats.commits.get(), stats.puts.get(), stats.deletes.get(), stats.unmet.get()], [3, 4, 1, 1]);
+    assert_eq!([stats.commits.get(), stats.puts.get(), stats.deletes.get(), stats.conflicts.get()], [3, 4, 1, 1]);
     assert_eq!(stats.revision(), 3);
     assert!((1..=3).contains(&stats.syncs.get()));
 }
 
-pub(crate) async fn what_entries_take_is_summed(engine: &impl Engine) {
-    let taken = |store: &dyn Store| ["a/", "b/", "h/", "none/"].map(|part| store.stats().bytes_below(part));
+pub(crate) async fn stats_sum_entry_bytes(engine: &impl TestEngine) {
+    let taken = |store: &dyn Store| ["a/", "b/", "h/", "none/"].map(|part| store.stats().prefix_bytes(part));
     let store = create(engine);
     let first = store.snapshot().await.unwrap();
     commit(&store, Transaction::new().put("a/1", "12345").put("a/2", "").put("b/1", "1")).await;
@@ -92,7 +96,7 @@ pub(crate) async fn what_entries_take_is_summed(engine: &impl Engine) {
     let left = [Some(7), Some(0), Some(11), Some(0)];
     assert_eq!(taken(store.as_ref()), left);
     drop((store, first));
-    let store = engine.reopen(&Bounds::default());
+    let store = engine.reopen(&TestBounds::default());
     let first = store.snapshot().await.unwrap();
     store.stats().count_sizes(first.as_ref()).await.unwrap();
     assert_eq!(taken(store.as_ref()), left, "after a restart as before it");

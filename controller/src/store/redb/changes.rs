@@ -1,4 +1,5 @@
-//! Kept changes: what a watcher is given that began before the program, or fell behind what memory holds.
+//! Reads the changes that the file keeps. A watcher reads them if it continues from a revision before a restart, or
+//! needs changes that are no longer in memory.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -6,86 +7,90 @@ use std::sync::{Arc, Weak};
 use ::redb::{ReadTransaction, ReadableDatabase};
 use tokio::sync::watch;
 
-use super::schema::{self, CHANGES, Damage, ENTRIES, Fault, KeyChange, META_COMPACTED, Record, SUPERSEDED};
-use super::{Shared, snapshot};
+use super::schema::{self, CHANGES, DamagedRecord, ENTRIES, KeyChange, META_COMPACTED, RedbError, SUPERSEDED, StoredValueRef};
+use super::{StoreShared, snapshot};
 use crate::store::BoxFuture;
 use crate::store::entry::Revision;
 use crate::store::error::{StoreError, WatchError};
 use crate::store::watch::{Change, ChangeSource, Event, EventKind};
 
-/// The changes of a store, as long as it is open: a watcher that is left behind must not keep the file locked.
-pub(super) struct KeptChanges {
-    shared: Weak<Shared>,
+/// The changes of a store while it is open. It holds a weak reference, because a forgotten watcher must not keep the
+/// file locked.
+pub(super) struct StoreChangeSource {
+    shared: Weak<StoreShared>,
     head: watch::Receiver<Revision>,
-    /// What is read next, for the writer to see.
+    /// The revision that the watcher reads next. The writer looks it up to keep unread changes longer.
     next: Arc<AtomicU64>,
 }
 
-impl KeptChanges {
-    pub(super) fn of(shared: &Arc<Shared>, from: Revision) -> Self {
+impl StoreChangeSource {
+    pub(super) fn new(shared: &Arc<StoreShared>, from: Revision) -> Self {
         let next = Arc::new(AtomicU64::new(from.get()));
         shared.add_follower(&next);
         Self { shared: Arc::downgrade(shared), head: shared.head.subscribe(), next }
     }
 }
 
-impl ChangeSource for KeptChanges {
+impl ChangeSource for StoreChangeSource {
     fn change(&self, revision: Revision) -> BoxFuture<'_, Result<Arc<Change>, WatchError>> {
         self.next.store(revision.get(), Ordering::Release);
         Box::pin(async move {
             if self.head.clone().wait_for(|head| *head >= revision).await.is_err() {
                 return Err(StoreError::Closed.into());
             }
-            self.durable(revision)
+            self.read_change(revision)
         })
     }
 }
 
-impl KeptChanges {
-    fn durable(&self, revision: Revision) -> Result<Arc<Change>, WatchError> {
+impl StoreChangeSource {
+    /// Returns the change of a durable revision: from memory if it is a recent one, or else from the file.
+    fn read_change(&self, revision: Revision) -> Result<Arc<Change>, WatchError> {
         let shared = self.shared.upgrade().ok_or(StoreError::Closed)?;
         if let Some(change) = shared.recent.get(revision) {
             return Ok(change);
         }
-        match snapshot::guarded(|| read(&shared.database.begin_read()?, revision))? {
-            Kept::Change(change) => Ok(Arc::new(change)),
-            Kept::Compacted { oldest } => Err(WatchError::Compacted { from: revision, oldest }),
+        match snapshot::catch_read(|| read(&shared.database.begin_read()?, revision))? {
+            KeptChange::Change(change) => Ok(Arc::new(change)),
+            KeptChange::Compacted { oldest } => Err(WatchError::Compacted { from: revision, oldest }),
         }
     }
 }
 
-enum Kept {
+enum KeptChange {
     Change(Change),
     Compacted { oldest: Revision },
 }
 
-fn read(transaction: &ReadTransaction, revision: Revision) -> Result<Kept, Fault> {
+/// Reads the change of a revision from the file, or the oldest revision that can be read if the change was compacted.
+fn read(transaction: &ReadTransaction, revision: Revision) -> Result<KeptChange, RedbError> {
     let compacted = schema::read_revision(transaction, META_COMPACTED)?;
     if revision <= compacted {
-        return Ok(Kept::Compacted { oldest: compacted.next() });
+        return Ok(KeptChange::Compacted { oldest: compacted.next() });
     }
     let changes = transaction.open_table(CHANGES)?;
     let list =
-        changes.get(revision.get())?.ok_or_else(|| Damage(format!("the change of revision {revision} is missing")))?;
+        changes.get(revision.get())?.ok_or_else(|| DamagedRecord(format!("the change of revision {revision} is missing")))?;
     let events = KeyChange::decode_list(list.value())?
         .into_iter()
-        .map(|touched| event(transaction, revision, touched))
+        .map(|change| event(transaction, revision, change))
         .collect::<Result<_, _>>()?;
-    Ok(Kept::Change(Change { revision, events }))
+    Ok(KeptChange::Change(Change { revision, events }))
 }
 
-fn event(transaction: &ReadTransaction, revision: Revision, touched: KeyChange<'_>) -> Result<Event, Fault> {
-    let (key, kind) = match touched {
-        KeyChange::Put(key) => (key, put_by(transaction, revision, key)?),
+fn event(transaction: &ReadTransaction, revision: Revision, change: KeyChange<'_>) -> Result<Event, RedbError> {
+    let (key, kind) = match change {
+        KeyChange::Put(key) => (key, read_put(transaction, revision, key)?),
         KeyChange::Deleted(key) => (key, EventKind::Delete),
     };
     Ok(Event { key: key.to_vec().into(), kind })
 }
 
-/// What `revision` put at `key`: the latest record if it is still that one, else the superseded one.
-fn put_by(transaction: &ReadTransaction, revision: Revision, key: &[u8]) -> Result<EventKind, Fault> {
+/// Reads the value that `revision` put at `key`: from the latest record if that revision wrote it, or else from the
+/// superseded record.
+fn read_put(transaction: &ReadTransaction, revision: Revision, key: &[u8]) -> Result<EventKind, RedbError> {
     if let Some(latest) = transaction.open_table(ENTRIES)?.get(key)? {
-        let record = Record::decode(latest.value())?;
+        let record = StoredValueRef::decode(latest.value())?;
         if record.mod_revision == revision {
             return Ok(record.to_event_kind());
         }
@@ -93,6 +98,6 @@ fn put_by(transaction: &ReadTransaction, revision: Revision, key: &[u8]) -> Resu
     let superseded = transaction.open_table(SUPERSEDED)?;
     let record = superseded
         .get(schema::superseded_key(revision, key).as_slice())?
-        .ok_or_else(|| Damage(format!("what revision {revision} wrote is missing")))?;
-    Ok(Record::decode(record.value())?.to_event_kind())
+        .ok_or_else(|| DamagedRecord(format!("the value that revision {revision} wrote is missing")))?;
+    Ok(StoredValueRef::decode(record.value())?.to_event_kind())
 }

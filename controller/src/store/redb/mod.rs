@@ -1,9 +1,10 @@
-//! The embedded engine: one redb file, one writer thread, as many readers as there are.
+//! The embedded engine: one redb file, one writer thread, and any number of readers.
 //!
-//! One fsync each would hold a fleet to what a disk can flush; so commits that arrive while another is being made durable
-//! share the next one (`writer`), each with a revision and a judgement of its own. What redb does on a failing or
-//! foreign file was measured, and is answered here: opening never creates, writes nothing to a file that it refuses
-//! (`deferred`), and survives a panic (`open`); after a write that failed the store is read-only until it is reopened.
+//! With one fsync for each commit, a disk's flush rate would limit the whole fleet. So commits that arrive while
+//! another is made durable share the next flush (`writer`). Each has its own revision and its own check of
+//! preconditions. What redb does on a failing disk or a file that is not a store was measured, and is handled here.
+//! Opening a store never creates a file, writes nothing to a file that it refuses (`deferred`), and survives a panic of
+//! redb (`open`). After a failed write the store is read-only until it is reopened.
 
 mod apply;
 mod changes;
@@ -29,57 +30,58 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::entry::{Entry, Epoch, Revision};
-use super::error::{Cause, OpenError, StoreError};
+use super::error::{EngineError, OpenError, StoreError};
 use super::stats::Stats;
-use super::transaction::{Limits, Transaction};
-use super::watch::{Recent, Watch};
-use super::{BoxFuture, Health, Identity, PROGRAM, SCHEMA, Snapshot, Store};
-use changes::KeptChanges;
-use schema::Window;
+use super::transaction::{Transaction, TransactionLimits};
+use super::watch::{RecentBuffer, Watch};
+use super::{BoxFuture, Health, PROGRAM_VERSION, SCHEMA_VERSION, Snapshot, Store, StoreIdentity};
+use changes::StoreChangeSource;
+use schema::SupersededWindow;
 use snapshot::RedbSnapshot;
-use writer::{Request, Writer};
+use writer::{BatchWriter, CommitRequest};
 
-/// What is said once, when a store is created.
+/// The properties that a store gets once, when it is created.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CreateOptions {
-    /// See [`Identity::epoch`].
+    /// The epoch of the new store, see [`StoreIdentity::epoch`].
     pub epoch: Epoch,
-    /// The last revision of the store that this one carries on; zero for a new fleet.
+    /// The last revision of the store that this one continues, or zero for a new fleet.
     pub base: Revision,
-    /// See [`Identity::fleet`].
+    /// The record of the fleet in the new store, see [`StoreIdentity::fleet`].
     pub fleet: Bytes,
 }
 
-/// The bounds that one opening of a store works within. None of them changes what the file holds, but for
-/// [`RedbOptions::kept_changes`].
+/// The settings of an open store. None of them changes what the file contains, except [`RedbOptions::kept_changes`] and
+/// [`RedbOptions::kept_bytes`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RedbOptions {
-    /// The bounds of one transaction.
-    pub limits: Limits,
-    /// How many revisions can be watched from after a restart; older ones are compacted.
+    /// The limits of one transaction.
+    pub limits: TransactionLimits,
+    /// Number of revisions that can be watched from after a restart. Older ones are compacted.
     pub kept_changes: u64,
-    /// How many bytes of what they superseded; what is older than half of it goes when there is as much again, and followers have
-    /// read it.
+    /// Maximum size of the superseded records, in bytes. Whenever half of it was superseded again, the records from
+    /// before that half are dropped, once followers have read them.
     pub kept_bytes: u64,
-    /// How many of the last changes are held in memory for watchers.
+    /// Maximum number of recent changes in memory for watchers.
     pub recent_changes: usize,
-    /// How many bytes they may take.
+    /// Maximum size of the recent changes in memory, in bytes.
     pub recent_bytes: usize,
-    /// How many commits may wait; further callers wait for a place.
+    /// Maximum number of queued commits. Further callers wait for a place.
     pub queued_commits: usize,
-    /// How many bytes of waiting commits are made durable at once. A single larger one goes alone.
+    /// Maximum size of the queued commits that share one flush, in bytes. A larger commit is flushed alone.
     pub batch_bytes: usize,
-    /// How many bytes of pages are held in memory.
+    /// Size of the page cache in memory, in bytes.
     pub cache_bytes: usize,
-    /// A file up to this size is read whole when it is opened, and every page compared with its checksum: redb itself trusts
-    /// a file that was closed, or was whole when it crashed, and gives out what a bad disk made of it. It costs 0.4 s for the
-    /// 257 MB of 100,000 objects with an after-image each; a larger file opens at once, and trusted.
+    /// Maximum size of a file that is verified when it is opened, in bytes. Such a file is read completely, and every
+    /// page is compared with its checksum. redb itself trusts a file that was closed or was complete at a crash, and
+    /// returns pages that a bad disk has changed. The verification takes 0.4 s for the 257 MB of 100,000 objects with
+    /// an after-image each. A larger file opens at once, unverified.
     pub verified_bytes: u64,
 }
 
 impl Default for RedbOptions {
     fn default() -> Self {
-        let limits = Limits {
+        let limits = TransactionLimits {
             max_ops: 65_536,
             max_bytes: 64 << 20,
             max_key_bytes: 1024,
@@ -102,45 +104,47 @@ impl Default for RedbOptions {
 
 /// A store in one redb file.
 pub struct RedbStore {
-    shared: Arc<Shared>,
-    /// `None` only while being dropped: the writer leaves when the last sender is gone.
-    queue: Option<mpsc::Sender<Request>>,
+    shared: Arc<StoreShared>,
+    /// `None` only while the store is dropped. The writer ends when the last sender is dropped.
+    queue: Option<mpsc::Sender<CommitRequest>>,
     writer: Option<JoinHandle<()>>,
 }
 
-/// What readers, watchers and the writer have in common.
-struct Shared {
+/// The state that readers, watchers and the writer share.
+struct StoreShared {
     database: Database,
-    identity: Identity,
+    identity: StoreIdentity,
     options: RedbOptions,
     head: watch::Sender<Revision>,
     /// The last revision whose change is no longer kept.
     compacted: AtomicU64,
-    /// The writer's own account of what it superseded.
-    window: Mutex<Window>,
-    /// What each follower reads next.
+    /// The writer's count of superseded bytes.
+    superseded: Mutex<SupersededWindow>,
+    /// The revision that each follower reads next.
     followers: Mutex<Vec<Weak<AtomicU64>>>,
-    recent: Recent,
+    recent: RecentBuffer,
     stats: Stats,
-    /// Whether the file says that this program wrote to it. What only opens it leaves that as it is.
-    is_signed: AtomicBool,
-    /// The first failure of a write. Set once: only reopening clears it.
-    failure: OnceLock<Cause>,
+    /// True if the file names this version of the program as the last that wrote to it. Opening a store does not write
+    /// the name, the first commit does.
+    is_program_written: AtomicBool,
+    /// The first failed write. It is set once, and only reopening clears it.
+    failure: OnceLock<EngineError>,
 }
 
 impl RedbStore {
-    /// Makes a new store at `path` and opens it. It appears there whole, or not at all.
+    /// Creates a new store at `path` and opens it. A crash leaves a complete store at `path`, or none.
     ///
     /// # Errors
-    /// [`OpenError::Exists`] when anything is there already, [`OpenError::Io`].
+    /// [`OpenError::Exists`] if anything is at `path` already. [`OpenError::Io`].
     pub fn create(path: &Path, create: &CreateOptions, options: RedbOptions) -> Result<Self, OpenError> {
         Self::start(open::create_file(path, create, &options)?, options, path)
     }
 
-    /// Makes a new store at `path` that holds these entries, and goes on behind this revision. It appears there whole, or not at all.
+    /// Creates a new store at `path` with these entries. Its next revision follows `revision`. A crash leaves a
+    /// complete store at `path`, or none.
     ///
     /// # Errors
-    /// [`OpenError::Exists`] when anything is there already, [`OpenError::Io`].
+    /// [`OpenError::Exists`] if anything is at `path` already. [`OpenError::Io`].
     pub fn import(
         path: &Path,
         create: &CreateOptions,
@@ -148,55 +152,58 @@ impl RedbStore {
         entries: &mut dyn Iterator<Item = io::Result<Entry>>,
     ) -> Result<(), OpenError> {
         let options = RedbOptions::default();
-        open::create_filled(path, create, &options, |database| schema::fill(database, revision, entries)).map(drop)
+        open::create_with_entries(path, create, &options, |database| schema::write_entries(database, revision, entries)).map(drop)
     }
 
-    /// Opens the store at `path`. Never makes one.
+    /// Opens the store at `path`. Never creates one.
     ///
     /// # Errors
-    /// Every [`OpenError`] but `Exists`; the file is then byte for byte as it was.
+    /// Every [`OpenError`] except `Exists`. After an error the file is unchanged, byte for byte.
     pub fn open(path: &Path, options: RedbOptions) -> Result<Self, OpenError> {
-        Self::start(open::open_file(path, SCHEMA, &options)?, options, path)
+        Self::start(open::open_file(path, SCHEMA_VERSION, &options)?, options, path)
     }
 
+    /// Reads the properties of an opened store, and starts its writer thread.
     fn start(database: Database, options: RedbOptions, path: &Path) -> Result<Self, OpenError> {
-        let meta = schema::read_meta(&database)
-            .map_err(|cause| OpenError::Damaged { path: path.to_owned(), cause: cause.into() })?;
-        // How much was superseded by a version that did not count it is not known: it goes with the next commits.
-        let window = meta.superseded.unwrap_or(Window { since: meta.revision, bytes: options.kept_bytes / 2 });
+        let meta =
+            schema::read_meta(&database).map_err(|cause| OpenError::Damaged { path: path.to_owned(), cause: cause.into() })?;
+        // An older version did not count superseded bytes. The file is treated as if half of the limit was reached, so
+        // older records are dropped with the next commits.
+        let window = meta.superseded.unwrap_or(SupersededWindow { since: meta.revision, bytes: options.kept_bytes / 2 });
         let (sender, queue) = mpsc::channel(options.queued_commits.max(1));
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(StoreShared {
             database,
-            is_signed: AtomicBool::new(meta.identity.written_by.as_deref() == Some(PROGRAM)),
+            is_program_written: AtomicBool::new(meta.identity.written_by.as_deref() == Some(PROGRAM_VERSION)),
             identity: meta.identity,
             head: watch::Sender::new(meta.revision),
             compacted: AtomicU64::new(meta.compacted.get()),
-            window: Mutex::new(window),
+            superseded: Mutex::new(window),
             followers: Mutex::default(),
-            recent: Recent::new(options.recent_changes, options.recent_bytes),
-            stats: Stats::at(meta.revision),
+            recent: RecentBuffer::new(options.recent_changes, options.recent_bytes),
+            stats: Stats::new(meta.revision),
             failure: OnceLock::new(),
             options,
         });
-        let writer = Writer::new(Arc::clone(&shared), queue)
+        let writer = BatchWriter::new(Arc::clone(&shared), queue)
             .spawn()
             .map_err(|source| OpenError::Io { path: path.to_owned(), source })?;
         Ok(Self { shared, queue: Some(sender), writer: Some(writer) })
     }
 
+    /// Checks a transaction, queues it for the writer, and waits for the result.
     async fn enqueue(&self, transaction: Transaction) -> Result<Revision, StoreError> {
         transaction.check(&self.shared.options.limits)?;
         self.shared.check_writable()?;
         let queue = self.queue.as_ref().ok_or(StoreError::Closed)?;
-        let (answer, answered) = oneshot::channel();
-        queue.send(Request { transaction, answer }).await.map_err(|_| StoreError::Closed)?;
-        // The writer answers whatever it takes, unless its thread dies; what it then did is not known.
-        answered.await.unwrap_or_else(|gone| Err(StoreError::OutcomeUnknown { cause: Arc::new(gone) }))
+        let (answer, receiver) = oneshot::channel();
+        queue.send(CommitRequest { transaction, answer }).await.map_err(|_| StoreError::Closed)?;
+        // The writer answers every request, unless its thread dies. Then the outcome is unknown.
+        receiver.await.unwrap_or_else(|gone| Err(StoreError::OutcomeUnknown { cause: Arc::new(gone) }))
     }
 }
 
 impl Store for RedbStore {
-    fn identity(&self) -> &Identity {
+    fn identity(&self) -> &StoreIdentity {
         &self.shared.identity
     }
 
@@ -208,13 +215,13 @@ impl Store for RedbStore {
         Box::pin(self.enqueue(transaction))
     }
 
-    /// Answered at once, as are the reads of a snapshot: they cost microseconds where the pages are in memory.
+    /// Does not wait, and neither do the reads of the snapshot. A read takes microseconds if its pages are in memory.
     fn snapshot(&self) -> BoxFuture<'_, Result<Box<dyn Snapshot>, StoreError>> {
         Box::pin(async { Ok(Box::new(RedbSnapshot::begin(&self.shared.database)?) as Box<dyn Snapshot>) })
     }
 
     fn watch(&self, from: Revision) -> Watch {
-        Watch::new(Box::new(KeptChanges::of(&self.shared, from.max(Revision::ZERO.next()))), from)
+        Watch::new(Box::new(StoreChangeSource::new(&self.shared, from.max(Revision::ZERO.next()))), from)
     }
 
     fn stats(&self) -> &Stats {
@@ -230,23 +237,23 @@ impl Store for RedbStore {
 }
 
 impl Drop for RedbStore {
-    /// Waits for what was asked to be durable, and lets go of the file.
+    /// Waits until queued commits are durable, and closes the file.
     fn drop(&mut self) {
         drop(self.queue.take());
         if let Some(writer) = self.writer.take() {
-            // A writer that panicked has said so, and has answered or dropped everyone who waited.
+            // A writer that panicked has reported it, and has answered or dropped all requests.
             let _ = writer.join();
         }
     }
 }
 
-impl Shared {
+impl StoreShared {
     fn head(&self) -> Revision {
         *self.head.borrow()
     }
 
-    fn window(&self) -> MutexGuard<'_, Window> {
-        self.window.lock().unwrap_or_else(PoisonError::into_inner)
+    fn window(&self) -> MutexGuard<'_, SupersededWindow> {
+        self.superseded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn followers(&self) -> MutexGuard<'_, Vec<Weak<AtomicU64>>> {
@@ -259,10 +266,9 @@ impl Shared {
         followers.push(Arc::downgrade(next));
     }
 
-    /// What the slowest follower reads next, of those for whom it is still there.
-    fn followed(&self) -> Option<Revision> {
-        let next =
-            |follower: &Weak<AtomicU64>| follower.upgrade().map(|next| Revision::new(next.load(Ordering::Acquire)));
+    /// Returns the revision that the slowest follower reads next. Followers that need compacted changes are ignored.
+    fn slowest_follower(&self) -> Option<Revision> {
+        let next = |follower: &Weak<AtomicU64>| follower.upgrade().map(|next| Revision::new(next.load(Ordering::Acquire)));
         let compacted = self.compacted();
         self.followers().iter().filter_map(next).filter(|next| *next > compacted).min()
     }

@@ -1,8 +1,9 @@
-//! What stands in the file: four tables, and the records in them.
+//! The schema of the file: four tables and their records.
 //!
-//! A value stands once. `changes` holds keys alone, and what a change put is found in `entries` as long as it is the
-//! latest; who overwrites or deletes it moves it to `superseded` if watchers may still ask. With values in the change
-//! log every after-image, audit event and request record would be written twice, though none is ever overwritten.
+//! Each value is stored once. `changes` contains only keys. The value that a change put is in `entries` while it is the
+//! latest. The write that replaces or deletes it moves it to `superseded`, if watchers may still read it. With values
+//! in the change log, every after-image, audit event and request record would be written twice, although none is ever
+//! replaced.
 
 use std::error::Error as StdError;
 use std::io;
@@ -14,19 +15,19 @@ use thiserror::Error;
 use super::CreateOptions;
 use crate::store::entry::{Entry, Epoch, Revision};
 use crate::store::watch::EventKind;
-use crate::store::{Identity, PROGRAM, SCHEMA};
+use crate::store::{PROGRAM_VERSION, SCHEMA_VERSION, StoreIdentity};
 
-/// What is known of the store itself, by name.
+/// The properties of the store itself, by name.
 pub(super) const META: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("meta");
-/// Every key's record.
+/// The latest record of every key.
 pub(super) const ENTRIES: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("entries");
-/// What each kept revision changed: a list of keys.
+/// The list of keys that each kept revision changed.
 pub(super) const CHANGES: TableDefinition<'static, u64, &[u8]> = TableDefinition::new("changes");
-/// Records that are no longer the latest, below the revision that wrote them and their key.
+/// Records that are no longer the latest, by the revision that wrote them and their key.
 pub(super) const SUPERSEDED: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("superseded");
 
-/// So many bytes of entries are written at once into a store that is filled.
-const FILLED_AT_ONCE: usize = 8 << 20;
+/// Maximum size of the entries that one transaction writes when a new store is filled, in bytes.
+const MAX_FILL_BATCH_BYTES: usize = 8 << 20;
 
 const META_SCHEMA: &str = "schema";
 const META_EPOCH: &str = "epoch";
@@ -34,36 +35,38 @@ const META_BASE: &str = "base";
 const META_FLEET: &str = "fleet";
 pub(super) const META_REVISION: &str = "revision";
 pub(super) const META_COMPACTED: &str = "compacted";
-/// What was superseded since a revision ([`Window`]): the revision, then the bytes. Not there before the first commit, nor in a store
-/// of a version that did not count them.
+/// The [`SupersededWindow`]: a revision, then the bytes superseded since. It does not exist before the first commit, or
+/// in a store of a version that did not count them.
 pub(super) const META_SUPERSEDED: &str = "superseded";
-/// The name and version of the program that wrote last. It is read of a store of any version, so its form never changes.
+/// The name and version of the program that last wrote to the store. Programs read it from stores of every schema
+/// version, so its format never changes.
 pub(super) const META_PROGRAM: &str = "program";
 
-/// An error of the engine, or of what it gave back, before it is known what that means.
-pub(super) type Fault = Box<dyn StdError + Send + Sync>;
+/// An error of the engine or of a record, before it is classified.
+pub(super) type RedbError = Box<dyn StdError + Send + Sync>;
 
-/// What was read does not fit what is written here.
+/// Stored data that this module could not have written.
 #[derive(Debug, Error)]
 #[error("{0}")]
-pub(super) struct Damage(pub(super) String);
+pub(super) struct DamagedRecord(pub(super) String);
 
-/// What is known of an opened store.
-pub(super) struct Meta {
-    pub(super) identity: Identity,
+/// The properties of an opened store.
+pub(super) struct StoreMeta {
+    pub(super) identity: StoreIdentity,
     pub(super) revision: Revision,
     pub(super) compacted: Revision,
-    pub(super) superseded: Option<Window>,
+    pub(super) superseded: Option<SupersededWindow>,
 }
 
-/// What was superseded since a revision: what was before it goes when this is as much as may be.
+/// A revision, and the size of the records that were superseded after it. At the limit, the changes
+/// up to that revision are dropped, and a new window begins.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Window {
+pub(super) struct SupersededWindow {
     pub(super) since: Revision,
     pub(super) bytes: u64,
 }
 
-impl Window {
+impl SupersededWindow {
     pub(super) fn encode(self) -> [u8; 16] {
         (u128::from(self.since.get()) << 64 | u128::from(self.bytes)).to_be_bytes()
     }
@@ -78,18 +81,18 @@ impl Window {
 }
 
 /// Writes a new, empty store.
-pub(super) fn write_new(database: &Database, create: &CreateOptions) -> Result<(), Fault> {
+pub(super) fn write_empty(database: &Database, create: &CreateOptions) -> Result<(), RedbError> {
     let transaction = begin_durable(database)?;
     {
         let base = create.base.to_key();
         let mut meta = transaction.open_table(META)?;
-        meta.insert(META_SCHEMA, SCHEMA.to_be_bytes().as_slice())?;
+        meta.insert(META_SCHEMA, SCHEMA_VERSION.to_be_bytes().as_slice())?;
         meta.insert(META_EPOCH, create.epoch.as_bytes().as_slice())?;
         meta.insert(META_BASE, base.as_slice())?;
         meta.insert(META_FLEET, create.fleet.as_ref())?;
         meta.insert(META_REVISION, base.as_slice())?;
         meta.insert(META_COMPACTED, base.as_slice())?;
-        meta.insert(META_PROGRAM, PROGRAM.as_bytes())?;
+        meta.insert(META_PROGRAM, PROGRAM_VERSION.as_bytes())?;
         transaction.open_table(ENTRIES)?;
         transaction.open_table(CHANGES)?;
         transaction.open_table(SUPERSEDED)?;
@@ -97,38 +100,40 @@ pub(super) fn write_new(database: &Database, create: &CreateOptions) -> Result<(
     Ok(transaction.commit()?)
 }
 
-/// Fills a new store with entries, each once, and moves it on to a revision that is no earlier than theirs. No change is kept of before.
+/// Fills a new store with entries, no two of the same key, and sets its revision, which must not be older than those of
+/// the entries. A watch can start after this revision only.
 ///
 /// # Errors
-/// What the engine or the source of the entries says: the file is then no store to be used.
-pub(super) fn fill(
+/// Fails if the engine or the source of the entries fails, or if an entry is invalid. The file is then not a usable
+/// store.
+pub(super) fn write_entries(
     database: &Database,
     revision: Revision,
     entries: &mut dyn Iterator<Item = io::Result<Entry>>,
-) -> Result<(), Fault> {
-    let mut is_over = false;
-    while !is_over {
+) -> Result<(), RedbError> {
+    let mut is_finished = false;
+    while !is_finished {
         let transaction = begin_durable(database)?;
         {
             let mut table = transaction.open_table(ENTRIES)?;
             let mut bytes = 0;
-            while bytes < FILLED_AT_ONCE {
+            while bytes < MAX_FILL_BATCH_BYTES {
                 let Some(entry) = entries.next() else {
-                    is_over = true;
+                    is_finished = true;
                     break;
                 };
                 let Entry { key, value, create_revision, mod_revision, version } = entry?;
                 if mod_revision > revision || create_revision > mod_revision || version == 0 {
-                    return Err(Damage(format!("the entry {} has revisions that cannot be", key.escape_ascii())).into());
+                    return Err(DamagedRecord(format!("the entry {} has impossible revisions", key.escape_ascii())).into());
                 }
-                let record = Record { create_revision, mod_revision, version, value: &value };
+                let record = StoredValueRef { create_revision, mod_revision, version, value: &value };
                 if table.insert(key.as_ref(), record.encode().as_slice())?.is_some() {
-                    return Err(Damage(format!("the entry {} stands there twice", key.escape_ascii())).into());
+                    return Err(DamagedRecord(format!("the entry {} is there twice", key.escape_ascii())).into());
                 }
                 bytes += key.len() + value.len();
             }
         }
-        if is_over {
+        if is_finished {
             let mut meta = transaction.open_table(META)?;
             meta.insert(META_REVISION, revision.to_key().as_slice())?;
             meta.insert(META_COMPACTED, revision.to_key().as_slice())?;
@@ -138,19 +143,20 @@ pub(super) fn fill(
     Ok(())
 }
 
-/// A transaction that is whole after any crash, in a file that opens at once after one.
+/// Begins a transaction that is complete or absent after any crash, in a file that opens quickly after one.
 ///
-/// Two phases, since with one a torn commit is told from a whole one by its checksum alone; the allocator's state with
-/// each commit, since else a crash costs a walk over the whole file (407 ms against 18 ms at 257 MB).
-pub(super) fn begin_durable(database: &Database) -> Result<WriteTransaction, Fault> {
+/// It commits in two phases, because in one phase only a checksum distinguishes a torn commit from a complete one. It
+/// saves the allocator's state with each commit, because otherwise opening after a crash reads the whole file (407 ms
+/// instead of 18 ms at 257 MB).
+pub(super) fn begin_durable(database: &Database) -> Result<WriteTransaction, RedbError> {
     let mut transaction = database.begin_write()?;
     transaction.set_two_phase_commit(true);
     transaction.set_quick_repair(true);
     Ok(transaction)
 }
 
-/// The schema version of a file; `None` when the file holds a redb database that is no store.
-pub(super) fn read_version(database: &Database) -> Result<Option<u32>, Fault> {
+/// Reads the schema version of a file. Returns `None` if the file is a redb database but not a store.
+pub(super) fn read_version(database: &Database) -> Result<Option<u32>, RedbError> {
     let transaction = database.begin_read()?;
     let meta = match transaction.open_table(META) {
         Ok(meta) => meta,
@@ -158,21 +164,22 @@ pub(super) fn read_version(database: &Database) -> Result<Option<u32>, Fault> {
         Err(error) => return Err(error.into()),
     };
     let Some(version) = meta.get(META_SCHEMA)? else { return Ok(None) };
-    Ok(Some(u32::from_be_bytes(exactly(META_SCHEMA, version.value())?)))
+    Ok(Some(u32::from_be_bytes(to_array(META_SCHEMA, version.value())?)))
 }
 
-/// The program that wrote last to a store of any version; `None` where it kept no record of that.
-pub(super) fn read_program(database: &Database) -> Result<Option<String>, Fault> {
+/// Reads the name and version of the program that last wrote to a store of any schema version. Returns `None` if none
+/// is recorded.
+pub(super) fn read_program(database: &Database) -> Result<Option<String>, RedbError> {
     let meta = database.begin_read()?.open_table(META)?;
     let program = meta.get(META_PROGRAM)?;
     Ok(program.map(|program| String::from_utf8_lossy(program.value()).into_owned()))
 }
 
-/// What is known of a store whose version is known.
-pub(super) fn read_meta(database: &Database) -> Result<Meta, Fault> {
+/// Reads the properties of a store of a supported version.
+pub(super) fn read_meta(database: &Database) -> Result<StoreMeta, RedbError> {
     let transaction = database.begin_read()?;
     let revision = |name| read_revision(&transaction, name);
-    let identity = Identity {
+    let identity = StoreIdentity {
         epoch: Epoch::new(read_exactly(&transaction, META_EPOCH)?),
         base: revision(META_BASE)?,
         schema: u32::from_be_bytes(read_exactly(&transaction, META_SCHEMA)?),
@@ -180,43 +187,43 @@ pub(super) fn read_meta(database: &Database) -> Result<Meta, Fault> {
         fleet: read_bytes(&transaction, META_FLEET)?,
     };
     let superseded = transaction.open_table(META)?.get(META_SUPERSEDED)?;
-    let superseded = superseded.map(|value| exactly(META_SUPERSEDED, value.value())).transpose()?.map(Window::decode);
-    Ok(Meta { identity, revision: revision(META_REVISION)?, compacted: revision(META_COMPACTED)?, superseded })
+    let superseded = superseded.map(|value| to_array(META_SUPERSEDED, value.value())).transpose()?.map(SupersededWindow::decode);
+    Ok(StoreMeta { identity, revision: revision(META_REVISION)?, compacted: revision(META_COMPACTED)?, superseded })
 }
 
-/// One of the revisions in `meta`, as of a transaction.
-pub(super) fn read_revision(transaction: &ReadTransaction, name: &'static str) -> Result<Revision, Fault> {
+/// Reads one of the revisions in `meta`.
+pub(super) fn read_revision(transaction: &ReadTransaction, name: &'static str) -> Result<Revision, RedbError> {
     Ok(Revision::new(u64::from_be_bytes(read_exactly(transaction, name)?)))
 }
 
-fn read_bytes(transaction: &ReadTransaction, name: &'static str) -> Result<Bytes, Fault> {
+fn read_bytes(transaction: &ReadTransaction, name: &'static str) -> Result<Bytes, RedbError> {
     let meta = transaction.open_table(META)?;
-    let value = meta.get(name)?.ok_or_else(|| Damage(format!("meta has no {name}")))?;
+    let value = meta.get(name)?.ok_or_else(|| DamagedRecord(format!("meta has no {name}")))?;
     Ok(Bytes::copy_from_slice(value.value()))
 }
 
-fn read_exactly<const N: usize>(transaction: &ReadTransaction, name: &'static str) -> Result<[u8; N], Fault> {
-    exactly(name, &read_bytes(transaction, name)?)
+fn read_exactly<const N: usize>(transaction: &ReadTransaction, name: &'static str) -> Result<[u8; N], RedbError> {
+    to_array(name, &read_bytes(transaction, name)?)
 }
 
-fn exactly<const N: usize>(name: &str, value: &[u8]) -> Result<[u8; N], Fault> {
-    value.try_into().map_err(|_| Damage(format!("meta {name} has {} bytes instead of {N}", value.len())).into())
+fn to_array<const N: usize>(name: &str, value: &[u8]) -> Result<[u8; N], RedbError> {
+    value.try_into().map_err(|_| DamagedRecord(format!("meta {name} has {} bytes instead of {N}", value.len())).into())
 }
 
-/// What stands behind a key: when it came to be, and its value.
+/// The stored form of an entry: its revisions, its version and its value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Record<'a> {
+pub(super) struct StoredValueRef<'a> {
     pub(super) create_revision: Revision,
     pub(super) mod_revision: Revision,
     pub(super) version: u64,
     pub(super) value: &'a [u8],
 }
 
-const RECORD_HEAD: usize = 24;
+const RECORD_HEADER_BYTES: usize = 24;
 
-impl<'a> Record<'a> {
+impl<'a> StoredValueRef<'a> {
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(RECORD_HEAD + self.value.len());
+        let mut bytes = Vec::with_capacity(RECORD_HEADER_BYTES + self.value.len());
         bytes.extend_from_slice(&self.create_revision.to_key());
         bytes.extend_from_slice(&self.mod_revision.to_key());
         bytes.extend_from_slice(&self.version.to_be_bytes());
@@ -224,8 +231,9 @@ impl<'a> Record<'a> {
         bytes
     }
 
-    pub(super) fn decode(bytes: &'a [u8]) -> Result<Self, Damage> {
-        let short = || Damage(format!("a record of {} bytes is shorter than its head", bytes.len()));
+    /// Splits the bytes of a record into the revisions, the version and the value.
+    pub(super) fn decode(bytes: &'a [u8]) -> Result<Self, DamagedRecord> {
+        let short = || DamagedRecord(format!("a record of {} bytes is shorter than its head", bytes.len()));
         let (create_revision, rest) = bytes.split_first_chunk().ok_or_else(short)?;
         let (mod_revision, rest) = rest.split_first_chunk().ok_or_else(short)?;
         let (version, value) = rest.split_first_chunk().ok_or_else(short)?;
@@ -248,20 +256,16 @@ impl<'a> Record<'a> {
     }
 
     pub(super) fn to_event_kind(self) -> EventKind {
-        EventKind::Put {
-            value: Bytes::copy_from_slice(self.value),
-            create_revision: self.create_revision,
-            version: self.version,
-        }
+        EventKind::Put { value: Bytes::copy_from_slice(self.value), create_revision: self.create_revision, version: self.version }
     }
 }
 
-/// Where a record stands once it is no longer the latest.
+/// Returns the key of a record that is no longer the latest.
 pub(super) fn superseded_key(mod_revision: Revision, key: &[u8]) -> Vec<u8> {
     [&mod_revision.to_key(), key].concat()
 }
 
-/// What a kept change says of one key.
+/// What a kept change contains about one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum KeyChange<'a> {
     Put(&'a [u8]),
@@ -272,7 +276,7 @@ const CHANGE_PUT: u8 = 1;
 const CHANGE_DELETED: u8 = 2;
 
 impl<'a> KeyChange<'a> {
-    /// Appends to a list: what, the key's length in four bytes, the key.
+    /// Appends the change to a list: its kind, the length of the key in four bytes, and the key.
     pub(super) fn encode(self, list: &mut Vec<u8>) {
         let (tag, key) = match self {
             Self::Put(key) => (CHANGE_PUT, key),
@@ -284,8 +288,9 @@ impl<'a> KeyChange<'a> {
         list.extend_from_slice(key);
     }
 
-    pub(super) fn decode_list(mut bytes: &'a [u8]) -> Result<Vec<Self>, Damage> {
-        let short = || Damage("a kept change ends in the middle of a key".to_owned());
+    /// Decodes the changes of a revision that [`Self::encode`] appended to a list.
+    pub(super) fn decode_list(mut bytes: &'a [u8]) -> Result<Vec<Self>, DamagedRecord> {
+        let short = || DamagedRecord("a kept change ends in the middle of a key".to_owned());
         let mut list = Vec::new();
         while let Some((tag, rest)) = bytes.split_first() {
             let (length, rest) = rest.split_first_chunk().ok_or_else(short)?;
@@ -294,7 +299,7 @@ impl<'a> KeyChange<'a> {
             list.push(match *tag {
                 CHANGE_PUT => Self::Put(key),
                 CHANGE_DELETED => Self::Deleted(key),
-                other => return Err(Damage(format!("a kept change has an event of the unknown kind {other}"))),
+                other => return Err(DamagedRecord(format!("a kept change has an event of the unknown kind {other}"))),
             });
             bytes = rest;
         }
@@ -307,20 +312,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_is_three_numbers_and_the_value() {
+    fn stored_value_is_three_numbers_and_value() {
         let record =
-            Record { create_revision: Revision::new(1), mod_revision: Revision::new(258), version: 3, value: b"v" };
-        let bytes =
-            [&[0, 0, 0, 0, 0, 0, 0, 1][..], &[0, 0, 0, 0, 0, 0, 1, 2], &[0, 0, 0, 0, 0, 0, 0, 3], b"v"].concat();
+            StoredValueRef { create_revision: Revision::new(1), mod_revision: Revision::new(258), version: 3, value: b"v" };
+        let bytes = [&[0, 0, 0, 0, 0, 0, 0, 1][..], &[0, 0, 0, 0, 0, 0, 1, 2], &[0, 0, 0, 0, 0, 0, 0, 3], b"v"].concat();
         assert_eq!(record.encode(), bytes);
-        assert_eq!(Record::decode(&bytes).unwrap(), record);
-        for cut in 0..RECORD_HEAD {
-            assert!(Record::decode(&bytes[..cut]).is_err(), "{cut}");
+        assert_eq!(StoredValueRef::decode(&bytes).unwrap(), record);
+        for cut in 0..RECORD_HEADER_BYTES {
+            assert!(StoredValueRef::decode(&bytes[..cut]).is_err(), "{cut}");
         }
     }
 
     #[test]
-    fn a_kept_change_cut_anywhere_but_between_keys_is_damage() {
+    fn key_change_list_is_damaged_when_cut_inside_key() {
         let mut bytes = Vec::new();
         KeyChange::Put(b"ab").encode(&mut bytes);
         KeyChange::Deleted(b"c").encode(&mut bytes);

@@ -1,4 +1,4 @@
-//! Reads: one redb read transaction each, which sees what was durable when it began.
+//! The reads of a redb store. Each snapshot is one redb read transaction, which sees what was durable when it began.
 
 use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use ::redb::{AccessGuard, Database, ReadOnlyTable, ReadableDatabase, StorageError};
 
-use super::schema::{self, Damage, ENTRIES, Fault, META_REVISION, Record};
-use crate::store::entry::{Entry, KeyRange, List, Order, Query, Revision};
+use super::schema::{self, DamagedRecord, ENTRIES, META_REVISION, RedbError, StoredValueRef};
+use crate::store::entry::{Entry, EntryList, KeyRange, ListQuery, Revision, SortOrder};
 use crate::store::error::StoreError;
 use crate::store::{BoxFuture, Snapshot};
 
@@ -19,7 +19,7 @@ pub(super) struct RedbSnapshot {
 
 impl RedbSnapshot {
     pub(super) fn begin(database: &Database) -> Result<Self, StoreError> {
-        guarded(|| {
+        catch_read(|| {
             let transaction = database.begin_read()?;
             let revision = schema::read_revision(&transaction, META_REVISION)?;
             Ok(Self { revision, entries: transaction.open_table(ENTRIES)? })
@@ -34,43 +34,49 @@ impl Snapshot for RedbSnapshot {
 
     fn get<'a>(&'a self, key: &'a [u8]) -> BoxFuture<'a, Result<Option<Entry>, StoreError>> {
         Box::pin(async move {
-            guarded(|| match self.entries.get(key)? {
+            catch_read(|| match self.entries.get(key)? {
                 None => Ok(None),
-                Some(record) => Ok(Some(Record::decode(record.value())?.to_entry(key))),
+                Some(record) => Ok(Some(StoredValueRef::decode(record.value())?.to_entry(key))),
             })
         })
     }
 
-    fn list<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<List, StoreError>> {
-        Box::pin(async move { guarded(|| self.read_list(query)) })
+    fn list<'a>(&'a self, query: &'a ListQuery) -> BoxFuture<'a, Result<EntryList, StoreError>> {
+        Box::pin(async move { catch_read(|| self.read_list(query)) })
     }
 }
 
 impl RedbSnapshot {
-    fn read_list(&self, query: &Query) -> Result<List, Fault> {
-        let empty = List { entries: Vec::new(), revision: self.revision, more: false };
+    /// Reads the entries that a query selects, in its order and up to its limits.
+    fn read_list(&self, query: &ListQuery) -> Result<EntryList, RedbError> {
+        let empty = EntryList { entries: Vec::new(), revision: self.revision, has_more: false };
         if query.range.is_empty() {
             return Ok(empty);
         }
-        let found = self.entries.range::<&[u8]>(bounds(&query.range))?;
+        let range = self.entries.range::<&[u8]>(key_bounds(&query.range))?;
         match query.order {
-            Order::Ascending => fill(empty, query, found),
-            Order::Descending => fill(empty, query, found.rev()),
+            SortOrder::Ascending => fill_list(empty, query, range),
+            SortOrder::Descending => fill_list(empty, query, range.rev()),
         }
     }
 }
 
-type Found<'a> = Result<(AccessGuard<'a, &'static [u8]>, AccessGuard<'a, &'static [u8]>), StorageError>;
+type StoredEntry<'a> = Result<(AccessGuard<'a, &'static [u8]>, AccessGuard<'a, &'static [u8]>), StorageError>;
 
-fn fill<'a>(mut list: List, query: &Query, found: impl Iterator<Item = Found<'a>>) -> Result<List, Fault> {
-    let (limit, most) = (query.limit.unwrap_or(usize::MAX), query.bytes.unwrap_or(usize::MAX));
+/// Fills a list with the entries of a range until a limit of the query is reached. At least one entry is added.
+fn fill_list<'a>(
+    mut list: EntryList,
+    query: &ListQuery,
+    range: impl Iterator<Item = StoredEntry<'a>>,
+) -> Result<EntryList, RedbError> {
+    let (limit, max_bytes) = (query.limit.unwrap_or(usize::MAX), query.max_bytes.unwrap_or(usize::MAX));
     let mut bytes: usize = 0;
-    for pair in found {
+    for pair in range {
         let (key, value) = pair?;
-        let (key, record) = (key.value(), Record::decode(value.value())?);
+        let (key, record) = (key.value(), StoredValueRef::decode(value.value())?);
         bytes = bytes.saturating_add(key.len() + record.value.len());
-        if list.entries.len() == limit || (bytes > most && !list.entries.is_empty()) {
-            list.more = true;
+        if list.entries.len() == limit || (bytes > max_bytes && !list.entries.is_empty()) {
+            list.has_more = true;
             break;
         }
         list.entries.push(record.to_entry(key));
@@ -78,15 +84,15 @@ fn fill<'a>(mut list: List, query: &Query, found: impl Iterator<Item = Found<'a>
     Ok(list)
 }
 
-fn bounds(range: &KeyRange) -> (Bound<&[u8]>, Bound<&[u8]>) {
+fn key_bounds(range: &KeyRange) -> (Bound<&[u8]>, Bound<&[u8]>) {
     let end = range.end.as_ref().map_or(Bound::Unbounded, |end| Bound::Excluded(end.as_ref()));
     (Bound::Included(range.start.as_ref()), end)
 }
 
-/// Runs a read, and makes of every way it can fail an error: a damaged page may also panic inside redb, which must
-/// not end more than the read.
-pub(super) fn guarded<T>(read: impl FnOnce() -> Result<T, Fault>) -> Result<T, StoreError> {
-    // A read leaves nothing half changed behind: its transaction is dropped with it.
+/// Runs a read and converts every failure to an error. A damaged page can also make redb panic, and the panic must end
+/// only the read.
+pub(super) fn catch_read<T>(read: impl FnOnce() -> Result<T, RedbError>) -> Result<T, StoreError> {
+    // Unwinding is safe here: a read changes nothing, and its transaction is dropped with it.
     match catch_unwind(AssertUnwindSafe(read)) {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(fault)) => Err(read_error(fault)),
@@ -94,8 +100,8 @@ pub(super) fn guarded<T>(read: impl FnOnce() -> Result<T, Fault>) -> Result<T, S
     }
 }
 
-fn read_error(fault: Fault) -> StoreError {
-    match fault.downcast::<Damage>() {
+fn read_error(fault: RedbError) -> StoreError {
+    match fault.downcast::<DamagedRecord>() {
         Ok(damage) => StoreError::Corrupt { what: damage.0 },
         Err(fault) => StoreError::Read { cause: Arc::from(fault) },
     }

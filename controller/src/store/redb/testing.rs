@@ -1,4 +1,4 @@
-//! What tests make stores on: files, memory, and a disk that fails, loses power and can be stopped.
+//! Backends for tests: files, memory, and a disk that can fail, lose power or block.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,15 +12,15 @@ use ::redb::{BackendError, StorageBackend};
 use bytes::Bytes;
 
 use super::{CreateOptions, OpenError, RedbOptions, RedbStore, open};
-use crate::store::conformance::{Bounds, Engine};
-use crate::store::{Epoch, Revision, SCHEMA, Store};
+use crate::store::conformance::{TestBounds, TestEngine};
+use crate::store::{Epoch, Revision, SCHEMA_VERSION, Store};
 
-pub(crate) fn creation() -> CreateOptions {
+pub(crate) fn create_options() -> CreateOptions {
     CreateOptions { epoch: Epoch::new([7; 16]), base: Revision::ZERO, fleet: Bytes::from_static(b"fleet") }
 }
 
 impl RedbStore {
-    /// Makes a store on a backend of the test's: memory, or one that fails when told to.
+    /// Creates a store on a test's backend: memory, or a disk that fails on demand.
     pub(super) fn create_on(
         backend: impl StorageBackend,
         name: &Path,
@@ -30,19 +30,19 @@ impl RedbStore {
         Self::start(open::create_on(backend, name, create, &options)?, options, name)
     }
 
-    /// Opens a store on a backend of the test's.
+    /// Opens a store on a test's backend.
     pub(super) fn open_on(backend: impl StorageBackend, name: &Path, options: RedbOptions) -> Result<Self, OpenError> {
-        Self::start(open::open_on(backend, name, SCHEMA, &options)?, options, name)
+        Self::start(open::open_on(backend, name, SCHEMA_VERSION, &options)?, options, name)
     }
 }
 
-/// A new store in memory.
+/// Creates a new store in memory.
 pub(crate) fn memory_store() -> Arc<dyn Store> {
     let backend = InMemoryBackend::new();
-    Arc::new(RedbStore::create_on(backend, Path::new("memory"), &creation(), RedbOptions::default()).unwrap())
+    Arc::new(RedbStore::create_on(backend, Path::new("memory"), &create_options(), RedbOptions::default()).unwrap())
 }
 
-fn options(bounds: &Bounds) -> RedbOptions {
+fn redb_options(bounds: &TestBounds) -> RedbOptions {
     RedbOptions {
         limits: bounds.limits.clone(),
         kept_changes: bounds.kept_changes,
@@ -52,25 +52,25 @@ fn options(bounds: &Bounds) -> RedbOptions {
 }
 
 /// Stores in files.
-pub(super) struct Files {
+pub(super) struct FileEngine {
     path: PathBuf,
     _directory: tempfile::TempDir,
 }
 
-impl Files {
+impl FileEngine {
     pub(super) fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         Self { path: directory.path().join("store.redb"), _directory: directory }
     }
 }
 
-impl Engine for Files {
-    fn create(&self, create: &CreateOptions, bounds: &Bounds) -> Arc<dyn Store> {
-        Arc::new(RedbStore::create(&self.path, create, options(bounds)).unwrap())
+impl TestEngine for FileEngine {
+    fn create(&self, create: &CreateOptions, bounds: &TestBounds) -> Arc<dyn Store> {
+        Arc::new(RedbStore::create(&self.path, create, redb_options(bounds)).unwrap())
     }
 
-    fn reopen(&self, bounds: &Bounds) -> Arc<dyn Store> {
-        Arc::new(RedbStore::open(&self.path, options(bounds)).unwrap())
+    fn reopen(&self, bounds: &TestBounds) -> Arc<dyn Store> {
+        Arc::new(RedbStore::open(&self.path, redb_options(bounds)).unwrap())
     }
 }
 
@@ -78,13 +78,13 @@ impl Engine for Files {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Memory(Arc<InMemoryBackend>);
 
-impl Engine for Memory {
-    fn create(&self, create: &CreateOptions, bounds: &Bounds) -> Arc<dyn Store> {
-        Arc::new(RedbStore::create_on(self.clone(), Path::new("memory"), create, options(bounds)).unwrap())
+impl TestEngine for Memory {
+    fn create(&self, create: &CreateOptions, bounds: &TestBounds) -> Arc<dyn Store> {
+        Arc::new(RedbStore::create_on(self.clone(), Path::new("memory"), create, redb_options(bounds)).unwrap())
     }
 
-    fn reopen(&self, bounds: &Bounds) -> Arc<dyn Store> {
-        Arc::new(RedbStore::open_on(self.clone(), Path::new("memory"), options(bounds)).unwrap())
+    fn reopen(&self, bounds: &TestBounds) -> Arc<dyn Store> {
+        Arc::new(RedbStore::open_on(self.clone(), Path::new("memory"), redb_options(bounds)).unwrap())
     }
 }
 
@@ -112,43 +112,43 @@ impl StorageBackend for Memory {
 
 /// How an operation of a disk fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Trouble {
-    /// With this error of the system.
+pub(super) enum DiskFault {
+    /// With this system error.
     Errno(i32),
-    /// By a panic, as redb had some.
+    /// With a panic, as redb itself has panicked.
     Panic,
 }
 
-/// Which operation fails.
+/// The operation that fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum At {
+pub(super) enum DiskOperation {
     Read,
     Write,
     SetLen,
     Sync,
 }
 
-/// What was asked of a disk, in order.
+/// An operation that the disk recorded, in order.
 #[derive(Debug, Clone)]
-enum Asked {
+enum DiskRequest {
     Write(u64, Vec<u8>),
     SetLen(u64),
     Sync,
 }
 
-/// A disk in memory, which remembers what it was asked: any moment of its past can be had as the disk that a loss of
-/// power at that moment would have left.
+/// A disk in memory that records its operations. From the record it can build the disk that a power loss at any moment
+/// would have left.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Disk(Arc<(Mutex<DiskState>, Condvar)>);
+pub(super) struct MemoryDisk(Arc<(Mutex<DiskState>, Condvar)>);
 
 #[derive(Debug, Default)]
 struct DiskState {
     bytes: Vec<u8>,
-    /// As it was when it began to remember.
+    /// The content when the recording began.
     origin: Vec<u8>,
-    asked: Vec<Asked>,
-    /// Skip so many operations of a kind, then fail the next one.
-    troubles: VecDeque<(At, usize, Trouble)>,
+    requests: Vec<DiskRequest>,
+    /// Skip this number of operations of a kind, then fail the next one.
+    faults: VecDeque<(DiskOperation, usize, DiskFault)>,
     syncs_stopped: bool,
     stopped_in_sync: bool,
     locked: bool,
@@ -156,9 +156,9 @@ struct DiskState {
 
 const SECTOR: usize = 512;
 
-impl Disk {
-    /// A disk that holds these bytes.
-    pub(super) fn holding(bytes: Vec<u8>) -> Self {
+impl MemoryDisk {
+    /// Creates a disk with this content.
+    pub(super) fn with_bytes(bytes: Vec<u8>) -> Self {
         let disk = Self::default();
         disk.state().bytes.clone_from(&bytes);
         disk.state().origin = bytes;
@@ -169,40 +169,41 @@ impl Disk {
         self.state().bytes.clone()
     }
 
-    /// Lets the operation after `skipped` ones of its kind fail. Once.
-    pub(super) fn fail(&self, at: At, skipped: usize, trouble: Trouble) {
-        self.state().troubles.push_back((at, skipped, trouble));
+    /// Makes the operation after `skipped` others of its kind fail, once.
+    pub(super) fn fail(&self, at: DiskOperation, skipped: usize, trouble: DiskFault) {
+        self.state().faults.push_back((at, skipped, trouble));
     }
 
-    /// Keeps every sync from returning, until they are let go.
+    /// Blocks every sync until [`MemoryDisk::resume_syncs`] is called.
     pub(super) fn stop_syncs(&self) {
         self.state().syncs_stopped = true;
     }
 
-    pub(super) fn let_syncs_go(&self) {
+    pub(super) fn resume_syncs(&self) {
         self.state().syncs_stopped = false;
         self.0.1.notify_all();
     }
 
-    /// Waits until someone is kept in a sync.
+    /// Waits until a sync is blocked.
     pub(super) fn wait_for_stopped_sync(&self) {
         let patience = Duration::from_secs(20);
         let waited = self.0.1.wait_timeout_while(self.state(), patience, |state| !state.stopped_in_sync);
-        // Not under the lock: a panic there would take the disk's own threads along.
+        // The lock is released before the assertion, because a panic under it would also end the disk's own threads.
         let timed_out = waited.unwrap().1.timed_out();
         assert!(!timed_out, "nobody came to a sync");
     }
 
-    /// How much was asked so far: a moment.
-    pub(super) fn moment(&self) -> usize {
-        self.state().asked.len()
+    /// Returns the number of recorded operations, which identifies the current moment.
+    pub(super) fn request_count(&self) -> usize {
+        self.state().requests.len()
     }
 
-    /// The disk after a loss of power at that moment: what was synced, and of the rest the sectors that `kept` says.
+    /// Returns the disk after a power loss at that moment: everything that was synced, and of the rest the sectors for
+    /// which `survives` returns true.
     pub(super) fn after_power_loss(&self, moment: usize, mut kept: impl FnMut() -> bool) -> Self {
         let state = self.state();
-        let asked = &state.asked[..moment];
-        let synced = asked.iter().rposition(|asked| matches!(asked, Asked::Sync)).map_or(0, |last| last + 1);
+        let asked = &state.requests[..moment];
+        let synced = asked.iter().rposition(|asked| matches!(asked, DiskRequest::Sync)).map_or(0, |last| last + 1);
         let mut bytes = state.origin.clone();
         for asked in &asked[..synced] {
             asked.replay(&mut bytes, || true);
@@ -210,7 +211,7 @@ impl Disk {
         for asked in &asked[synced..] {
             asked.replay(&mut bytes, &mut kept);
         }
-        Self::holding(bytes)
+        Self::with_bytes(bytes)
     }
 
     pub(super) fn backend(&self) -> DiskBackend {
@@ -221,10 +222,10 @@ impl Disk {
         self.0.0.lock().unwrap()
     }
 
-    /// Whether it is this operation's turn to fail.
-    fn checked(&self, at: At) -> io::Result<MutexGuard<'_, DiskState>> {
+    /// Locks the state for an operation, unless the operation is to fail.
+    fn lock_for(&self, at: DiskOperation) -> io::Result<MutexGuard<'_, DiskState>> {
         let mut state = self.state();
-        let Some((_, skipped, trouble)) = state.troubles.iter_mut().find(|(kind, ..)| *kind == at) else {
+        let Some((_, skipped, trouble)) = state.faults.iter_mut().find(|(kind, ..)| *kind == at) else {
             return Ok(state);
         };
         if let Some(left) = skipped.checked_sub(1) {
@@ -232,21 +233,21 @@ impl Disk {
             return Ok(state);
         }
         let trouble = *trouble;
-        state.troubles.retain(|(kind, skipped, _)| (*kind, *skipped) != (at, 0));
+        state.faults.retain(|(kind, skipped, _)| (*kind, *skipped) != (at, 0));
         drop(state);
         match trouble {
-            Trouble::Errno(number) => Err(io::Error::from_raw_os_error(number)),
-            Trouble::Panic => panic!("planned by the test"),
+            DiskFault::Errno(number) => Err(io::Error::from_raw_os_error(number)),
+            DiskFault::Panic => panic!("planned by the test"),
         }
     }
 }
 
-impl Asked {
-    fn replay(&self, bytes: &mut Vec<u8>, mut kept: impl FnMut() -> bool) {
+impl DiskRequest {
+    fn replay(&self, bytes: &mut Vec<u8>, mut survives: impl FnMut() -> bool) {
         match self {
             Self::Sync => {}
             Self::SetLen(len) => {
-                if kept() {
+                if survives() {
                     bytes.resize(usize::try_from(*len).unwrap(), 0);
                 }
             }
@@ -254,7 +255,7 @@ impl Asked {
                 let offset = usize::try_from(*offset).unwrap();
                 for (number, sector) in data.chunks(SECTOR).enumerate() {
                     let start = offset + number * SECTOR;
-                    if kept() && start + sector.len() <= bytes.len() {
+                    if survives() && start + sector.len() <= bytes.len() {
                         bytes[start..start + sector.len()].copy_from_slice(sector);
                     }
                 }
@@ -263,9 +264,9 @@ impl Asked {
     }
 }
 
-/// A disk as redb sees it, with a lock as a file has one.
+/// The backend of a [`MemoryDisk`] for redb, with a lock as a file has.
 #[derive(Debug)]
-pub(super) struct DiskBackend(Disk);
+pub(super) struct DiskBackend(MemoryDisk);
 
 impl StorageBackend for DiskBackend {
     fn len(&self) -> io::Result<u64> {
@@ -273,7 +274,7 @@ impl StorageBackend for DiskBackend {
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let state = self.0.checked(At::Read)?;
+        let state = self.0.lock_for(DiskOperation::Read)?;
         let offset = usize::try_from(offset).unwrap();
         let bytes = state.bytes.get(offset..offset + out.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
         out.copy_from_slice(bytes);
@@ -281,30 +282,30 @@ impl StorageBackend for DiskBackend {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        let mut state = self.0.checked(At::SetLen)?;
-        let asked = Asked::SetLen(len);
+        let mut state = self.0.lock_for(DiskOperation::SetLen)?;
+        let asked = DiskRequest::SetLen(len);
         asked.replay(&mut state.bytes, || true);
-        state.asked.push(asked);
+        state.requests.push(asked);
         Ok(())
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        let mut state = self.0.checked(At::Sync)?;
+        let mut state = self.0.lock_for(DiskOperation::Sync)?;
         if state.syncs_stopped {
             state.stopped_in_sync = true;
             self.0.0.1.notify_all();
             state = self.0.0.1.wait_while(state, |state| state.syncs_stopped).unwrap();
             state.stopped_in_sync = false;
         }
-        state.asked.push(Asked::Sync);
+        state.requests.push(DiskRequest::Sync);
         Ok(())
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        let mut state = self.0.checked(At::Write)?;
-        let asked = Asked::Write(offset, data.to_vec());
+        let mut state = self.0.lock_for(DiskOperation::Write)?;
+        let asked = DiskRequest::Write(offset, data.to_vec());
         asked.replay(&mut state.bytes, || true);
-        state.asked.push(asked);
+        state.requests.push(asked);
         Ok(())
     }
 

@@ -1,7 +1,8 @@
-//! The one thread that writes: what waits is made durable together, and answered together.
+//! The only thread that writes to a store. It makes queued commits durable together, and then answers their callers.
 //!
-//! A flush costs the same for one transaction as for a hundred, and while it runs the next ones arrive; so the batch is
-//! whatever waits when the last one is done, without a timer. A lone writer never waits for company.
+//! A flush costs the same for one transaction as for a hundred, and the next ones arrive while it runs. So a batch
+//! consists of the commits that are queued when the last flush ends, without a timer. A single caller never waits for
+//! others.
 
 use std::any::Any;
 use std::io;
@@ -13,44 +14,44 @@ use std::thread::{self, JoinHandle};
 use log::error;
 use tokio::sync::{mpsc, oneshot};
 
-use super::Shared;
-use super::apply::{Applied, Tables};
-use super::schema::{self, Damage, Fault, Window};
+use super::StoreShared;
+use super::apply::{BatchTables, TransactionResult};
+use super::schema::{self, DamagedRecord, RedbError, SupersededWindow};
 use crate::store::entry::Revision;
-use crate::store::error::{Cause, StoreError};
+use crate::store::error::{EngineError, StoreError};
 use crate::store::sizes::SizeChanges;
 use crate::store::transaction::Transaction;
 use crate::store::watch::{Change, EventKind};
 
-/// A commit that waits, and who waits for it.
-pub(super) struct Request {
+/// A queued commit, and the channel for its answer.
+pub(super) struct CommitRequest {
     pub(super) transaction: Transaction,
     pub(super) answer: oneshot::Sender<Result<Revision, StoreError>>,
 }
 
-pub(super) struct Writer {
-    shared: Arc<Shared>,
-    queue: mpsc::Receiver<Request>,
+pub(super) struct BatchWriter {
+    shared: Arc<StoreShared>,
+    queue: mpsc::Receiver<CommitRequest>,
 }
 
-/// What a batch that is durable has done.
-struct Written {
-    applied: Vec<Applied>,
+/// The result of a durable batch.
+struct CommittedBatch {
+    results: Vec<TransactionResult>,
     compacted: Revision,
-    window: Window,
+    window: SupersededWindow,
     sizes: SizeChanges,
 }
 
-/// When a batch failed, which decides what may be said of it.
-enum Failed {
-    /// Nothing that was written is reachable in the file.
-    BeforeCommit(Cause),
-    /// What is reachable is known after reopening.
-    DuringCommit(Cause),
+/// The stage at which a batch failed, which decides what its callers can conclude.
+enum BatchFailure {
+    /// Nothing of the batch was written, so its callers are told that.
+    BeforeCommit(EngineError),
+    /// Only reopening the store shows whether the batch was written.
+    DuringCommit(EngineError),
 }
 
-impl Writer {
-    pub(super) fn new(shared: Arc<Shared>, queue: mpsc::Receiver<Request>) -> Self {
+impl BatchWriter {
+    pub(super) fn new(shared: Arc<StoreShared>, queue: mpsc::Receiver<CommitRequest>) -> Self {
         Self { shared, queue }
     }
 
@@ -58,17 +59,20 @@ impl Writer {
         thread::Builder::new().name("store-writer".to_owned()).spawn(move || self.run())
     }
 
+    /// Commits batches until all senders of the queue are dropped.
     fn run(mut self) {
         while let Some(first) = self.queue.blocking_recv() {
-            let (transactions, answers) = self.gather(first);
-            // An answer may have nobody left to hear it: its caller went away, the commit stands.
+            let (transactions, answers) = self.gather_batch(first);
+            // The caller may no longer wait for the answer. Its commit is still durable.
             for (answer, result) in answers.into_iter().zip(self.commit(&transactions)) {
                 let _ = answer.send(result);
             }
         }
     }
 
-    fn gather(&mut self, first: Request) -> (Vec<Transaction>, Vec<oneshot::Sender<Result<Revision, StoreError>>>) {
+    /// Takes the queued requests after `first`, up to the maximum size of a batch. Returns the transactions and the
+    /// channels for their answers, in one order.
+    fn gather_batch(&mut self, first: CommitRequest) -> (Vec<Transaction>, Vec<oneshot::Sender<Result<Revision, StoreError>>>) {
         let mut bytes = first.transaction.size_bytes();
         let mut batch = (vec![first.transaction], vec![first.answer]);
         while bytes < self.shared.options.batch_bytes {
@@ -80,14 +84,15 @@ impl Writer {
         batch
     }
 
-    /// Makes a batch durable; one result for each transaction, in their order.
+    /// Makes a batch durable. Returns one result for each transaction, in their order.
     fn commit(&self, transactions: &[Transaction]) -> Vec<Result<Revision, StoreError>> {
         if let Err(read_only) = self.shared.check_writable() {
             return transactions.iter().map(|_| Err(read_only.clone())).collect();
         }
-        // What a panic leaves half done is in a redb transaction that is dropped, and no further one is begun.
-        let written = catch_unwind(AssertUnwindSafe(|| write(&self.shared, transactions)))
-            .unwrap_or_else(|panic| Err(Failed::DuringCommit(Arc::new(Damage(panic_text(panic.as_ref()))))));
+        // Unwinding is safe here: what was partly written is in a redb transaction, which is dropped, and the store
+        // then becomes read-only.
+        let written = catch_unwind(AssertUnwindSafe(|| write_batch(&self.shared, transactions)))
+            .unwrap_or_else(|panic| Err(BatchFailure::DuringCommit(Arc::new(DamagedRecord(panic_text(panic.as_ref()))))));
         match written {
             Ok(written) => self.publish(written),
             Err(failed) => {
@@ -97,17 +102,18 @@ impl Writer {
         }
     }
 
-    /// Lets watchers see a durable batch, before its writers are told: who was answered can watch what it wrote.
-    fn publish(&self, written: Written) -> Vec<Result<Revision, StoreError>> {
+    /// Publishes a durable batch to watchers before its callers get their answers, so that each can watch what it
+    /// wrote.
+    fn publish(&self, written: CommittedBatch) -> Vec<Result<Revision, StoreError>> {
         let shared = &self.shared;
         let mut changes = Vec::new();
-        let results = written.applied.into_iter().map(|applied| match applied {
-            Applied::Unchanged { at } => Ok(at),
-            Applied::Unmet(unmet) => {
-                shared.stats.unmet.inc();
+        let results = written.results.into_iter().map(|result| match result {
+            TransactionResult::Unchanged { at } => Ok(at),
+            TransactionResult::Unmet(unmet) => {
+                shared.stats.conflicts.inc();
                 Err(StoreError::PreconditionFailed(unmet))
             }
-            Applied::Changed(change) => {
+            TransactionResult::Changed(change) => {
                 let revision = change.revision;
                 changes.push(change);
                 Ok(revision)
@@ -115,9 +121,9 @@ impl Writer {
         });
         let results = results.collect();
         if let Some(last) = changes.last().map(|change| change.revision) {
-            let (puts, deletes) = count(&changes);
+            let (puts, deletes) = count_operations(&changes);
             shared.stats.count_synced(last, changes.len() as u64, puts, deletes, written.sizes);
-            shared.is_signed.store(true, Ordering::Relaxed);
+            shared.is_program_written.store(true, Ordering::Relaxed);
             shared.compacted.store(written.compacted.get(), Ordering::Release);
             *shared.window() = written.window;
             shared.recent.push(changes);
@@ -126,42 +132,52 @@ impl Writer {
         results
     }
 
-    fn become_read_only(&self, failed: Failed) -> StoreError {
+    /// Records that a batch failed, after which the store accepts no commits. Returns the error for the callers of the
+    /// batch.
+    fn become_read_only(&self, failed: BatchFailure) -> StoreError {
         let (cause, error) = match failed {
-            Failed::BeforeCommit(cause) => (Arc::clone(&cause), StoreError::ReadOnly { cause }),
-            Failed::DuringCommit(cause) => (Arc::clone(&cause), StoreError::OutcomeUnknown { cause }),
+            BatchFailure::BeforeCommit(cause) => (Arc::clone(&cause), StoreError::ReadOnly { cause }),
+            BatchFailure::DuringCommit(cause) => (Arc::clone(&cause), StoreError::OutcomeUnknown { cause }),
         };
         error!(cause:% = cause, outcome:% = error; "store write failed, the store is read-only until it is reopened");
-        // Only this thread sets it, and only while it is not set: `commit` looked.
+        // Only this thread sets the failure, and `commit` has checked that none is set.
         let _ = self.shared.failure.set(cause);
         error
     }
 }
 
-fn write(shared: &Shared, transactions: &[Transaction]) -> Result<Written, Failed> {
-    let before = |fault: Fault| Failed::BeforeCommit(Arc::from(fault));
-    let batch = schema::begin_durable(&shared.database).map_err(before)?;
-    let written = fill(shared, &batch, transactions).map_err(before)?;
-    if written.applied.iter().any(|applied| matches!(applied, Applied::Changed(_))) {
-        batch.commit().map_err(|error| Failed::DuringCommit(Arc::new(error)))?;
+/// Applies the transactions in one redb transaction, and makes it durable. Writes nothing if none of them changes
+/// anything.
+fn write_batch(shared: &StoreShared, transactions: &[Transaction]) -> Result<CommittedBatch, BatchFailure> {
+    let before_commit = |fault: RedbError| BatchFailure::BeforeCommit(Arc::from(fault));
+    let batch = schema::begin_durable(&shared.database).map_err(before_commit)?;
+    let written = fill_batch(shared, &batch, transactions).map_err(before_commit)?;
+    if written.results.iter().any(|applied| matches!(applied, TransactionResult::Changed(_))) {
+        batch.commit().map_err(|error| BatchFailure::DuringCommit(Arc::new(error)))?;
     } else {
-        batch.abort().map_err(|error| Failed::BeforeCommit(Arc::new(error)))?;
+        batch.abort().map_err(|error| BatchFailure::BeforeCommit(Arc::new(error)))?;
     }
     Ok(written)
 }
 
-fn fill(shared: &Shared, batch: &::redb::WriteTransaction, transactions: &[Transaction]) -> Result<Written, Fault> {
-    let mut tables = Tables::open(batch, shared.head(), shared.compacted())?;
-    if !shared.is_signed.load(Ordering::Relaxed) {
-        tables.sign()?;
+/// Applies the transactions, one after the other, within one redb transaction.
+fn fill_batch(
+    shared: &StoreShared,
+    batch: &::redb::WriteTransaction,
+    transactions: &[Transaction],
+) -> Result<CommittedBatch, RedbError> {
+    let mut tables = BatchTables::open(batch, shared.head(), shared.compacted())?;
+    if !shared.is_program_written.load(Ordering::Relaxed) {
+        tables.write_program()?;
     }
     let applied = transactions.iter().map(|transaction| tables.apply(transaction)).collect::<Result<_, _>>()?;
     let (sizes, window) = (tables.take_sizes(), *shared.window());
-    let (compacted, window) = tables.finish(&shared.options, window, shared.followed())?;
-    Ok(Written { applied, compacted, window, sizes })
+    let (compacted, window) = tables.finish(&shared.options, window, shared.slowest_follower())?;
+    Ok(CommittedBatch { results: applied, compacted, window, sizes })
 }
 
-fn count(changes: &[Change]) -> (u64, u64) {
+/// Returns the number of puts and of deletes in some changes.
+fn count_operations(changes: &[Change]) -> (u64, u64) {
     let events = || changes.iter().flat_map(|change| &change.events);
     let puts = events().filter(|event| matches!(event.kind, EventKind::Put { .. })).count();
     (puts as u64, (events().count() - puts) as u64)

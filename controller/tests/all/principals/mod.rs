@@ -1,11 +1,12 @@
-//! Who may do what: principals with certificates and tokens at the real listener, and the matrix of the endpoint table (S40, S41).
+//! Access rights: principals with certificates and tokens at the real listener, and the matrix of the endpoint table
+//! (S40, S41).
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
-mod bound;
-mod known;
+pub(crate) mod clients;
+mod cluster_bound;
+mod credentials;
+mod in_flight;
 mod matrix;
-pub(crate) mod people;
 mod privileged;
-mod stored;
-mod underway;
+mod quotas;

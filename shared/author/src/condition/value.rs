@@ -1,4 +1,4 @@
-//! JSON values as CEL sees them.
+//! Conversion of JSON values to CEL values.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,45 +7,46 @@ use cel::Value;
 use cel::objects::{Key, Map};
 use serde_json::Value as Json;
 
-/// How large the values of a condition's inputs are together.
+/// The total size of one or several values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Size {
-    /// Members of the largest list or map.
-    pub(super) longest: usize,
-    /// Bytes of all texts, and eight for anything else.
+pub(super) struct ValueSize {
+    /// Number of members of the largest list or map.
+    pub(super) max_length: usize,
+    /// Bytes of all texts, and eight for each other value.
     pub(super) bytes: usize,
-    /// How many values there are, those within others too.
-    values: usize,
+    /// Number of values, including nested ones.
+    value_count: usize,
 }
 
-/// What a value takes in memory beside its text, about.
-const VALUE_BYTES: usize = 96;
+/// Approximate memory of a value without its text, in bytes.
+const VALUE_OVERHEAD_BYTES: usize = 96;
 
-impl Size {
-    /// The size of one value.
-    pub(super) fn of(value: &Json) -> Self {
+impl ValueSize {
+    /// Returns the size of one value.
+    pub(super) fn from_json(value: &Json) -> Self {
         let mut size = Self::default();
         size.add(value);
         size
     }
 
-    /// Bytes of memory that it takes as CEL sees it, about.
-    pub(super) fn memory(self) -> usize {
-        self.bytes + self.values * VALUE_BYTES
+    /// Returns the approximate memory of the measured values in CEL form, in bytes.
+    pub(super) fn memory_bytes(self) -> usize {
+        self.bytes + self.value_count * VALUE_OVERHEAD_BYTES
     }
 
+    /// Adds a value, with all values in it.
     fn add(&mut self, value: &Json) {
-        self.values += 1;
+        self.value_count += 1;
         match value {
             Json::String(text) => self.bytes += text.len(),
             Json::Array(items) => {
-                self.longest = self.longest.max(items.len());
+                self.max_length = self.max_length.max(items.len());
                 for item in items {
                     self.add(item);
                 }
             }
             Json::Object(fields) => {
-                self.longest = self.longest.max(fields.len());
+                self.max_length = self.max_length.max(fields.len());
                 for (key, value) in fields {
                     self.bytes += key.len();
                     self.add(value);
@@ -56,8 +57,9 @@ impl Size {
     }
 }
 
-/// A whole number is an integer, unsigned only where it must be; anything else with a point is a double.
-pub(super) fn of(value: &Json) -> Value {
+/// Converts a JSON value. A whole number becomes an integer, unsigned only if it is too large for a signed one. Any
+/// other number becomes a double.
+pub(super) fn to_cel(value: &Json) -> Value {
     match value {
         Json::Null => Value::Null,
         Json::Bool(value) => Value::Bool(*value),
@@ -67,17 +69,17 @@ pub(super) fn of(value: &Json) -> Value {
             (None, None) => Value::Float(number.as_f64().unwrap_or(f64::NAN)),
         },
         Json::String(text) => Value::String(Arc::new(text.clone())),
-        Json::Array(items) => Value::List(Arc::new(items.iter().map(of).collect())),
+        Json::Array(items) => Value::List(Arc::new(items.iter().map(to_cel).collect())),
         Json::Object(fields) => {
             let map: HashMap<Key, Value> =
-                fields.iter().map(|(key, value)| (Key::String(Arc::new(key.clone())), of(value))).collect();
+                fields.iter().map(|(key, value)| (Key::String(Arc::new(key.clone())), to_cel(value))).collect();
             Value::Map(Map { map: Arc::new(map) })
         }
     }
 }
 
-/// What a value is, for an error.
-pub(super) fn kind(value: &Value) -> &'static str {
+/// Returns the name of a value's type, for an error.
+pub(super) fn type_name(value: &Value) -> &'static str {
     match value {
         Value::List(_) => "a list",
         Value::Map(_) | Value::Struct(_) => "a map",

@@ -1,131 +1,130 @@
-//! One walk over CEL's syntax tree: what is read, and the tree without the roots.
+//! Walks CEL's syntax tree once: finds what is read, and builds the tree without roots.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use cel::Program;
-use cel::common::ast::{
-    CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr, ListExpr, LiteralValue, SelectExpr, operators,
-};
+use cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr, ListExpr, LiteralValue, SelectExpr, operators};
 use stemma_core::condition::AuthorError;
 use stemma_core::input::{Read, Reference};
-use stemma_core::release::{OddName, odd_field, odd_name};
+use stemma_core::release::{ImpossibleName, impossible_field, impossible_name};
 
 use super::regexes::Regexes;
-use super::{Use, Work, variable};
-use crate::reads::{self, IfAbsent, Reads};
-use crate::shape::{Root, Shape};
-use crate::source::Source;
+use super::{ConditionCost, VariableUse, variable_name};
+use crate::reads::{self, AuthorResult, OnAbsent, ReadCollector};
+use crate::shape::{Shape, TemplateRoot};
+use crate::source::SourceText;
 
-/// How deep loops may stand in each other, and how many there may be.
-const MAX_LOOPS: (u32, usize) = (2, 8);
+/// Maximum nesting depth of loops, and their maximum number.
+const MAX_LOOP_DEPTH_AND_COUNT: (u32, usize) = (2, 8);
 
-/// What the walk found.
-pub(super) struct Found {
+/// The result of the walk.
+pub(super) struct WalkResult {
     pub(super) references: Vec<Reference>,
-    pub(super) variables: Vec<(Reference, Use)>,
+    pub(super) variables: Vec<(Reference, VariableUse)>,
     pub(super) expression: IdedExpr,
     pub(super) regexes: Regexes,
-    pub(super) work: Work,
-    /// The variables that stand within a loop, otherwise than as what one runs over.
-    pub(super) repeated: BTreeSet<usize>,
-    /// Where it reads by a name that nothing can have.
-    pub(super) odd_names: Vec<AuthorError>,
+    pub(super) cost: ConditionCost,
+    /// The variables that are used within a loop, other than as the list that it iterates over.
+    pub(super) loop_variables: BTreeSet<usize>,
+    /// Reads by names that no object can have, with their positions.
+    pub(super) impossible_names: Vec<AuthorError>,
 }
 
-/// A part of the tree: what it may be, and what stands in its place. Of a path that is only the node's number.
-pub(super) struct Part {
+/// A part of the tree: what it may stand for, and the expression that replaces it. A path is not replaced yet; only the
+/// id of its expression is used.
+pub(super) struct WalkedExpr {
     pub(super) shape: Shape,
     pub(super) expr: IdedExpr,
 }
 
 /// What a variable stands for, before all fields of look-ups are known.
 #[derive(Clone, PartialEq)]
-enum Slot {
-    Read(Reference, Use),
-    LookUp(usize, Use),
+enum VariableSlot {
+    Reference(Reference, VariableUse),
+    Lookup(usize, VariableUse),
 }
 
-pub(super) struct Walker<'a> {
-    pub(super) source: Source<'a>,
+/// The state of the walk, with everything found so far.
+pub(super) struct ConditionWalker<'a> {
+    pub(super) source: SourceText<'a>,
     program: &'a Program,
-    pub(super) reads: Reads,
-    slots: Vec<Slot>,
-    repeated: BTreeSet<usize>,
+    pub(super) reads: ReadCollector,
+    slots: Vec<VariableSlot>,
+    loop_variables: BTreeSet<usize>,
     scopes: Vec<BTreeMap<String, Shape>>,
     pub(super) regexes: Regexes,
-    work: Work,
-    odd_names: Vec<AuthorError>,
+    cost: ConditionCost,
+    impossible_names: Vec<AuthorError>,
     depth: u32,
-    loops: usize,
+    loop_count: usize,
 }
 
-type Outcome<T> = Result<T, AuthorError>;
-
 /// Walks a condition.
-pub(super) fn walk(source: Source<'_>, program: &Program) -> Outcome<Found> {
-    let mut walker = Walker {
+pub(super) fn walk(source: SourceText<'_>, program: &Program) -> AuthorResult<WalkResult> {
+    let mut walker = ConditionWalker {
         source,
         program,
-        reads: Reads::default(),
+        reads: ReadCollector::default(),
         slots: Vec::new(),
-        repeated: BTreeSet::new(),
+        loop_variables: BTreeSet::new(),
         scopes: Vec::new(),
         regexes: Regexes::default(),
-        work: Work::default(),
-        odd_names: Vec::new(),
+        cost: ConditionCost::default(),
+        impossible_names: Vec::new(),
         depth: 0,
-        loops: 0,
+        loop_count: 0,
     };
-    let expression = walker.data(program.expression())?;
+    let expression = walker.walk_as_data(program.expression())?;
     walker.finish(expression)
 }
 
-impl Walker<'_> {
-    fn finish(self, expression: IdedExpr) -> Outcome<Found> {
-        let Self { source, reads, slots, regexes, work, repeated, odd_names, .. } = self;
-        let too_many =
-            |error: stemma_core::input::ReferenceError| source.refuse(0..0, error.to_string(), "split the task");
+impl ConditionWalker<'_> {
+    /// Returns the result. Only now all fields of the look-ups are known.
+    fn finish(self, expression: IdedExpr) -> AuthorResult<WalkResult> {
+        let Self { source, reads, slots, regexes, cost, loop_variables, impossible_names, .. } = self;
+        let too_many = |error: stemma_core::input::ReferenceError| source.error_at(0..0, error.to_string(), "split the task");
         let variables = slots
             .into_iter()
             .map(|slot| match slot {
-                Slot::Read(reference, used) => Ok((reference, used)),
-                Slot::LookUp(number, used) => reads.reference(number).map(|reference| (reference, used)),
+                VariableSlot::Reference(reference, used) => Ok((reference, used)),
+                VariableSlot::Lookup(number, used) => reads.reference(number).map(|reference| (reference, used)),
             })
             .collect::<Result<_, _>>()
             .map_err(too_many)?;
         let references = reads.finish().map_err(too_many)?;
-        Ok(Found { references, variables, expression, regexes, work, repeated, odd_names })
+        Ok(WalkResult { references, variables, expression, regexes, cost, loop_variables, impossible_names })
     }
 
-    /// The range of bytes of a part of the tree. CEL gives the sign of a call or field, not its first and last.
-    pub(super) fn range(&self, expr: &IdedExpr) -> Range<usize> {
+    /// Returns the range of bytes of a part of the tree. For a call or field, CEL gives only the position of its sign.
+    pub(super) fn byte_range(&self, expr: &IdedExpr) -> Range<usize> {
         let mut first = expr;
-        while let Some(next) = first_part(first) {
+        while let Some(next) = leftmost_part(first) {
             first = next;
         }
-        let own = self.own_range(first);
-        let before = &self.source.0[..own.start];
+        let sign = self.sign_range(first);
+        let before = &self.source.0[..sign.start];
         let called = matches!(&first.expr, Expr::Call(_) | Expr::Select(_));
-        let name = if called { before.len() - before.trim_end_matches(is_word).len() } else { 0 };
-        own.start - name..self.end(expr).max(own.end)
+        let name = if called { before.len() - before.trim_end_matches(is_word_char).len() } else { 0 };
+        sign.start - name..self.end_offset(expr).max(sign.end)
     }
 
-    /// Where a part ends, as far as its last part says.
-    fn end(&self, expr: &IdedExpr) -> usize {
-        let own = self.own_range(expr);
+    /// Returns the end of a part, as far as its last part shows it.
+    fn end_offset(&self, expr: &IdedExpr) -> usize {
+        let sign = self.sign_range(expr);
         match &expr.expr {
-            Expr::Select(select) if !select.test => own.start + 1 + select.field.len(),
+            Expr::Select(select) if !select.test => sign.start + 1 + select.field.len(),
             Expr::Call(call) => {
-                let end = call.args.last().map_or(own.end, |last| self.end(last)).max(own.end);
+                let end = call.args.last().map_or(sign.end, |last| self.end_offset(last)).max(sign.end);
                 let closed = self.source.0.get(end..).is_some_and(|rest| rest.starts_with([')', ']']));
                 end + usize::from(closed && !is_operator(&call.func_name))
             }
-            _ => own.end,
+            _ => sign.end,
         }
     }
 
-    fn own_range(&self, expr: &IdedExpr) -> Range<usize> {
+    /// Returns the range of bytes that CEL gives for a part. It covers only the part's sign.
+    fn sign_range(&self, expr: &IdedExpr) -> Range<usize> {
         let (start, stop) = self.program.source_info().offset_for(expr.id).unwrap_or_default();
         let byte = |at: usize| self.source.0.char_indices().nth(at).map_or(self.source.0.len(), |(byte, _)| byte);
         let start = byte(start as usize);
@@ -133,75 +132,77 @@ impl Walker<'_> {
     }
 
     pub(super) fn refuse(&self, expr: &IdedExpr, why: impl Into<String>, remedy: impl Into<String>) -> AuthorError {
-        self.source.refuse(self.range(expr), why, remedy)
+        self.source.error_at(self.byte_range(expr), why, remedy)
     }
 
-    /// Notes that something is read by a name that nothing can have.
-    pub(super) fn note_odd(&mut self, odd: Option<OddName>, expr: &IdedExpr) {
-        if let Some((why, remedy)) = odd {
-            self.odd_names.push(self.refuse(expr, why, remedy));
+    /// Records a read by a name that no object can have.
+    pub(super) fn note_impossible_name(&mut self, name: Option<ImpossibleName>, expr: &IdedExpr) {
+        if let Some((why, remedy)) = name {
+            self.impossible_names.push(self.refuse(expr, why, remedy));
         }
     }
 
-    /// The part is used as data.
-    pub(super) fn data(&mut self, expr: &IdedExpr) -> Outcome<IdedExpr> {
-        let part = self.part(expr)?;
-        self.consume(part, expr)
+    /// Walks a part that is used as data.
+    pub(super) fn walk_as_data(&mut self, expr: &IdedExpr) -> AuthorResult<IdedExpr> {
+        let part = self.walk_part(expr)?;
+        self.consume_part(part, expr)
     }
 
-    /// What a part may be.
-    pub(super) fn part(&mut self, expr: &IdedExpr) -> Outcome<Part> {
-        self.work.nodes += 1;
+    /// Walks a part and returns what it may stand for.
+    pub(super) fn walk_part(&mut self, expr: &IdedExpr) -> AuthorResult<WalkedExpr> {
+        self.cost.syntax_nodes += 1;
         match &expr.expr {
-            Expr::Ident(name) => self.name(name, expr),
-            Expr::Literal(_) => Ok(plain(expr.clone())),
-            Expr::Select(select) if select.test => self.presence(select, expr),
+            Expr::Ident(name) => self.walk_name(name, expr),
+            Expr::Literal(_) => Ok(plain_expr(expr.clone())),
+            Expr::Select(select) if select.test => self.walk_presence(select, expr),
             Expr::Select(select) => {
-                let operand = self.part(&select.operand)?;
-                self.step(operand, &select.field, expr)
+                let operand = self.walk_part(&select.operand)?;
+                self.add_key(operand, &select.field, expr)
             }
-            Expr::Call(call) => self.call(call, expr),
-            Expr::List(list) => self.list(list, expr),
+            Expr::Call(call) => self.walk_call(call, expr),
+            Expr::List(list) => self.walk_list(list, expr),
             Expr::Map(map) => {
                 self.check_literal(expr)?;
-                self.work.longest = self.work.longest.max(map.entries.len());
+                self.cost.max_list_length = self.cost.max_list_length.max(map.entries.len());
                 let mut changed = map.clone();
                 for entry in &mut changed.entries {
                     if let EntryExpr::MapEntry(entry) = &mut entry.expr {
-                        entry.key = self.data(&entry.key)?;
-                        entry.value = self.data(&entry.value)?;
+                        entry.key = self.walk_as_data(&entry.key)?;
+                        entry.value = self.walk_as_data(&entry.value)?;
                     }
                 }
-                Ok(plain(IdedExpr { id: expr.id, expr: Expr::Map(changed) }))
+                Ok(plain_expr(IdedExpr { id: expr.id, expr: Expr::Map(changed) }))
             }
-            Expr::Comprehension(comprehension) => self.comprehension(comprehension, expr),
+            Expr::Comprehension(comprehension) => self.walk_comprehension(comprehension, expr),
             Expr::Struct(_) | Expr::Unspecified => {
                 Err(self.refuse(expr, "there are no messages here", "compare texts, numbers, lists and maps"))
             }
         }
     }
 
-    fn list(&mut self, list: &ListExpr, expr: &IdedExpr) -> Outcome<Part> {
+    fn walk_list(&mut self, list: &ListExpr, expr: &IdedExpr) -> AuthorResult<WalkedExpr> {
         self.check_literal(expr)?;
-        self.work.longest = self.work.longest.max(list.elements.len());
-        let elements = list.elements.iter().map(|element| self.data(element)).collect::<Outcome<_>>()?;
-        Ok(plain(IdedExpr { id: expr.id, expr: Expr::List(ListExpr::new(elements)) }))
+        self.cost.max_list_length = self.cost.max_list_length.max(list.elements.len());
+        let elements = list.elements.iter().map(|element| self.walk_as_data(element)).collect::<AuthorResult<_>>()?;
+        Ok(plain_expr(IdedExpr { id: expr.id, expr: Expr::List(ListExpr::new(elements)) }))
     }
 
-    /// Within a loop a list may hold constants only: one that holds the loop's variable grows with each loop.
-    fn check_literal(&self, expr: &IdedExpr) -> Outcome<()> {
+    /// Fails if a list or map within a loop contains anything but constants. One that contains the loop's variable
+    /// would grow with each loop.
+    fn check_literal(&self, expr: &IdedExpr) -> AuthorResult<()> {
         if self.depth == 0 || is_constant(expr) {
             return Ok(());
         }
         Err(self.refuse(expr, "within a loop a list or map has constants only", "compare the parts one by one"))
     }
 
-    fn name(&mut self, name: &str, expr: &IdedExpr) -> Outcome<Part> {
+    /// Walks a name: a variable of a loop, or a root.
+    fn walk_name(&mut self, name: &str, expr: &IdedExpr) -> AuthorResult<WalkedExpr> {
         if let Some(shape) = self.scopes.iter().rev().find_map(|scope| scope.get(name)) {
-            return Ok(Part { shape: shape.clone(), expr: expr.clone() });
+            return Ok(WalkedExpr { shape: shape.clone(), expr: expr.clone() });
         }
-        match Root::named(name) {
-            Some(root) => Ok(Part { shape: Shape::Root(root), expr: expr.clone() }),
+        match TemplateRoot::from_name(name) {
+            Some(root) => Ok(WalkedExpr { shape: Shape::Root(root), expr: expr.clone() }),
             None => Err(self.refuse(
                 expr,
                 format!("there is no variable `{name}` here"),
@@ -210,166 +211,170 @@ impl Walker<'_> {
         }
     }
 
-    /// `has(…)`: whether something is there, which is never an error.
-    fn presence(&mut self, select: &SelectExpr, expr: &IdedExpr) -> Outcome<Part> {
-        let operand = self.part(&select.operand)?;
+    /// Walks `has(…)`, which checks whether a value exists and never fails.
+    fn walk_presence(&mut self, select: &SelectExpr, expr: &IdedExpr) -> AuthorResult<WalkedExpr> {
+        let operand = self.walk_part(&select.operand)?;
         let before = operand.expr.clone();
         let tested = |operand: IdedExpr| IdedExpr {
             id: expr.id,
             expr: Expr::Select(SelectExpr { operand: Box::new(operand), field: select.field.clone(), test: true }),
         };
-        match self.step(operand, &select.field, expr)? {
-            Part { shape: Shape::Label(key), .. } => self.present(Read::Label(key), expr),
-            Part { shape: Shape::Path(root, keys), .. } => {
-                let read = reads::path(root, keys).map_err(|(why, remedy)| self.refuse(expr, why, remedy))?;
-                self.present(read, expr)
+        match self.add_key(operand, &select.field, expr)? {
+            WalkedExpr { shape: Shape::Label(key), .. } => self.presence_variable(Read::Label(key), expr),
+            WalkedExpr { shape: Shape::Path(root, keys), .. } => {
+                let read = reads::read_path(root, keys).map_err(|(why, remedy)| self.refuse(expr, why, remedy))?;
+                self.presence_variable(read, expr)
             }
-            Part { shape: Shape::Node(lookups, keys), .. } => {
-                self.note_odd(odd_field(&keys), expr);
+            WalkedExpr { shape: Shape::Node(lookups, keys), .. } => {
+                self.note_impossible_name(impossible_field(&keys), expr);
                 self.reads
-                    .add_field(&lookups, keys, IfAbsent::Tolerated, IfAbsent::Tolerated)
+                    .add_field(&lookups, keys, OnAbsent::Tolerated, OnAbsent::Tolerated)
                     .map_err(|(why, remedy)| self.refuse(expr, why, remedy))?;
-                let primary = lookups.numbers().find(|&number| self.reads.is_primary(number));
-                Ok(plain(match primary {
-                    Some(number) => self.with_presence(number, tested(before), expr),
+                let primary = lookups.numbers().find(|&number| self.reads.is_primary_lookup(number));
+                Ok(plain_expr(match primary {
+                    Some(number) => self.and_presence(number, tested(before), expr),
                     None => tested(before),
                 }))
             }
-            _ => Ok(plain(tested(before))),
+            _ => Ok(plain_expr(tested(before))),
         }
     }
 
-    /// A field of a primary is there if there is a primary and it has the field.
-    fn with_presence(&mut self, number: usize, tested: IdedExpr, expr: &IdedExpr) -> IdedExpr {
-        let args = vec![self.slot(Slot::LookUp(number, Use::Presence), expr), tested];
+    /// Adds the check that a primary exists. A field of a primary exists if there is a primary and it has the field.
+    fn and_presence(&mut self, number: usize, tested: IdedExpr, expr: &IdedExpr) -> IdedExpr {
+        let args = vec![self.add_slot(VariableSlot::Lookup(number, VariableUse::Presence), expr), tested];
         let call = CallExpr { func_name: operators::LOGICAL_AND.to_owned(), target: None, args };
         IdedExpr { id: expr.id, expr: Expr::Call(call) }
     }
 
-    /// A variable for whether something is there.
-    pub(super) fn present(&mut self, read: Read, expr: &IdedExpr) -> Outcome<Part> {
-        let reference = self.reference(read, expr)?;
-        Ok(plain(self.slot(Slot::Read(reference, Use::Presence), expr)))
+    /// Returns a variable that is true if a value exists.
+    pub(super) fn presence_variable(&mut self, read: Read, expr: &IdedExpr) -> AuthorResult<WalkedExpr> {
+        let reference = self.require_reference(read, expr)?;
+        Ok(plain_expr(self.add_slot(VariableSlot::Reference(reference, VariableUse::Presence), expr)))
     }
 
-    /// A variable for what is read.
-    pub(super) fn value(&mut self, read: Read, expr: &IdedExpr) -> Outcome<IdedExpr> {
-        let reference = self.reference(read, expr)?;
-        Ok(self.slot(Slot::Read(reference, Use::Value), expr))
+    /// Returns a variable that holds the value of a read.
+    pub(super) fn value_variable(&mut self, read: Read, expr: &IdedExpr) -> AuthorResult<IdedExpr> {
+        let reference = self.require_reference(read, expr)?;
+        Ok(self.add_slot(VariableSlot::Reference(reference, VariableUse::Value), expr))
     }
 
-    /// A variable for the nodes of a look-up.
-    pub(super) fn looked_up(&mut self, number: usize, expr: &IdedExpr) -> IdedExpr {
-        self.slot(Slot::LookUp(number, Use::Value), expr)
+    /// Returns a variable for the nodes of a look-up.
+    pub(super) fn lookup_variable(&mut self, number: usize, expr: &IdedExpr) -> IdedExpr {
+        self.add_slot(VariableSlot::Lookup(number, VariableUse::Value), expr)
     }
 
-    fn reference(&mut self, read: Read, expr: &IdedExpr) -> Outcome<Reference> {
-        let reference =
-            reads::named(read).map_err(|error| self.refuse(expr, error, "write a name that there can be"))?;
-        self.note_odd(odd_name(reference.read()), expr);
-        self.reads.add(reference.clone(), IfAbsent::Tolerated);
+    /// Registers a read, and returns its reference.
+    fn require_reference(&mut self, read: Read, expr: &IdedExpr) -> AuthorResult<Reference> {
+        let reference = reads::named_reference(read).map_err(|error| self.refuse(expr, error, "write a valid name"))?;
+        self.note_impossible_name(impossible_name(reference.read()), expr);
+        self.reads.add(reference.clone(), OnAbsent::Tolerated);
         Ok(reference)
     }
 
-    fn slot(&mut self, slot: Slot, expr: &IdedExpr) -> IdedExpr {
+    /// Returns the variable of a slot. The slot is added if it is new.
+    fn add_slot(&mut self, slot: VariableSlot, expr: &IdedExpr) -> IdedExpr {
         let number = self.slots.iter().position(|known| *known == slot).unwrap_or_else(|| {
             self.slots.push(slot);
             self.slots.len() - 1
         });
         if self.depth > 0 {
-            self.repeated.insert(number);
+            self.loop_variables.insert(number);
         }
-        IdedExpr { id: expr.id, expr: Expr::Ident(variable(number)) }
+        IdedExpr { id: expr.id, expr: Expr::Ident(variable_name(number)) }
     }
 
-    /// `all`, `exists`, `exists_one` and `filter`; `map` makes new lists, which could grow without bound.
-    fn comprehension(&mut self, comprehension: &ComprehensionExpr, expr: &IdedExpr) -> Outcome<Part> {
-        self.loops += 1;
-        if self.depth >= MAX_LOOPS.0 || self.loops > MAX_LOOPS.1 {
-            let why =
-                format!("there are more than {} loops, or deeper than {} in each other", MAX_LOOPS.1, MAX_LOOPS.0);
+    /// Walks `all`, `exists`, `exists_one` or `filter`. `map` is refused: it builds new lists, which could grow without
+    /// bound.
+    fn walk_comprehension(&mut self, comprehension: &ComprehensionExpr, expr: &IdedExpr) -> AuthorResult<WalkedExpr> {
+        self.loop_count += 1;
+        if self.depth >= MAX_LOOP_DEPTH_AND_COUNT.0 || self.loop_count > MAX_LOOP_DEPTH_AND_COUNT.1 {
+            let why = format!(
+                "there are more than {} loops, or they are nested deeper than {}",
+                MAX_LOOP_DEPTH_AND_COUNT.1, MAX_LOOP_DEPTH_AND_COUNT.0
+            );
             return Err(self.refuse(expr, why, "decide by a label or tag"));
         }
-        let range = self.part(&comprehension.iter_range)?;
+        let range = self.walk_part(&comprehension.iter_range)?;
         let (range_shape, item) = match &range.shape {
             Shape::Nodes(lookups) => (range.shape.clone(), Shape::Node(lookups.clone(), Vec::new())),
             _ => (Shape::Plain, Shape::Plain),
         };
         let iter_range = match range.shape {
             Shape::Nodes(_) => range.expr,
-            _ => self.run_over(range, &comprehension.iter_range)?,
+            _ => self.walk_loop_range(range, &comprehension.iter_range)?,
         };
         let filters = matches!(comprehension.accu_init.expr, Expr::List(_));
-        self.work.filters |= filters;
-        if comprehension.iter_var2.is_some() || filters && makes_values(comprehension) {
-            return Err(self.refuse(expr, "`map` is not available", "ask with `exists`, `all` or `filter`"));
+        self.cost.has_filter |= filters;
+        if comprehension.iter_var2.is_some() || filters && is_mapping(comprehension) {
+            return Err(self.refuse(expr, "`map` is not available", "use `exists`, `all` or `filter`"));
         }
         self.depth += 1;
-        self.work.loops = self.work.loops.max(self.depth);
-        self.scopes.push(BTreeMap::from([
-            (comprehension.accu_var.clone(), Shape::Plain),
-            (comprehension.iter_var.clone(), item),
-        ]));
+        self.cost.loop_depth = self.cost.loop_depth.max(self.depth);
+        self.scopes
+            .push(BTreeMap::from([(comprehension.accu_var.clone(), Shape::Plain), (comprehension.iter_var.clone(), item)]));
         let changed = ComprehensionExpr {
             iter_range,
-            loop_step: self.loop_step(&comprehension.loop_step, comprehension)?,
+            loop_step: self.walk_loop_step(&comprehension.loop_step, comprehension)?,
             ..comprehension.clone()
         };
         self.scopes.pop();
         self.depth -= 1;
         let expr = IdedExpr { id: expr.id, expr: Expr::Comprehension(Box::new(changed)) };
-        Ok(Part { shape: if filters { range_shape } else { Shape::Plain }, expr })
+        Ok(WalkedExpr { shape: if filters { range_shape } else { Shape::Plain }, expr })
     }
 
-    /// What a loop runs over. A list that the node has is taken item by item, and looked at as a whole by nothing.
-    fn run_over(&mut self, range: Part, expr: &IdedExpr) -> Outcome<IdedExpr> {
+    /// Walks the list that a loop iterates over. A list of the node's own inputs is read item by item, never as a
+    /// whole.
+    fn walk_loop_range(&mut self, range: WalkedExpr, expr: &IdedExpr) -> AuthorResult<IdedExpr> {
         let is_read = matches!(range.shape, Shape::Path(..) | Shape::Label(_));
         let depth = if is_read { std::mem::take(&mut self.depth) } else { self.depth };
-        let consumed = self.consume(range, expr);
+        let consumed = self.consume_part(range, expr);
         self.depth = depth;
         consumed
     }
 
-    /// The step of a macro's loop: its condition is the author's, the rest the macro's own.
-    fn loop_step(&mut self, step: &IdedExpr, comprehension: &ComprehensionExpr) -> Outcome<IdedExpr> {
-        let Expr::Call(call) = &step.expr else { return self.data(step) };
+    /// Walks the step of a macro's loop. Its condition comes from the author, the rest from the macro.
+    fn walk_loop_step(&mut self, step: &IdedExpr, comprehension: &ComprehensionExpr) -> AuthorResult<IdedExpr> {
+        let Expr::Call(call) = &step.expr else { return self.walk_as_data(step) };
         let mut changed = call.clone();
         for arg in &mut changed.args {
-            let own = matches!(&arg.expr, Expr::Ident(name) if *name == comprehension.accu_var)
+            let is_generated = matches!(&arg.expr, Expr::Ident(name) if *name == comprehension.accu_var)
                 || matches!(&arg.expr, Expr::Call(add) if add.func_name == operators::ADD && is_accumulator(&add.args[0], comprehension));
-            if !own {
-                *arg = self.data(arg)?;
+            if !is_generated {
+                *arg = self.walk_as_data(arg)?;
             }
         }
         Ok(IdedExpr { id: step.id, expr: Expr::Call(changed) })
     }
 
-    /// Within a loop nothing may grow.
-    pub(super) fn check_growth(&mut self, call: &CallExpr, expr: &IdedExpr) -> Outcome<()> {
+    /// Fails if `+` is used within a loop, where a value could grow. Counts it elsewhere.
+    pub(super) fn check_growth(&mut self, call: &CallExpr, expr: &IdedExpr) -> AuthorResult<()> {
         if call.func_name != operators::ADD {
             return Ok(());
         }
         if self.depth > 0 {
             return Err(self.refuse(expr, "within a loop `+` is not available", "compare the parts one by one"));
         }
-        self.work.sums += 1;
+        self.cost.additions += 1;
         Ok(())
     }
 }
 
-/// Data in its place.
-pub(super) fn plain(expr: IdedExpr) -> Part {
-    Part { shape: Shape::Plain, expr }
+/// Returns a part that is plain data.
+pub(super) fn plain_expr(expr: IdedExpr) -> WalkedExpr {
+    WalkedExpr { shape: Shape::Plain, expr }
 }
 
-/// The text of a literal.
-pub(super) fn literal(expr: &IdedExpr) -> Option<&str> {
+/// Returns the text of a literal, or `None` for any other expression.
+pub(super) fn as_literal(expr: &IdedExpr) -> Option<&str> {
     match &expr.expr {
         Expr::Literal(LiteralValue::String(text)) => Some(text.inner()),
         _ => None,
     }
 }
 
+/// Returns whether an expression is a literal or a list of constants.
 fn is_constant(expr: &IdedExpr) -> bool {
     match &expr.expr {
         Expr::Literal(_) => true,
@@ -378,8 +383,8 @@ fn is_constant(expr: &IdedExpr) -> bool {
     }
 }
 
-/// The part that stands first in the text, before the sign of the whole.
-fn first_part(expr: &IdedExpr) -> Option<&IdedExpr> {
+/// Returns the operand that is first in the text, before the sign of the expression.
+fn leftmost_part(expr: &IdedExpr) -> Option<&IdedExpr> {
     match &expr.expr {
         Expr::Select(select) if !select.test => Some(&select.operand),
         Expr::Call(CallExpr { target: Some(target), .. }) => Some(target),
@@ -389,12 +394,12 @@ fn first_part(expr: &IdedExpr) -> Option<&IdedExpr> {
     }
 }
 
-/// Whether a function is an operator between two values.
+/// Returns whether a function is an operator between two values.
 fn is_operator(function: &str) -> bool {
     function == operators::IN || function.starts_with('_') && function.ends_with('_')
 }
 
-fn is_word(c: char) -> bool {
+fn is_word_char(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
@@ -402,8 +407,8 @@ fn is_accumulator(expr: &IdedExpr, comprehension: &ComprehensionExpr) -> bool {
     matches!(&expr.expr, Expr::Ident(name) if *name == comprehension.accu_var)
 }
 
-/// Whether a loop that gives a list puts other than its own items into it, as `map` does.
-fn makes_values(comprehension: &ComprehensionExpr) -> bool {
+/// Returns whether a loop that returns a list adds anything but its own items, as `map` does.
+fn is_mapping(comprehension: &ComprehensionExpr) -> bool {
     let Expr::Call(step) = &comprehension.loop_step.expr else { return true };
     let Some(Expr::Call(add)) = step.args.get(1).map(|arg| &arg.expr) else { return true };
     let Some(Expr::List(list)) = add.args.get(1).map(|arg| &arg.expr) else { return true };

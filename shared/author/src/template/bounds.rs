@@ -1,18 +1,18 @@
 //! Limits on a template before it is parsed.
 //!
-//! minijinja's parser bounds brackets and blocks, but not `a.b.c…`, `x|f|f…`, `a+b+c…` or `not not …`:
-//! these make a tree as deep as the tag is long, and walking or dropping that ends the process. So the
+//! minijinja's parser bounds brackets and blocks, but not `a.b.c…`, `x|f|f…`, `a+b+c…` or `not not …`. These build a
+//! tree as deep as the tag is long, and walking or dropping it would overflow the stack and end the process. So the
 //! tokens of a tag are counted first, by the lexer, which does not recurse.
 
 use minijinja::machinery::{Span, Token, tokenize};
 use stemma_core::condition::AuthorError;
-use stemma_core::input::template::{MAX_BRANCHES, MAX_TAG_TOKENS, MAX_TEMPLATE_BYTES};
+use stemma_core::input::template::{MAX_ELIF_BRANCHES, MAX_TEMPLATE_BYTES, MAX_TOKENS_PER_TAG};
 
-use super::syntax;
-use crate::source::Source;
+use super::syntax_config;
+use crate::source::SourceText;
 
-/// Statements that minijinja has, or Jinja, and templates have not.
-const REFUSED: &[(&str, &str, &str)] = &[
+/// Statements of minijinja or Jinja that templates cannot use.
+const UNSUPPORTED_STATEMENTS: &[(&str, &str, &str)] = &[
     ("include", "nothing is included from outside", "write the text here, or in a task of its own"),
     ("import", "nothing is imported from outside", "define the macro here"),
     ("from", "nothing is imported from outside", "define the macro here"),
@@ -23,69 +23,68 @@ const REFUSED: &[(&str, &str, &str)] = &[
     ("do", "an expression without a result has no use", "take it away"),
 ];
 
-/// Checks size, tags and statements.
-pub(super) fn check(source: Source<'_>) -> Result<(), AuthorError> {
+/// Fails if the template is too large, has a tag with too many tokens, or contains an unsupported statement.
+pub(super) fn check(source: SourceText<'_>) -> Result<(), AuthorError> {
     let text = source.0;
     if text.len() > MAX_TEMPLATE_BYTES {
-        return Err(source.refuse(
+        return Err(source.error_at(
             0..0,
             format!("a template has at most {MAX_TEMPLATE_BYTES} bytes, not {}", text.len()),
             "send a large file as `source`, or split it",
         ));
     }
-    let mut tags = Tags { source, tokens: 0, branches: 0, first: false };
-    for token in tokenize(text, false, syntax()) {
-        // What is no token is said by the parser, with the same place.
+    let mut scanner = TagScanner { source, token_count: 0, elif_count: 0, expects_keyword: false };
+    for token in tokenize(text, false, syntax_config()) {
+        // The parser reports an invalid token, at the same position.
         let Ok((token, span)) = token else { return Ok(()) };
-        tags.take(&token, span)?;
+        scanner.scan_token(&token, span)?;
     }
     Ok(())
 }
 
-struct Tags<'a> {
-    source: Source<'a>,
-    tokens: usize,
-    branches: usize,
-    /// The next token is a statement's keyword.
-    first: bool,
+/// Counts the tokens of each tag, and checks the keywords of statements.
+struct TagScanner<'a> {
+    source: SourceText<'a>,
+    token_count: usize,
+    elif_count: usize,
+    /// True if the next token is a statement's keyword.
+    expects_keyword: bool,
 }
 
-impl Tags<'_> {
-    fn take(&mut self, token: &Token<'_>, span: Span) -> Result<(), AuthorError> {
+impl TagScanner<'_> {
+    /// Counts a token. Fails if its tag has too many tokens, or if it is the keyword of an unsupported statement.
+    fn scan_token(&mut self, token: &Token<'_>, span: Span) -> Result<(), AuthorError> {
         match token {
-            Token::TemplateData(_) | Token::VariableStart | Token::BlockStart => self.tokens = 0,
-            _ => self.tokens += 1,
+            Token::TemplateData(_) | Token::VariableStart | Token::BlockStart => self.token_count = 0,
+            _ => self.token_count += 1,
         }
-        if self.tokens > MAX_TAG_TOKENS {
+        if self.token_count > MAX_TOKENS_PER_TAG {
             return Err(self.refuse(
                 span,
-                format!("there are more than {MAX_TAG_TOKENS} words and signs in one tag"),
+                format!("there are more than {MAX_TOKENS_PER_TAG} words and signs in one tag"),
                 "split it with `set`, or give the list as a parameter",
             ));
         }
-        if let (true, Token::Ident(keyword)) = (self.first, token) {
-            self.keyword(keyword, span)?;
+        if let (true, Token::Ident(keyword)) = (self.expects_keyword, token) {
+            self.scan_keyword(keyword, span)?;
         }
-        self.first = matches!(token, Token::BlockStart);
+        self.expects_keyword = matches!(token, Token::BlockStart);
         Ok(())
     }
 
-    fn keyword(&mut self, keyword: &str, span: Span) -> Result<(), AuthorError> {
-        if let Some((_, why, remedy)) = REFUSED.iter().find(|(name, ..)| *name == keyword) {
+    /// Fails if a keyword names an unsupported statement, or if there are too many `elif` branches.
+    fn scan_keyword(&mut self, keyword: &str, span: Span) -> Result<(), AuthorError> {
+        if let Some((_, why, remedy)) = UNSUPPORTED_STATEMENTS.iter().find(|(name, ..)| *name == keyword) {
             return Err(self.refuse(span, *why, *remedy));
         }
-        self.branches += usize::from(keyword == "elif");
-        if self.branches > MAX_BRANCHES {
-            return Err(self.refuse(
-                span,
-                format!("there are more than {MAX_BRANCHES} `elif`"),
-                "use a map as a parameter",
-            ));
+        self.elif_count += usize::from(keyword == "elif");
+        if self.elif_count > MAX_ELIF_BRANCHES {
+            return Err(self.refuse(span, format!("there are more than {MAX_ELIF_BRANCHES} `elif`"), "use a map as a parameter"));
         }
         Ok(())
     }
 
     fn refuse(&self, span: Span, why: impl Into<String>, remedy: impl Into<String>) -> AuthorError {
-        self.source.refuse(span.start_offset as usize..span.end_offset as usize, why, remedy)
+        self.source.error_at(span.start_offset as usize..span.end_offset as usize, why, remedy)
     }
 }

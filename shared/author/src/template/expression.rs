@@ -1,4 +1,4 @@
-//! Expressions: which root, path or look-up each of them is, and what of it is used as data.
+//! Expressions: which root, path or look-up each stands for, and which of it is used as data.
 
 use minijinja::machinery::Span;
 use minijinja::machinery::ast::{BinOp, BinOpKind, Compare, CompareOpKind, Expr, GetItem, Spanned, Var};
@@ -6,23 +6,21 @@ use minijinja::value::ValueKind;
 use stemma_core::condition::AuthorError;
 use stemma_core::input::Read;
 use stemma_core::input::template::{FUNCTIONS, LOOKUPS};
-use stemma_core::name::{near, suggest};
-use stemma_core::release::{odd_field, odd_name};
+use stemma_core::name::{closest_match, did_you_mean};
+use stemma_core::release::{impossible_field, impossible_name};
 
-use super::Walker;
-use super::scope::Found;
-use crate::reads::{self, IfAbsent};
-use crate::shape::{Lookups, Root, Shape};
+use super::TemplateWalker;
+use super::scope::VariableBinding;
+use crate::reads::{self, AuthorResult, OnAbsent};
+use crate::shape::{Lookups, Shape, TemplateRoot};
 
-type Outcome<T> = Result<T, AuthorError>;
+/// The roots, in the order of error messages.
+const ROOT_NAMES: &[&str] = &["labels", "params", "traits", "tags", "facts", "node", "cluster"];
+/// The fields of minijinja's `loop` that templates can use.
+const LOOP_FIELDS: &[&str] = &["depth", "depth0", "first", "index", "index0", "last", "length", "revindex", "revindex0"];
 
-/// The roots, as an error lists them.
-const ROOTS: &[&str] = &["labels", "params", "traits", "tags", "facts", "node", "cluster"];
-/// What minijinja's `loop` has here.
-const LOOP: &[&str] = &["depth", "depth0", "first", "index", "index0", "last", "length", "revindex", "revindex0"];
-
-/// The whole of an expression: what minijinja gives for `a.b|c` begins at the last dot or bar.
-pub(super) fn whole(expr: &Expr<'_>) -> Span {
+/// Returns the span of a whole expression. minijinja's span of `a.b|c` begins at the last dot or bar.
+pub(super) fn full_span(expr: &Expr<'_>) -> Span {
     let end = expr.span();
     let mut first = expr;
     loop {
@@ -46,170 +44,173 @@ pub(super) fn whole(expr: &Expr<'_>) -> Span {
     Span { start_line: start.start_line, start_col: start.start_col, start_offset: start.start_offset, ..end }
 }
 
-/// The text of a literal; `None` for anything else.
-pub(super) fn literal<'e>(expr: &'e Expr<'_>) -> Option<&'e str> {
+/// Returns the text of a literal, or `None` for any other expression.
+pub(super) fn as_literal<'e>(expr: &'e Expr<'_>) -> Option<&'e str> {
     match expr {
         Expr::Const(constant) => constant.value.as_str(),
         _ => None,
     }
 }
 
-impl<'a> Walker<'a> {
-    /// The expression is used as data: what it reads is registered.
-    pub(super) fn data(&mut self, expr: &Expr<'a>) -> Outcome<()> {
-        let shape = self.shape(expr)?;
-        self.consume(shape, whole(expr))
+impl<'a> TemplateWalker<'a> {
+    /// Walks an expression that is used as data, and registers its reads.
+    pub(super) fn walk_as_data(&mut self, expr: &Expr<'a>) -> AuthorResult<()> {
+        let shape = self.walk_expr(expr)?;
+        self.consume_shape(shape, full_span(expr))
     }
 
-    /// The expression is asked whether it is true, which for a look-up reads none of its fields.
-    pub(super) fn truth(&mut self, expr: &Expr<'a>) -> Outcome<()> {
-        match self.shape(expr)? {
+    /// Walks an expression that is used as a condition. For a look-up this reads no fields.
+    pub(super) fn walk_as_condition(&mut self, expr: &Expr<'a>) -> AuthorResult<()> {
+        match self.walk_expr(expr)? {
             Shape::Nodes(_) => Ok(()),
             Shape::Node(lookups, keys) if keys.is_empty() => {
-                if self.if_absent == IfAbsent::Asked {
-                    self.reads.ask(&lookups);
+                if self.on_absent == OnAbsent::Guarded {
+                    self.reads.note_guard(&lookups);
                 }
                 Ok(())
             }
-            shape => self.consume(shape, whole(expr)),
+            shape => self.consume_shape(shape, full_span(expr)),
         }
     }
 
-    /// What the expression may be; what it reads on the way is registered.
-    pub(super) fn shape(&mut self, expr: &Expr<'a>) -> Outcome<Shape> {
+    /// Returns what the expression may stand for. Registers the reads on the way.
+    pub(super) fn walk_expr(&mut self, expr: &Expr<'a>) -> AuthorResult<Shape> {
         match expr {
-            Expr::Var(variable) => self.variable(variable),
+            Expr::Var(variable) => self.walk_variable(variable),
             Expr::Const(_) => Ok(Shape::Plain),
             Expr::GetAttr(get) => {
-                let shape = self.held(&get.expr)?;
-                self.step(shape, get.name, whole(expr))
+                let shape = self.walk_container(&get.expr)?;
+                self.step_into(shape, get.name, full_span(expr))
             }
-            Expr::GetItem(get) => self.item(get, whole(expr)),
+            Expr::GetItem(get) => self.walk_item(get, full_span(expr)),
             Expr::Slice(slice) => {
                 for bound in [&slice.start, &slice.stop, &slice.step].into_iter().flatten() {
-                    self.data(bound)?;
+                    self.walk_as_data(bound)?;
                 }
-                match self.shape(&slice.expr)? {
-                    Shape::Nodes(lookups) => Ok(Shape::Nodes(lookups.some())),
-                    shape => self.consume(shape, whole(&slice.expr)).map(|()| Shape::Plain),
+                match self.walk_expr(&slice.expr)? {
+                    Shape::Nodes(lookups) => Ok(Shape::Nodes(lookups.some_nodes())),
+                    shape => self.consume_shape(shape, full_span(&slice.expr)).map(|()| Shape::Plain),
                 }
             }
-            Expr::UnaryOp(unary) => self.truth(&unary.expr).map(|()| Shape::Plain),
+            Expr::UnaryOp(unary) => self.walk_as_condition(&unary.expr).map(|()| Shape::Plain),
             Expr::BinOp(binary) => {
-                let shape = self.binary(binary)?;
+                let shape = self.walk_binary(binary)?;
                 self.check_weight(expr).map(|_| shape)
             }
-            Expr::Compare(compare) => self.under(IfAbsent::Tolerated, |walker| walker.compare(compare)),
+            Expr::Compare(compare) => self.with_on_absent(OnAbsent::Tolerated, |walker| walker.walk_compare(compare)),
             Expr::IfExpr(choice) => {
-                self.truth(&choice.test_expr)?;
-                let yes = self.under(IfAbsent::MayFail, |walker| walker.settled(&choice.true_expr))?;
+                self.walk_as_condition(&choice.test_expr)?;
+                let yes = self.with_on_absent(OnAbsent::MayFail, |walker| walker.walk_settled(&choice.true_expr))?;
                 let no = choice.false_expr.as_ref();
                 let no =
-                    no.map_or(Ok(Shape::Unset), |no| self.under(IfAbsent::MayFail, |walker| walker.settled(no)))?;
-                self.either(yes, no, whole(expr))
+                    no.map_or(Ok(Shape::Unset), |no| self.with_on_absent(OnAbsent::MayFail, |walker| walker.walk_settled(no)))?;
+                self.join_shapes(yes, no, full_span(expr))
             }
             Expr::Filter(filter) => {
-                let shape = self.filter(filter)?;
+                let shape = self.walk_filter(filter)?;
                 self.check_weight(expr).map(|_| shape)
             }
-            Expr::Test(test) => self.test(test),
-            Expr::Call(call) => self.call(call, whole(expr)),
-            Expr::List(list) => list.items.iter().try_for_each(|item| self.data(item)).map(|()| Shape::Plain),
-            Expr::Tuple(tuple) => tuple.items.iter().try_for_each(|item| self.data(item)).map(|()| Shape::Plain),
+            Expr::Test(test) => self.walk_test(test),
+            Expr::Call(call) => self.walk_call(call, full_span(expr)),
+            Expr::List(list) => list.items.iter().try_for_each(|item| self.walk_as_data(item)).map(|()| Shape::Plain),
+            Expr::Tuple(tuple) => tuple.items.iter().try_for_each(|item| self.walk_as_data(item)).map(|()| Shape::Plain),
             Expr::Map(map) => {
-                map.keys.iter().chain(&map.values).try_for_each(|part| self.data(part)).map(|()| Shape::Plain)
+                map.keys.iter().chain(&map.values).try_for_each(|part| self.walk_as_data(part)).map(|()| Shape::Plain)
             }
         }
     }
 
-    /// What a further key is read of. `default` and `is defined` forgive the last key alone: of a variable without a value there is none.
-    fn held(&mut self, expr: &Expr<'a>) -> Outcome<Shape> {
+    /// Walks an expression from which a further key is read. `default` and `is defined` forgive the absence of the last
+    /// key only: an undefined variable has no keys.
+    fn walk_container(&mut self, expr: &Expr<'a>) -> AuthorResult<Shape> {
         if !matches!(expr, Expr::Var(_)) {
-            return self.shape(expr);
+            return self.walk_expr(expr);
         }
-        let outside = std::mem::replace(&mut self.if_absent, self.if_come_to);
-        let shape = self.shape(expr);
-        self.if_absent = outside;
+        let outside = std::mem::replace(&mut self.on_absent, self.if_reached);
+        let shape = self.walk_expr(expr);
+        self.on_absent = outside;
         shape
     }
 
-    fn settled(&mut self, expr: &Expr<'a>) -> Outcome<Shape> {
-        let shape = self.shape(expr)?;
-        self.settle(shape, whole(expr))
+    /// Walks an expression whose value is bound for later use, and returns the shape of that value.
+    fn walk_settled(&mut self, expr: &Expr<'a>) -> AuthorResult<Shape> {
+        let shape = self.walk_expr(expr)?;
+        self.settle(shape, full_span(expr))
     }
 
-    /// What is left of a shape that is kept for later: nodes stay nodes, everything else is read now.
-    pub(super) fn settle(&mut self, shape: Shape, span: Span) -> Outcome<Shape> {
+    /// Returns the shape of a value that is bound for later use. Nodes stay nodes; everything else is read now.
+    pub(super) fn settle(&mut self, shape: Shape, span: Span) -> AuthorResult<Shape> {
         match shape {
             Shape::Nodes(_) | Shape::Unset => Ok(shape),
             Shape::Node(_, ref keys) if keys.is_empty() => Ok(shape),
-            _ => self.consume(shape, span).map(|()| Shape::Plain),
+            _ => self.consume_shape(shape, span).map(|()| Shape::Plain),
         }
     }
 
-    fn either(&self, one: Shape, other: Shape, span: Span) -> Outcome<Shape> {
-        match one.join(other) {
-            Shape::Mixed => {
+    /// Returns the shape of a value that is one of two. Fails if one may be nodes and the other something else.
+    fn join_shapes(&self, left: Shape, right: Shape, span: Span) -> AuthorResult<Shape> {
+        match left.join(right) {
+            Shape::Ambiguous => {
                 Err(self.refuse(span, "it may be nodes or something else", "read the field on both sides: `n.name`"))
             }
             shape => Ok(shape),
         }
     }
 
-    fn variable(&mut self, variable: &Spanned<Var<'a>>) -> Outcome<Shape> {
+    /// Walks the use of a name: a variable of the template, a root or a function.
+    fn walk_variable(&mut self, variable: &Spanned<Var<'a>>) -> AuthorResult<Shape> {
         let name = variable.id;
         match self.scopes.find(name) {
-            Found::Here(Shape::Mixed) => Err(self.refuse(
+            VariableBinding::Visible(Shape::Ambiguous) => Err(self.refuse(
                 variable.span(),
-                "it is different things, depending on an `if` before it",
+                "it has several kinds, depending on an `if` before it",
                 "give the variable another name",
             )),
-            Found::Here(shape) | Found::Outside(shape @ Shape::Macro) => {
-                if let Some(read) = self.scopes.read(name).cloned() {
-                    self.reads.add(read, self.if_absent);
+            VariableBinding::Visible(shape) | VariableBinding::Outside(shape @ Shape::Macro) => {
+                if let Some(read) = self.scopes.read_reference(name).cloned() {
+                    self.reads.add(read, self.on_absent);
                 }
                 Ok(shape)
             }
-            Found::Outside(_) => Err(self.refuse(
-                variable.span(),
-                "a macro sees its arguments and the roots only",
-                "give it as an argument",
-            )),
-            Found::Nowhere => {
+            VariableBinding::Outside(_) => {
+                Err(self.refuse(variable.span(), "a macro sees its arguments and the roots only", "give it as an argument"))
+            }
+            VariableBinding::Unbound => {
                 if self.scopes.is_in_macro() {
-                    self.enclosed.entry(name).or_insert_with(|| variable.span());
+                    self.macro_captures.entry(name).or_insert_with(|| variable.span());
                 }
-                self.global(variable)
+                self.walk_global(variable)
             }
         }
     }
 
-    fn global(&self, variable: &Spanned<Var<'a>>) -> Outcome<Shape> {
+    /// Returns the root or function with this name. Fails if there is none.
+    fn walk_global(&self, variable: &Spanned<Var<'a>>) -> AuthorResult<Shape> {
         let name = variable.id;
-        if let Some(root) = Root::named(name) {
+        if let Some(root) = TemplateRoot::from_name(name) {
             return Ok(Shape::Root(root));
         }
         if let Some(function) = LOOKUPS.iter().chain(FUNCTIONS).find(|function| **function == name) {
             return Ok(Shape::Function(function));
         }
-        let near = near(name, ROOTS.iter().chain(LOOKUPS).chain(FUNCTIONS).copied());
+        let near = closest_match(name, ROOT_NAMES.iter().chain(LOOKUPS).chain(FUNCTIONS).copied());
         Err(self.refuse(
             variable.span(),
-            format!("there is no variable `{name}` here{}", suggest(near)),
-            format!("templates see {}, and what they set themselves", ROOTS.join(", ")),
+            format!("there is no variable `{name}` here{}", did_you_mean(near)),
+            format!("templates see {}, and what they set themselves", ROOT_NAMES.join(", ")),
         ))
     }
 
-    /// One key further down.
-    pub(super) fn step(&mut self, shape: Shape, key: &str, span: Span) -> Outcome<Shape> {
+    /// Adds one key to a shape.
+    pub(super) fn step_into(&mut self, shape: Shape, key: &str, span: Span) -> AuthorResult<Shape> {
         match shape {
             Shape::Plain | Shape::Unset => Ok(Shape::Plain),
-            Shape::Root(Root::Labels) => {
-                self.read(Read::Label(key.into()), span)?;
+            Shape::Root(TemplateRoot::Labels) => {
+                self.add_read(Read::Label(key.into()), span)?;
                 Ok(Shape::Label(key.into()))
             }
-            Shape::Root(root @ (Root::Traits | Root::Tags)) => {
-                Err(self.refuse(span, format!("{} have no fields", root.name()), root.remedy()))
+            Shape::Root(root @ (TemplateRoot::Traits | TemplateRoot::Tags)) => {
+                Err(self.refuse(span, format!("{} have no fields", root.as_str()), root.usage()))
             }
             Shape::Root(root) => Ok(Shape::Path(root, vec![key.into()])),
             Shape::Path(root, mut keys) => {
@@ -230,78 +231,77 @@ impl<'a> Walker<'a> {
                 "a list of nodes has no fields",
                 "loop over it, or take one: `nodes(…)|map(attribute='name')`, `(nodes(…)|first).name`",
             )),
-            Shape::Loop if LOOP.contains(&key) => Ok(Shape::Plain),
-            Shape::Loop => {
-                Err(self.refuse(span, format!("`loop` has no `{key}`"), format!("it has {}", LOOP.join(", "))))
-            }
-            Shape::Macro | Shape::Function(_) | Shape::Mixed => Err(self.not_data(&shape, span)),
+            Shape::Loop if LOOP_FIELDS.contains(&key) => Ok(Shape::Plain),
+            Shape::Loop => Err(self.refuse(span, format!("`loop` has no `{key}`"), format!("it has {}", LOOP_FIELDS.join(", ")))),
+            Shape::Macro | Shape::Function(_) | Shape::Ambiguous => Err(self.not_data_error(&shape, span)),
         }
     }
 
-    fn item(&mut self, get: &GetItem<'a>, span: Span) -> Outcome<Shape> {
-        let shape = self.held(&get.expr)?;
-        if let Some(key) = literal(&get.subscript_expr)
+    /// Walks `x[key]`. A literal key belongs to the path that is read.
+    fn walk_item(&mut self, get: &GetItem<'a>, span: Span) -> AuthorResult<Shape> {
+        let shape = self.walk_container(&get.expr)?;
+        if let Some(key) = as_literal(&get.subscript_expr)
             && !matches!(shape, Shape::Nodes(_))
         {
-            return self.step(shape, key, span);
+            return self.step_into(shape, key, span);
         }
         match shape {
-            Shape::Root(root) => {
-                Err(self.refuse(span, "the key is computed, so what is read is not known", root.remedy()))
-            }
+            Shape::Root(root) => Err(self.refuse(span, "the key is computed, so what is read is not known", root.usage())),
             Shape::Node(..) => {
                 let remedy = "name the field: `n.name`, `n.labels.zone`";
                 Err(self.refuse(span, "the key is computed, so what is read is not known", remedy))
             }
             Shape::Nodes(lookups) => {
-                self.data(&get.subscript_expr)?;
-                Ok(Shape::Node(lookups.some(), Vec::new()))
+                self.walk_as_data(&get.subscript_expr)?;
+                Ok(Shape::Node(lookups.some_nodes(), Vec::new()))
             }
             shape => {
-                self.consume(shape, whole(&get.expr))?;
-                self.data(&get.subscript_expr)?;
+                self.consume_shape(shape, full_span(&get.expr))?;
+                self.walk_as_data(&get.subscript_expr)?;
                 Ok(Shape::Plain)
             }
         }
     }
 
-    fn binary(&mut self, binary: &Spanned<BinOp<'a>>) -> Outcome<Shape> {
+    /// Walks an operator between two expressions.
+    fn walk_binary(&mut self, binary: &Spanned<BinOp<'a>>) -> AuthorResult<Shape> {
         match binary.op {
             BinOpKind::ScAnd | BinOpKind::ScOr => {
-                let left = self.settled(&binary.left)?;
-                let right = self.under(IfAbsent::MayFail, |walker| walker.settled(&binary.right))?;
-                self.either(left, right, whole(&binary.left))
+                let left = self.walk_settled(&binary.left)?;
+                let right = self.with_on_absent(OnAbsent::MayFail, |walker| walker.walk_settled(&binary.right))?;
+                self.join_shapes(left, right, full_span(&binary.left))
             }
-            // What is absent is compared without a failure.
+            // A comparison with an absent value does not fail.
             BinOpKind::Eq | BinOpKind::Ne | BinOpKind::Lt | BinOpKind::Lte | BinOpKind::Gt | BinOpKind::Gte => {
-                self.under(IfAbsent::Tolerated, |walker| {
-                    walker.data(&binary.left)?;
-                    walker.data(&binary.right)
+                self.with_on_absent(OnAbsent::Tolerated, |walker| {
+                    walker.walk_as_data(&binary.left)?;
+                    walker.walk_as_data(&binary.right)
                 })?;
                 Ok(Shape::Plain)
             }
-            BinOpKind::In => self.membership(&binary.left, &binary.right, whole(&binary.left)),
+            BinOpKind::In => self.walk_membership(&binary.left, &binary.right, full_span(&binary.left)),
             op => {
-                self.data(&binary.left)?;
-                self.data(&binary.right)?;
+                self.walk_as_data(&binary.left)?;
+                self.walk_as_data(&binary.right)?;
                 if matches!(op, BinOpKind::Mul) {
-                    self.check_repeated(&binary.left, &binary.right)?;
+                    self.check_repetition(&binary.left, &binary.right)?;
                 }
                 Ok(Shape::Plain)
             }
         }
     }
 
-    fn compare(&mut self, compare: &Spanned<Compare<'a>>) -> Outcome<Shape> {
+    /// Walks a chain of comparisons, such as `a < b < c`.
+    fn walk_compare(&mut self, compare: &Spanned<Compare<'a>>) -> AuthorResult<Shape> {
         let mut left = &compare.expr;
         for op in &compare.ops {
             match op.op {
                 CompareOpKind::In | CompareOpKind::NotIn => {
-                    self.membership(left, &op.expr, whole(left))?;
+                    self.walk_membership(left, &op.expr, full_span(left))?;
                 }
                 _ => {
-                    self.data(left)?;
-                    self.data(&op.expr)?;
+                    self.walk_as_data(left)?;
+                    self.walk_as_data(&op.expr)?;
                 }
             }
             left = &op.expr;
@@ -309,91 +309,84 @@ impl<'a> Walker<'a> {
         Ok(Shape::Plain)
     }
 
-    /// `'NAME' in traits`, and `in` over data.
-    fn membership(&mut self, member: &Expr<'a>, of: &Expr<'a>, span: Span) -> Outcome<Shape> {
-        let read: fn(Box<str>) -> Read = match self.shape(of)? {
-            Shape::Root(Root::Traits) => Read::Trait,
-            Shape::Root(Root::Tags) => Read::Tag,
+    /// Walks `'NAME' in traits`, and `in` over data.
+    fn walk_membership(&mut self, member: &Expr<'a>, container: &Expr<'a>, span: Span) -> AuthorResult<Shape> {
+        let read: fn(Box<str>) -> Read = match self.walk_expr(container)? {
+            Shape::Root(TemplateRoot::Traits) => Read::Trait,
+            Shape::Root(TemplateRoot::Tags) => Read::Tag,
             Shape::Root(root) => {
-                let why = format!("whether {} has a key is asked of the key", root.name());
-                return Err(self.refuse(span, why, format!("write `{}.x is defined`", root.name())));
+                let why = format!("`in` does not check for keys of {}", root.as_str());
+                return Err(self.refuse(span, why, format!("write `{}.x is defined`", root.as_str())));
             }
             shape => {
-                self.consume(shape, whole(of))?;
-                self.data(member)?;
+                self.consume_shape(shape, full_span(container))?;
+                self.walk_as_data(member)?;
                 return Ok(Shape::Plain);
             }
         };
-        let Some(name) = literal(member) else {
-            return Err(self.refuse(
-                whole(member),
-                "the name is computed, so what is read is not known",
-                "write it out",
-            ));
+        let Some(name) = as_literal(member) else {
+            return Err(self.refuse(full_span(member), "the name is computed, so what is read is not known", "write it out"));
         };
-        self.read(read(name.into()), span)?;
+        self.add_read(read(name.into()), span)?;
         Ok(Shape::Plain)
     }
 
-    /// Something is used as data.
-    pub(super) fn consume(&mut self, shape: Shape, span: Span) -> Outcome<()> {
+    /// Registers the reads of a shape that is used as data.
+    pub(super) fn consume_shape(&mut self, shape: Shape, span: Span) -> AuthorResult<()> {
         match shape {
             Shape::Plain | Shape::Unset | Shape::Label(_) => Ok(()),
-            Shape::Path(root, keys) => self.read_path(root, keys, span),
+            Shape::Path(root, keys) => self.add_path(root, keys, span),
             Shape::Node(lookups, keys) if !keys.is_empty() => {
-                // Of a node that is not there no field is read, whatever the template says of an absent one.
-                if self.if_come_to == IfAbsent::Fails {
-                    self.reads.pick(&lookups);
+                // If the look-up finds no node, this fails, whatever the template allows for an absent field.
+                if self.if_reached == OnAbsent::Fails {
+                    self.reads.note_pick(&lookups);
                 }
-                self.read_field(&lookups, keys, span)
+                self.add_field(&lookups, keys, span)
             }
-            other => Err(self.not_data(&other, span)),
+            other => Err(self.not_data_error(&other, span)),
         }
     }
 
-    fn not_data(&self, shape: &Shape, span: Span) -> AuthorError {
+    /// Returns the error for a shape that is used as data but is none, such as a whole root or a node.
+    fn not_data_error(&self, shape: &Shape, span: Span) -> AuthorError {
         let (why, remedy) = match shape {
-            Shape::Root(root) => ("it is read whole, so that any change of it would count".to_owned(), root.remedy()),
-            Shape::Nodes(_) => (
-                "a list of nodes is not text".to_owned(),
-                "loop over it, or write `nodes(…)|map(attribute='name')|join(' ')`",
-            ),
+            Shape::Root(root) => ("it is read whole, so any change of it would count".to_owned(), root.usage()),
+            Shape::Nodes(_) => {
+                ("a list of nodes is not text".to_owned(), "loop over it, or write `nodes(…)|map(attribute='name')|join(' ')`")
+            }
             Shape::Node(..) => ("a node is not text".to_owned(), "name a field: `n.name`"),
             Shape::Loop => ("`loop` is not text".to_owned(), "name a field: `loop.index`"),
             Shape::Macro => ("a macro is not text".to_owned(), "call it: `name(…)`"),
             Shape::Function(name) => (format!("`{name}` is a function"), "call it"),
-            _ => {
-                ("it is different things, depending on an `if` before it".to_owned(), "give the variable another name")
-            }
+            _ => ("it has several kinds, depending on an `if` before it".to_owned(), "give the variable another name"),
         };
         self.refuse(span, why, remedy)
     }
 
-    /// Registers a read, or says why there is none of that name.
-    pub(super) fn read(&mut self, read: Read, span: Span) -> Outcome<()> {
-        let reference =
-            reads::named(read).map_err(|error| self.refuse(span, error, "write a name that there can be"))?;
-        self.note_odd(odd_name(reference.read()), span);
-        self.reads.add(reference, self.if_absent);
+    /// Registers a read. Fails if its name is invalid.
+    pub(super) fn add_read(&mut self, read: Read, span: Span) -> AuthorResult<()> {
+        let reference = reads::named_reference(read).map_err(|error| self.refuse(span, error, "write a valid name"))?;
+        self.note_impossible_name(impossible_name(reference.read()), span);
+        self.reads.add(reference, self.on_absent);
         Ok(())
     }
 
-    fn read_path(&mut self, root: Root, keys: Vec<Box<str>>, span: Span) -> Outcome<()> {
-        let read = reads::path(root, keys).map_err(|(why, remedy)| self.refuse(span, why, remedy))?;
-        self.read(read, span)
+    fn add_path(&mut self, root: TemplateRoot, keys: Vec<Box<str>>, span: Span) -> AuthorResult<()> {
+        let read = reads::read_path(root, keys).map_err(|(why, remedy)| self.refuse(span, why, remedy))?;
+        self.add_read(read, span)
     }
 
-    /// Registers a field of the nodes of look-ups.
-    pub(super) fn read_field(&mut self, lookups: &Lookups, keys: Vec<Box<str>>, span: Span) -> Outcome<()> {
-        self.note_odd(odd_field(&keys), span);
-        let least = if lookups.is_each() { IfAbsent::Fails } else { IfAbsent::MayFail };
+    /// Registers a read of a field of the nodes of look-ups.
+    pub(super) fn add_field(&mut self, lookups: &Lookups, keys: Vec<Box<str>>, span: Span) -> AuthorResult<()> {
+        self.note_impossible_name(impossible_field(&keys), span);
+        let least = if lookups.is_each_node() { OnAbsent::Fails } else { OnAbsent::MayFail };
         self.reads
-            .add_field(lookups, keys, self.if_absent.max(least), self.if_node_lacks.max(least))
+            .add_field(lookups, keys, self.on_absent.max(least), self.on_absent_in_node.max(least))
             .map_err(|(why, remedy)| self.refuse(span, why, remedy))
     }
 }
 
-/// Whether a constant is a number, as an index is.
-pub(super) fn is_number(expr: &Expr<'_>) -> bool {
+/// Returns whether a constant is a number, as an index is.
+pub(super) fn is_number_literal(expr: &Expr<'_>) -> bool {
     matches!(expr, Expr::Const(constant) if constant.value.kind() == ValueKind::Number)
 }

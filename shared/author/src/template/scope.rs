@@ -1,8 +1,8 @@
-//! Which variables there are, as minijinja scopes them.
+//! The variables of a template, in minijinja's scopes.
 //!
-//! `for`, `with` and macros make a scope; `if` makes none, so what is set in one branch may or may not be
-//! there afterwards. A loop's scope is emptied before each turn. Within a macro only its own scopes are
-//! seen from here; what lies outside is the caller's to decide (`Walker::enclosed`).
+//! `for`, `with` and macros open a scope. `if` does not, so a variable that is set in one branch may or may not exist
+//! afterwards. A loop's scope is emptied before each iteration. Within a macro, only its own scopes are visible.
+//! What a name outside of them stands for depends on the call of the macro (`TemplateWalker::macro_captures`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,8 @@ use stemma_core::input::Reference;
 
 use crate::shape::Shape;
 
-/// A variable: what it may be, what it weighs ([`super::growth`]), and of what read it is the plain outcome.
+/// A variable: what it may stand for, its weight ([`super::growth`]), and the read whose unchanged value it holds, if
+/// any.
 #[derive(Clone)]
 pub(super) struct Variable {
     pub(super) shape: Shape,
@@ -18,78 +19,78 @@ pub(super) struct Variable {
     pub(super) read: Option<Reference>,
 }
 
-type Scope<'a> = BTreeMap<&'a str, Variable>;
+type ScopeVariables<'a> = BTreeMap<&'a str, Variable>;
 
 impl Variable {
-    /// Data of some weight.
-    pub(super) fn plain(weight: u64) -> Self {
-        Self::of(Shape::Plain, weight)
+    /// Creates a variable for plain data of this weight.
+    pub(super) fn from_weight(weight: u64) -> Self {
+        Self::from_shape(Shape::Plain, weight)
     }
 
-    /// What is no plain outcome of a read.
-    pub(super) fn of(shape: Shape, weight: u64) -> Self {
+    /// Creates a variable that does not hold the unchanged value of a read.
+    pub(super) fn from_shape(shape: Shape, weight: u64) -> Self {
         Self { shape, weight, read: None }
     }
 }
 
-/// The scopes, the innermost last; the first is the template's own.
+/// The scopes, the innermost last. The first is that of the template.
 pub(super) struct Scopes<'a> {
-    stack: Vec<Scope<'a>>,
-    /// The first scope of the macro that is being walked.
-    floor: usize,
+    stack: Vec<ScopeVariables<'a>>,
+    /// Index of the first scope of the macro that is being walked, or 0 outside of macros.
+    macro_start: usize,
 }
 
-/// What a name is.
-pub(super) enum Found {
-    /// A variable that is seen here.
-    Here(Shape),
+/// The result of the search for a name.
+pub(super) enum VariableBinding {
+    /// A variable that is visible here.
+    Visible(Shape),
     /// A variable outside of the macro that is being walked.
     Outside(Shape),
-    /// No variable.
-    Nowhere,
+    /// Not a variable.
+    Unbound,
 }
 
 impl Default for Scopes<'_> {
     fn default() -> Self {
-        Self { stack: vec![Scope::new()], floor: 0 }
+        Self { stack: vec![ScopeVariables::new()], macro_start: 0 }
     }
 }
 
 impl<'a> Scopes<'a> {
     pub(super) fn push(&mut self) {
-        self.stack.push(Scope::new());
+        self.stack.push(ScopeVariables::new());
     }
 
     pub(super) fn pop(&mut self) {
         self.stack.pop();
     }
 
-    /// Enters a macro; what it gives goes to [`Scopes::leave_macro`].
+    /// Enters a macro. The result must be passed to [`Scopes::leave_macro`].
     pub(super) fn enter_macro(&mut self) -> usize {
         self.push();
-        std::mem::replace(&mut self.floor, self.stack.len() - 1)
+        std::mem::replace(&mut self.macro_start, self.stack.len() - 1)
     }
 
-    pub(super) fn leave_macro(&mut self, floor: usize) {
-        self.floor = floor;
+    pub(super) fn leave_macro(&mut self, start: usize) {
+        self.macro_start = start;
         self.pop();
     }
 
     pub(super) fn is_in_macro(&self) -> bool {
-        self.floor > 0
+        self.macro_start > 0
     }
 
     pub(super) fn bind(&mut self, name: &'a str, variable: Variable) {
         self.stack.last_mut().expect("the template's own scope stays").insert(name, variable);
     }
 
-    /// What a variable weighs; `None` for what is none.
+    /// Returns the weight of a variable, or `None` if no variable has this name.
     pub(super) fn weight(&self, name: &str) -> Option<u64> {
         self.variable(name).map(|variable| variable.weight)
     }
 
-    /// What a variable holds that was read and nothing else.
-    pub(super) fn read(&self, name: &str) -> Option<&Reference> {
+    /// Returns the read whose unchanged value a variable holds.
+    pub(super) fn read_reference(&self, name: &str) -> Option<&Reference> {
         self.variable(name).and_then(|variable| variable.read.as_ref())
     }
 
@@ -97,40 +98,41 @@ impl<'a> Scopes<'a> {
         self.stack.iter().rev().find_map(|scope| scope.get(name))
     }
 
-    pub(super) fn find(&self, name: &str) -> Found {
+    /// Finds the innermost variable with a name.
+    pub(super) fn find(&self, name: &str) -> VariableBinding {
         for (depth, scope) in self.stack.iter().enumerate().rev() {
             if let Some(variable) = scope.get(name) {
                 let shape = variable.shape.clone();
-                return if depth < self.floor { Found::Outside(shape) } else { Found::Here(shape) };
+                return if depth < self.macro_start { VariableBinding::Outside(shape) } else { VariableBinding::Visible(shape) };
             }
         }
-        Found::Nowhere
+        VariableBinding::Unbound
     }
 
-    /// The innermost scope, to come back to before another branch.
-    pub(super) fn save(&self) -> Scope<'a> {
+    /// Returns a copy of the innermost scope, to restore it before another branch.
+    pub(super) fn save(&self) -> ScopeVariables<'a> {
         self.stack.last().cloned().unwrap_or_default()
     }
 
-    /// Puts a saved scope back and gives the present one.
-    pub(super) fn swap(&mut self, saved: Scope<'a>) -> Scope<'a> {
+    /// Restores a saved scope and returns the current one.
+    pub(super) fn swap(&mut self, saved: ScopeVariables<'a>) -> ScopeVariables<'a> {
         std::mem::replace(self.stack.last_mut().expect("the template's own scope stays"), saved)
     }
 
-    /// The scope after two branches, of which `other` is one and the present scope the second. `outer` says
-    /// what a name is that one of them did not set.
-    pub(super) fn join(&mut self, mut other: Scope<'a>, outer: impl Fn(&Self, &str) -> Shape) {
-        let mut joined = Scope::new();
-        let mut present = self.swap(Scope::new());
-        let names: BTreeSet<&'a str> = present.keys().chain(other.keys()).copied().collect();
+    /// Joins the scopes that two branches left, `other` and the current one, into the current one. `outer` returns what
+    /// a name stands for in a branch that did not set it.
+    pub(super) fn join(&mut self, mut other: ScopeVariables<'a>, outer: impl Fn(&Self, &str) -> Shape) {
+        let mut joined = ScopeVariables::new();
+        let mut current = self.swap(ScopeVariables::new());
+        let names: BTreeSet<&'a str> = current.keys().chain(other.keys()).copied().collect();
         for name in names {
-            let left = present.remove(name);
+            let left = current.remove(name);
             let right = other.remove(name);
             let weight = left.iter().chain(&right).map(|variable| variable.weight).max().unwrap_or(0);
             let reads = [&left, &right].map(|variable| variable.as_ref().and_then(|one| one.read.clone()));
             let shape = match (left, right) {
                 (Some(left), Some(right)) => left.shape.join(right.shape),
-                (Some(one), None) | (None, Some(one)) => one.shape.join(outer(self, name)),
+                (Some(variable), None) | (None, Some(variable)) => variable.shape.join(outer(self, name)),
                 (None, None) => continue,
             };
             let weight = weight.max(self.weight(name).unwrap_or(0));

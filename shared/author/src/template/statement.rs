@@ -1,130 +1,132 @@
-//! Statements: where variables come from, and where values become text.
+//! Statements: where variables are bound, and where values become text.
 
 use minijinja::machinery::Span;
 use minijinja::machinery::ast::{EmitExpr, Expr, ForLoop, IfCond, Macro, SetBlock, Spanned, Stmt, WithBlock};
 use stemma_core::condition::AuthorError;
 use stemma_core::input::Read;
-use stemma_core::input::shell::{Quoting, Shell};
+use stemma_core::input::shell::{Quoting, ShellLexer};
 
-use super::Walker;
-use super::expression::whole;
+use super::TemplateWalker;
+use super::expression::full_span;
 use super::growth;
-use super::scope::{Found, Scopes, Variable};
-use crate::reads::{self, IfAbsent};
-use crate::shape::{Root, Shape};
+use super::scope::{Scopes, Variable, VariableBinding};
+use crate::reads::{self, AuthorResult, OnAbsent};
+use crate::shape::{Shape, TemplateRoot};
 
-type Outcome = Result<(), AuthorError>;
+/// Maximum text of a loop within a block whose text is captured, in bytes.
+const MAX_REPEATED_TEXT_BYTES: usize = 2_048;
 
-/// The most bytes of text in a loop whose text is kept.
-const MAX_REPEATED_TEXT: usize = 2_048;
-
-impl<'a> Walker<'a> {
-    pub(super) fn statements(&mut self, statements: &[Stmt<'a>]) -> Outcome {
-        statements.iter().try_for_each(|statement| self.statement(statement))
+impl<'a> TemplateWalker<'a> {
+    pub(super) fn walk_all(&mut self, statements: &[Stmt<'a>]) -> AuthorResult<()> {
+        statements.iter().try_for_each(|statement| self.walk_statement(statement))
     }
 
-    /// A body that may not be come to.
-    fn perhaps(&mut self, statements: &[Stmt<'a>]) -> Outcome {
-        self.under(IfAbsent::MayFail, |walker| walker.statements(statements))
+    /// Walks a body that the template may not reach.
+    fn walk_optional(&mut self, statements: &[Stmt<'a>]) -> AuthorResult<()> {
+        self.with_on_absent(OnAbsent::MayFail, |walker| walker.walk_all(statements))
     }
 
-    fn statement(&mut self, statement: &Stmt<'a>) -> Outcome {
+    /// Walks a statement: its expressions, and the names that it binds.
+    fn walk_statement(&mut self, statement: &Stmt<'a>) -> AuthorResult<()> {
         match statement {
-            Stmt::Template(template) => self.statements(&template.children),
+            Stmt::Template(template) => self.walk_all(&template.children),
             Stmt::EmitRaw(raw) => {
                 if let Some(shell) = &mut self.shell {
-                    shell.read(raw.raw);
+                    shell.push_text(raw.raw);
                 }
                 self.check_repeated_text(raw.raw.len(), raw.span())
             }
-            Stmt::EmitExpr(emit) => self.emit(emit),
-            Stmt::ForLoop(for_loop) => self.for_loop(for_loop),
-            Stmt::IfCond(branch) => self.branch(branch),
-            Stmt::WithBlock(with) => self.with_block(with),
+            Stmt::EmitExpr(emit) => self.walk_emit(emit),
+            Stmt::ForLoop(for_loop) => self.walk_for(for_loop),
+            Stmt::IfCond(branch) => self.walk_if(branch),
+            Stmt::WithBlock(with) => self.walk_with(with),
             Stmt::Set(set) => {
-                let value = self.under(IfAbsent::Tolerated, |walker| walker.kept(&set.expr))?;
+                let value = self.with_on_absent(OnAbsent::Tolerated, |walker| walker.walk_bound_value(&set.expr))?;
                 self.assign(&set.target, value)
             }
-            Stmt::SetBlock(block) => self.set_block(block),
+            Stmt::SetBlock(block) => self.walk_set(block),
             Stmt::FilterBlock(block) => {
                 self.refuse_capture(block.span(), "filter")?;
-                self.captured(&block.body)?;
-                self.data(&block.filter)
+                self.walk_captured(&block.body)?;
+                self.walk_as_data(&block.filter)
             }
-            Stmt::Macro(declared) => self.declare(declared),
-            // Refused before parsing; named so that a new statement of minijinja does not slip through.
-            Stmt::AutoEscape(block) => Err(self.unavailable(block.span())),
-            Stmt::CallBlock(block) => Err(self.unavailable(block.span())),
-            Stmt::Do(block) => Err(self.unavailable(block.span())),
-            Stmt::Block(block) => Err(self.unavailable(block.span())),
-            Stmt::Import(block) => Err(self.unavailable(block.span())),
-            Stmt::FromImport(block) => Err(self.unavailable(block.span())),
-            Stmt::Extends(block) => Err(self.unavailable(block.span())),
-            Stmt::Include(block) => Err(self.unavailable(block.span())),
+            Stmt::Macro(declared) => self.walk_macro(declared),
+            // Refused before parsing. Listed so that a new statement of minijinja does not compile.
+            Stmt::AutoEscape(block) => Err(self.unavailable_error(block.span())),
+            Stmt::CallBlock(block) => Err(self.unavailable_error(block.span())),
+            Stmt::Do(block) => Err(self.unavailable_error(block.span())),
+            Stmt::Block(block) => Err(self.unavailable_error(block.span())),
+            Stmt::Import(block) => Err(self.unavailable_error(block.span())),
+            Stmt::FromImport(block) => Err(self.unavailable_error(block.span())),
+            Stmt::Extends(block) => Err(self.unavailable_error(block.span())),
+            Stmt::Include(block) => Err(self.unavailable_error(block.span())),
         }
     }
 
-    fn unavailable(&self, span: Span) -> AuthorError {
+    fn unavailable_error(&self, span: Span) -> AuthorError {
         self.refuse(span, "this statement is not available", "see docs/templates.md for what is")
     }
 
-    /// The body of a block whose text is kept.
-    fn captured(&mut self, body: &[Stmt<'a>]) -> Outcome {
-        let outside = self.captured_in.replace(self.loops);
-        self.statements(body)?;
-        self.captured_in = outside;
+    /// Walks the body of a block whose text is captured.
+    fn walk_captured(&mut self, body: &[Stmt<'a>]) -> AuthorResult<()> {
+        let outside = self.capture_loop_depth.replace(self.loop_depth);
+        self.walk_all(body)?;
+        self.capture_loop_depth = outside;
         Ok(())
     }
 
-    /// Text that a loop repeats into a kept text is not counted as output while it is kept.
-    fn check_repeated_text(&self, bytes: usize, span: Span) -> Outcome {
-        if bytes <= MAX_REPEATED_TEXT || self.captured_in.is_none_or(|loops| loops == self.loops) {
+    /// Fails if a loop repeats too much text into a captured text. Captured text does not count as output while it is
+    /// captured.
+    fn check_repeated_text(&self, bytes: usize, span: Span) -> AuthorResult<()> {
+        if bytes <= MAX_REPEATED_TEXT_BYTES || self.capture_loop_depth.is_none_or(|loops| loops == self.loop_depth) {
             return Ok(());
         }
-        let why = format!("more than {MAX_REPEATED_TEXT} bytes of text are in a loop whose text is kept");
+        let why = format!("more than {MAX_REPEATED_TEXT_BYTES} bytes of text are in a loop whose text is captured");
         Err(self.refuse(span, why, "write the loop where its text is needed"))
     }
 
-    /// In a script, text that is kept and put in later would be quoted twice.
-    fn refuse_capture(&self, span: Span, what: &str) -> Outcome {
+    /// In a script, fails for a block whose text is captured: it would be quoted again when it is inserted.
+    fn refuse_capture(&self, span: Span, what: &str) -> AuthorResult<()> {
         if self.shell.is_none() {
             return Ok(());
         }
         Err(self.refuse(
             span,
-            format!("the text of a `{what}` block would be quoted a second time where it is put in"),
+            format!("the text of a `{what}` block would be quoted a second time when it is inserted"),
             "build the value by an expression, or write the text where it is needed",
         ))
     }
 
-    fn emit(&mut self, emit: &Spanned<EmitExpr<'a>>) -> Outcome {
-        let Some(shell) = &self.shell else { return self.data(&emit.expr) };
+    /// Walks `{{ … }}`. In a script, the value must be quotable at its position, unless it is marked `|raw`.
+    fn walk_emit(&mut self, emit: &Spanned<EmitExpr<'a>>) -> AuthorResult<()> {
+        let Some(shell) = &self.shell else { return self.walk_as_data(&emit.expr) };
         if let Expr::Filter(filter) = &emit.expr
             && let ("raw", Some(value), true) = (filter.name, &filter.expr, filter.args.is_empty())
         {
-            self.raw.push(self.source.position(filter.span().start_offset as usize));
-            return self.data(value);
+            self.raw_positions.push(self.source.position(filter.span().start_offset as usize));
+            return self.walk_as_data(value);
         }
-        if let Quoting::Nowhere(place) = shell.place() {
+        if let Quoting::Unquotable(place) = shell.quoting() {
             return Err(self.refuse(
-                whole(&emit.expr),
+                full_span(&emit.expr),
                 format!("a value cannot be quoted {place}"),
                 "put it into a variable of the shell first: `x={{ … }}`",
             ));
         }
-        self.data(&emit.expr)?;
+        self.walk_as_data(&emit.expr)?;
         if let Some(shell) = &mut self.shell {
-            shell.read_value();
+            shell.push_value();
         }
         Ok(())
     }
 
-    /// Text that may be left out or repeated must leave the shell's quotes as it found them.
-    fn meet(&mut self, other: Option<&Shell>, span: Span) -> Outcome {
+    /// Joins the shell states after two paths. Text that may be left out or repeated must not change which quotes are
+    /// open.
+    fn join_shell(&mut self, other: Option<&ShellLexer>, span: Span) -> AuthorResult<()> {
         let (Some(here), Some(other)) = (&self.shell, other) else { return Ok(()) };
-        match here.meet(other) {
-            Some(met) => {
-                self.shell = Some(met);
+        match here.merge(other) {
+            Some(joined) => {
+                self.shell = Some(joined);
                 Ok(())
             }
             None => Err(self.refuse(
@@ -135,145 +137,151 @@ impl<'a> Walker<'a> {
         }
     }
 
-    fn branch(&mut self, branch: &Spanned<IfCond<'a>>) -> Outcome {
-        self.truth(&branch.expr)?;
+    /// Walks `if`. Both branches start with the same variables, and the results are joined.
+    fn walk_if(&mut self, branch: &Spanned<IfCond<'a>>) -> AuthorResult<()> {
+        self.walk_as_condition(&branch.expr)?;
         let (scope, shell) = (self.scopes.save(), self.shell.clone());
-        self.perhaps(&branch.true_body)?;
+        self.walk_optional(&branch.true_body)?;
         let after = self.scopes.swap(scope);
         let shell_after = std::mem::replace(&mut self.shell, shell);
-        self.perhaps(&branch.false_body)?;
-        self.meet(shell_after.as_ref(), branch.span())?;
-        self.scopes.join(after, unset_or_outer);
+        self.walk_optional(&branch.false_body)?;
+        self.join_shell(shell_after.as_ref(), branch.span())?;
+        self.scopes.join(after, outer_shape);
         Ok(())
     }
 
-    fn for_loop(&mut self, for_loop: &Spanned<ForLoop<'a>>) -> Outcome {
+    /// Walks a loop. Its body runs in a scope of its own, and may not run at all.
+    fn walk_for(&mut self, for_loop: &Spanned<ForLoop<'a>>) -> AuthorResult<()> {
         if for_loop.recursive {
             return Err(self.refuse(for_loop.span(), "recursive loops are not available", "write the inner loop out"));
         }
-        let over = self.kept(&for_loop.iter)?;
-        let mut item = self.item_of(over, whole(&for_loop.iter))?;
+        let iterable = self.walk_bound_value(&for_loop.iter)?;
+        let mut item = self.loop_variable(iterable, full_span(&for_loop.iter))?;
         if let Some(filter) = &for_loop.filter_expr {
             self.scopes.push();
             self.assign(&for_loop.target, item.clone())?;
-            self.under(IfAbsent::MayFail, |walker| walker.truth(filter))?;
+            self.with_on_absent(OnAbsent::MayFail, |walker| walker.walk_as_condition(filter))?;
             self.scopes.pop();
             if let Shape::Node(lookups, _) = &mut item.shape {
-                *lookups = lookups.some();
+                *lookups = lookups.some_nodes();
             }
         }
-        let before = self.shell.take().map(Shell::before_repeated);
+        let before = self.shell.take().map(ShellLexer::at_loop_start);
         self.shell.clone_from(&before);
         self.scopes.push();
         self.assign(&for_loop.target, item)?;
-        self.scopes.bind("loop", Variable::of(Shape::Loop, 0));
-        self.loops += 1;
-        self.for_each(|walker| walker.statements(&for_loop.body))?;
-        self.loops -= 1;
+        self.scopes.bind("loop", Variable::from_shape(Shape::Loop, 0));
+        self.loop_depth += 1;
+        self.walk_loop_body(|walker| walker.walk_all(&for_loop.body))?;
+        self.loop_depth -= 1;
         self.scopes.pop();
-        self.meet(before.as_ref(), for_loop.span())?;
+        self.join_shell(before.as_ref(), for_loop.span())?;
         let scope = self.scopes.save();
-        self.perhaps(&for_loop.else_body)?;
-        self.meet(before.as_ref(), for_loop.span())?;
-        self.scopes.join(scope, unset_or_outer);
+        self.walk_optional(&for_loop.else_body)?;
+        self.join_shell(before.as_ref(), for_loop.span())?;
+        self.scopes.join(scope, outer_shape);
         Ok(())
     }
 
-    /// The variable of a loop over a value.
-    fn item_of(&self, over: Variable, span: Span) -> Result<Variable, AuthorError> {
-        let item = match over.shape {
+    /// Returns the variable of a loop over a value.
+    fn loop_variable(&self, iterable: Variable, span: Span) -> AuthorResult<Variable> {
+        let item = match iterable.shape {
             Shape::Nodes(lookups) => Shape::Node(lookups, Vec::new()),
             Shape::Node(..) => return Err(self.refuse(span, "a node is no list", "read its fields: `n.name`")),
             _ => Shape::Plain,
         };
-        Ok(Variable::of(item, over.weight))
+        Ok(Variable::from_shape(item, iterable.weight))
     }
 
-    fn with_block(&mut self, with: &Spanned<WithBlock<'a>>) -> Outcome {
+    /// Walks a `with` block, whose variables exist only in its body.
+    fn walk_with(&mut self, with: &Spanned<WithBlock<'a>>) -> AuthorResult<()> {
         self.scopes.push();
         for (target, value) in &with.assignments {
-            let value = self.under(IfAbsent::Tolerated, |walker| walker.kept(value))?;
+            let value = self.with_on_absent(OnAbsent::Tolerated, |walker| walker.walk_bound_value(value))?;
             self.assign(target, value)?;
         }
-        self.statements(&with.body)?;
+        self.walk_all(&with.body)?;
         self.scopes.pop();
         Ok(())
     }
 
-    fn set_block(&mut self, block: &Spanned<SetBlock<'a>>) -> Outcome {
+    /// Walks a `set` block. Its captured text becomes the value of a variable.
+    fn walk_set(&mut self, block: &Spanned<SetBlock<'a>>) -> AuthorResult<()> {
         self.refuse_capture(block.span(), "set")?;
-        self.captured(&block.body)?;
+        self.walk_captured(&block.body)?;
         if let Some(filter) = &block.filter {
-            self.data(filter)?;
+            self.walk_as_data(filter)?;
         }
-        self.assign(&block.target, Variable::plain(growth::KEPT))
+        self.assign(&block.target, Variable::from_weight(growth::CAPTURED_WEIGHT))
     }
 
-    fn declare(&mut self, declared: &Spanned<Macro<'a>>) -> Outcome {
-        self.refuse_capture(declared.span(), "macro")?;
+    fn walk_macro(&mut self, definition: &Spanned<Macro<'a>>) -> AuthorResult<()> {
+        self.refuse_capture(definition.span(), "macro")?;
         if self.scopes.is_in_macro() {
-            return Err(self.refuse(declared.span(), "a macro stands within another", "put it beside the other"));
+            return Err(self.refuse(definition.span(), "a macro is within another", "declare it outside"));
         }
-        let variable = Variable::of(Shape::Macro, growth::KEPT);
-        self.bind(declared.name, variable, declared.span());
-        let floor = self.scopes.enter_macro();
-        for default in &declared.defaults {
-            self.under(IfAbsent::MayFail, |walker| walker.data(default))?;
+        let variable = Variable::from_shape(Shape::Macro, growth::CAPTURED_WEIGHT);
+        self.bind(definition.name, variable, definition.span());
+        let outer_start = self.scopes.enter_macro();
+        for default in &definition.defaults {
+            self.with_on_absent(OnAbsent::MayFail, |walker| walker.walk_as_data(default))?;
         }
-        for argument in &declared.args {
-            self.assign(argument, Variable::plain(growth::ARGUMENT))?;
+        for argument in &definition.args {
+            self.assign(argument, Variable::from_weight(growth::ARGUMENT_WEIGHT))?;
         }
-        self.under(IfAbsent::MayFail, |walker| walker.captured(&declared.body))?;
-        self.scopes.leave_macro(floor);
+        self.with_on_absent(OnAbsent::MayFail, |walker| walker.walk_captured(&definition.body))?;
+        self.scopes.leave_macro(outer_start);
         Ok(())
     }
 
-    /// A value that is kept under a name. Of a label or parameter alone, what becomes of the template without it is decided where
-    /// the name is used.
-    fn kept(&mut self, expr: &Expr<'a>) -> Result<Variable, AuthorError> {
-        let shape = self.shape(expr)?;
+    /// Walks a value that is bound to a name. If it is a label or parameter alone, the use of the name decides the
+    /// effect of its absence.
+    fn walk_bound_value(&mut self, expr: &Expr<'a>) -> AuthorResult<Variable> {
+        let shape = self.walk_expr(expr)?;
         let read = match &shape {
             Shape::Label(label) => Some(Read::Label(label.clone())),
-            Shape::Path(root, keys) => reads::path(*root, keys.clone()).ok(),
+            Shape::Path(root, keys) => reads::read_path(*root, keys.clone()).ok(),
             _ => None,
         };
-        let shape = self.settle(shape, whole(expr))?;
-        Ok(Variable { shape, weight: self.check_weight(expr)?, read: read.and_then(|read| reads::named(read).ok()) })
+        let shape = self.settle(shape, full_span(expr))?;
+        Ok(Variable { shape, weight: self.check_weight(expr)?, read: read.and_then(|read| reads::named_reference(read).ok()) })
     }
 
-    /// Binds a name, and remembers where for [`Walker::check_macros`].
+    /// Binds a name, and stores its position for [`TemplateWalker::check_macros`].
     fn bind(&mut self, name: &'a str, variable: Variable, span: Span) {
         if !self.scopes.is_in_macro() && variable.shape != Shape::Macro {
-            self.bound.entry(name).or_insert(span);
+            self.bindings.entry(name).or_insert(span);
         }
         self.scopes.bind(name, variable);
     }
 
-    fn assign(&mut self, target: &Expr<'a>, value: Variable) -> Outcome {
+    /// Binds a value to the name or names of a target.
+    fn assign(&mut self, target: &Expr<'a>, value: Variable) -> AuthorResult<()> {
         match target {
             Expr::Var(variable) => {
                 self.bind(variable.id, value, variable.span());
                 Ok(())
             }
-            Expr::List(list) => self.take_apart(&list.items, &value, list.span()),
-            Expr::Tuple(tuple) => self.take_apart(&tuple.items, &value, tuple.span()),
-            other => Err(self.refuse(whole(other), "only a name can be set", "give the value a name of its own")),
+            Expr::List(list) => self.destructure(&list.items, &value, list.span()),
+            Expr::Tuple(tuple) => self.destructure(&tuple.items, &value, tuple.span()),
+            other => Err(self.refuse(full_span(other), "only a name can be set", "give the value a name of its own")),
         }
     }
 
-    fn take_apart(&mut self, targets: &[Expr<'a>], value: &Variable, span: Span) -> Outcome {
+    /// Binds the items of a value to several names.
+    fn destructure(&mut self, targets: &[Expr<'a>], value: &Variable, span: Span) -> AuthorResult<()> {
         if matches!(value.shape, Shape::Nodes(_) | Shape::Node(..)) {
             let remedy = "bind it to one name and read its fields: `n.name`";
-            return Err(self.refuse(span, "a node is not taken apart", remedy));
+            return Err(self.refuse(span, "a node cannot be unpacked", remedy));
         }
-        targets.iter().try_for_each(|item| self.assign(item, Variable::plain(value.weight)))
+        targets.iter().try_for_each(|item| self.assign(item, Variable::from_weight(value.weight)))
     }
 }
 
-/// The shape of a name outside the innermost scope, where one of two branches left it as it was.
-fn unset_or_outer(scopes: &Scopes<'_>, name: &str) -> Shape {
+/// Returns the shape of a name outside the innermost scope, if one of two branches did not change it.
+fn outer_shape(scopes: &Scopes<'_>, name: &str) -> Shape {
     match scopes.find(name) {
-        Found::Here(shape) | Found::Outside(shape) => shape,
-        Found::Nowhere => Root::named(name).map_or(Shape::Unset, Shape::Root),
+        VariableBinding::Visible(shape) | VariableBinding::Outside(shape) => shape,
+        VariableBinding::Unbound => TemplateRoot::from_name(name).map_or(Shape::Unset, Shape::Root),
     }
 }

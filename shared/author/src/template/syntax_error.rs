@@ -1,31 +1,25 @@
-//! What is wrong with a text that minijinja's parser does not take: in words, at the place that is to be mended.
+//! Describes a syntax error of a template at the position that must be corrected.
 //!
-//! The parser says where it gave up, which for a block without an end is the end of the text, and names its own tokens. So the tags and the
-//! blocks that are open there are found by the lexer, and the sentence names those.
+//! minijinja's parser reports where it gave up, which for an unclosed block is the end of the text, and uses its own
+//! token names. So the lexer is used to find the tags and blocks that are open there, and the message names those.
 
 use std::ops::Range;
 
 use minijinja::Error;
 use minijinja::machinery::{Span, Token, tokenize};
 use stemma_core::condition::AuthorError;
-use stemma_core::name::{near, suggest};
+use stemma_core::name::{closest_match, did_you_mean};
 
-use super::syntax;
-use crate::source::Source;
+use super::syntax_config;
+use crate::source::SourceText;
 
-/// The statements that have an end, each with it.
-const BLOCKS: &[(&str, &str)] = &[
-    ("filter", "endfilter"),
-    ("for", "endfor"),
-    ("if", "endif"),
-    ("macro", "endmacro"),
-    ("set", "endset"),
-    ("with", "endwith"),
-];
-/// The statements that a template may begin a tag with; those of blocks and their ends beside them.
-const OTHERS: &[&str] = &["elif", "else", "raw", "endraw"];
-/// The parser's names of what it would take, and how they are written.
-const WRITTEN: &[(&str, &str)] = &[
+/// The statements that open a block, each with its end.
+const BLOCKS: &[(&str, &str)] =
+    &[("filter", "endfilter"), ("for", "endfor"), ("if", "endif"), ("macro", "endmacro"), ("set", "endset"), ("with", "endwith")];
+/// The other statements that can start a tag.
+const OTHER_STATEMENTS: &[&str] = &["elif", "else", "raw", "endraw"];
+/// The parser's names of expected tokens, and how these are written.
+const TOKEN_SIGNS: &[(&str, &str)] = &[
     ("end of variable block", "`}}`"),
     ("end of block", "`%}`"),
     ("start of block", "`{%`"),
@@ -35,87 +29,87 @@ const WRITTEN: &[(&str, &str)] = &[
     ("block keyword", "the name of a tag"),
     ("in", "`in`"),
 ];
-const ADVICE: &str = "see docs/templates.md for what a template may say";
+const ADVICE: &str = "see docs/templates.md for what a template can contain";
 
-/// The error for what the parser says of a text.
-pub(super) fn refuse(source: Source<'_>, error: &Error) -> AuthorError {
-    let at = error.range().unwrap_or_default();
-    let said = error.detail().unwrap_or("it cannot be parsed");
-    if let Some(name) = said.strip_prefix("unknown statement ") {
-        return unknown(source, name, at);
+/// Converts an error of minijinja's parser.
+pub(super) fn syntax_error(source: SourceText<'_>, error: &Error) -> AuthorError {
+    let range = error.range().unwrap_or_default();
+    let message = error.detail().unwrap_or("it cannot be parsed");
+    if let Some(name) = message.strip_prefix("unknown statement ") {
+        return unknown_tag_error(source, name, range);
     }
-    if let Some(expected) = said.strip_prefix("unexpected end of input, expected ") {
-        return unended(source, expected, at);
+    if let Some(expected) = message.strip_prefix("unexpected end of input, expected ") {
+        return unclosed_error(source, expected, range);
     }
-    match said {
+    match message {
         "unexpected end of string" => {
-            let from = Open::until(source.0, usize::MAX).tag.map_or(at, |tag| tag.range);
-            source.refuse(from, "a text in quotes has no end", "close it with the quote that it begins with")
+            let tag_range = OpenTags::scan_until(source.0, usize::MAX).tag.map_or(range, |tag| tag.range);
+            source.error_at(tag_range, "a text in quotes has no end", "close it with the quote that it begins with")
         }
         "unexpected end of comment" => {
-            source.refuse(last_of(source.0, "{#"), "`{#` has no `#}`", "write it where the comment ends")
+            source.error_at(last_position(source.0, "{#"), "`{#` has no `#}`", "write it where the comment ends")
         }
-        "unexpected end of raw block" => source.refuse(
-            last_of(source.0, "{%"),
+        "unexpected end of raw block" => source.error_at(
+            last_position(source.0, "{%"),
             "{% raw %} has no {% endraw %}",
-            "write it where the text ends that is to stay as it is",
+            "write it where the unchanged text ends",
         ),
-        "unexpected character" => source.refuse(at, "this sign means nothing in a tag", ADVICE),
-        _ if said.contains(", expected statement") => {
-            source.refuse(at, "a tag begins with its name", "write it behind `{%`, as `{% if labels.x %}`")
+        "unexpected character" => source.error_at(range, "this sign means nothing in a tag", ADVICE),
+        _ if message.contains(", expected statement") => {
+            source.error_at(range, "a tag begins with its name", "write it behind `{%`, as `{% if labels.x %}`")
         }
-        _ => source.refuse(at, in_general(said), ADVICE),
+        _ => source.error_at(range, describe_parse_error(message), ADVICE),
     }
 }
 
-/// What the parser says, with the signs in place of their names.
-fn in_general(said: &str) -> String {
-    let Some(token) = said.strip_prefix("unexpected ") else { return said.to_owned() };
+/// Describes an error of the parser, with signs instead of its token names.
+fn describe_parse_error(message: &str) -> String {
+    let Some(token) = message.strip_prefix("unexpected ") else { return message.to_owned() };
     match token.split_once(", expected ") {
-        Some((_, expected)) => format!("{} is expected here", written(expected)),
-        None => format!("{} cannot stand here", written(token)),
+        Some((_, expected)) => format!("{} is expected here", token_sign(expected)),
+        None => format!("{} cannot stand here", token_sign(token)),
     }
 }
 
-/// A text that ends within a tag or a block.
-fn unended(source: Source<'_>, expected: &str, at: Range<usize>) -> AuthorError {
-    let mut open = Open::until(source.0, usize::MAX);
+/// Returns the error for a text that ends within a tag or a block.
+fn unclosed_error(source: SourceText<'_>, expected: &str, range: Range<usize>) -> AuthorError {
+    let mut open = OpenTags::scan_until(source.0, usize::MAX);
     if let Some(tag) = open.tag {
         let why = format!("`{}` has no `{}`", tag.sign, if tag.sign == "{{" { "}}" } else { "%}" });
-        return source.refuse(tag.range, why, "write it where the tag ends");
+        return source.error_at(tag.range, why, "write it where the tag ends");
     }
     match open.blocks.pop() {
-        Some(block) => source.refuse(block.range.clone(), block.has_no_end(), "write it where the block ends"),
-        None => source.refuse(at, format!("the text ends where {} is expected", written(expected)), ADVICE),
+        Some(block) => source.error_at(block.range.clone(), block.unclosed_message(), "write it where the block ends"),
+        None => source.error_at(range, format!("the text ends where {} is expected", token_sign(expected)), ADVICE),
     }
 }
 
-/// A tag that begins with a name that none has, or not here.
-fn unknown(source: Source<'_>, name: &str, at: Range<usize>) -> AuthorError {
-    let mut open = Open::until(source.0, at.start);
-    match (begin_of(name), open.blocks.pop()) {
+/// Returns the error for a tag whose name does not exist, or is not allowed here.
+fn unknown_tag_error(source: SourceText<'_>, name: &str, range: Range<usize>) -> AuthorError {
+    let mut open = OpenTags::scan_until(source.0, range.start);
+    match (opening_tag(name), open.blocks.pop()) {
         (Some(begin), Some(inner)) if open.blocks.iter().any(|block| block.name == begin) => {
-            let (line, _) = source.position(at.start);
-            let why = format!("{} before the {{% {name} %}} of line {line}", inner.has_no_end());
-            source.refuse(inner.range, why, "write it where the block ends")
+            let (line, _) = source.position(range.start);
+            let why = format!("{} before the {{% {name} %}} of line {line}", inner.unclosed_message());
+            source.error_at(inner.range, why, "write it where the block ends")
         }
         (Some(begin), _) => {
             let why = format!("{{% {name} %}} belongs to no {{% {begin} %}}");
-            source.refuse(at, why, format!("take it away, or write {{% {begin} %}} where the block begins"))
+            source.error_at(range, why, format!("take it away, or write {{% {begin} %}} where the block begins"))
         }
         (None, _) if name == "raw" => {
-            source.refuse(at, "{% raw %} takes nothing beside its name", "write it so, and {% endraw %} at its end")
+            source.error_at(range, "{% raw %} accepts nothing but its name", "write it so, and {% endraw %} at its end")
         }
         (None, _) => {
-            let known = || BLOCKS.iter().flat_map(|(begin, end)| [*begin, *end]).chain(OTHERS.iter().copied());
-            let why = format!("there is no tag {{% {name} %}}{}", suggest(near(name, known())));
-            source.refuse(at, why, format!("there are {}", known().collect::<Vec<_>>().join(", ")))
+            let known = || BLOCKS.iter().flat_map(|(begin, end)| [*begin, *end]).chain(OTHER_STATEMENTS.iter().copied());
+            let why = format!("there is no tag {{% {name} %}}{}", did_you_mean(closest_match(name, known())));
+            source.error_at(range, why, format!("there are {}", known().collect::<Vec<_>>().join(", ")))
         }
     }
 }
 
-/// The tag that must stand before one of that name.
-fn begin_of(name: &str) -> Option<&'static str> {
+/// Returns the tag that must precede one of this name.
+fn opening_tag(name: &str) -> Option<&'static str> {
     match name {
         "elif" | "else" => Some("if"),
         "endraw" => Some("raw"),
@@ -123,89 +117,91 @@ fn begin_of(name: &str) -> Option<&'static str> {
     }
 }
 
-/// How what the parser names is written.
-fn written(token: &str) -> &str {
-    WRITTEN.iter().find(|(name, _)| *name == token).map_or(token, |(_, written)| *written)
+/// Returns how a token of this name is written.
+fn token_sign(token: &str) -> &str {
+    TOKEN_SIGNS.iter().find(|(name, _)| *name == token).map_or(token, |(_, written)| *written)
 }
 
-/// Where a sign stands the last time.
-fn last_of(text: &str, sign: &str) -> Range<usize> {
+/// Returns the last position of a sign.
+fn last_position(text: &str, sign: &str) -> Range<usize> {
     text.rfind(sign).map_or(0..0, |at| at..at + sign.len())
 }
 
-/// What has begun and not ended.
+/// Tags and blocks that are open at an offset.
 #[derive(Default)]
-struct Open {
-    tag: Option<Tag>,
-    /// The innermost last.
-    blocks: Vec<Block>,
+struct OpenTags {
+    tag: Option<OpenTag>,
+    /// The innermost block is the last.
+    blocks: Vec<OpenBlock>,
 }
 
-/// A tag, or its part that was read.
-struct Tag {
-    /// What it begins with.
+/// A tag, as far as it was read.
+struct OpenTag {
+    /// Its opening sign.
     sign: &'static str,
-    /// From there to the end of its first word.
+    /// The range from the sign to the end of its first word.
     range: Range<usize>,
-    /// Whether its first word was read.
-    is_named: bool,
-    /// The statement, where it is one of a block or its end.
+    /// True if its first word was read.
+    has_name: bool,
+    /// The statement, if it opens or closes a block.
     statement: Option<&'static str>,
-    /// How many brackets are open.
+    /// Number of open brackets.
     depth: usize,
-    /// Whether a value is given outside of brackets: `set` is then no block.
-    gives: bool,
+    /// True if there is a `=` outside of brackets. `set` then opens no block.
+    has_assignment: bool,
 }
 
-struct Block {
+/// A block without its end so far.
+struct OpenBlock {
     name: &'static str,
     end: &'static str,
-    /// Where the tag stands that begins it.
+    /// The range of the opening tag.
     range: Range<usize>,
 }
 
-impl Block {
-    fn has_no_end(&self) -> String {
+impl OpenBlock {
+    fn unclosed_message(&self) -> String {
         format!("{{% {} %}} has no {{% {} %}}", self.name, self.end)
     }
 }
 
-impl Open {
-    /// What is open at an offset, or where the lexer gives up before it.
-    fn until(text: &str, offset: usize) -> Self {
+impl OpenTags {
+    /// Returns what is open at an offset, or where the lexer gives up before it.
+    fn scan_until(text: &str, offset: usize) -> Self {
         let mut open = Self::default();
-        let tokens = tokenize(text, false, syntax()).map_while(Result::ok);
+        let tokens = tokenize(text, false, syntax_config()).map_while(Result::ok);
         for (token, span) in tokens.take_while(|(_, span)| (span.start_offset as usize) < offset) {
-            open.take(&token, span);
+            open.scan_token(&token, span);
         }
         open
     }
 
-    fn take(&mut self, token: &Token<'_>, span: Span) {
+    /// Reads a token, which may begin or end a tag.
+    fn scan_token(&mut self, token: &Token<'_>, span: Span) {
         let range = span.start_offset as usize..span.end_offset as usize;
         match token {
-            Token::VariableStart => self.tag = Some(Tag::begun("{{", range)),
-            Token::BlockStart => self.tag = Some(Tag::begun("{%", range)),
+            Token::VariableStart => self.tag = Some(OpenTag::new("{{", range)),
+            Token::BlockStart => self.tag = Some(OpenTag::new("{%", range)),
             Token::VariableEnd | Token::BlockEnd => {
                 if let Some(tag) = self.tag.take() {
-                    self.end(&tag, range.end);
+                    self.end_tag(&tag, range.end);
                 }
             }
             _ => {
                 if let Some(tag) = &mut self.tag {
-                    tag.take(token, range.end);
+                    tag.scan_token(token, range.end);
                 }
             }
         }
     }
 
-    /// A tag ends, and with it a block begins or ends, or neither.
-    fn end(&mut self, tag: &Tag, to: usize) {
+    /// Closes a tag, which may open or close a block.
+    fn end_tag(&mut self, tag: &OpenTag, tag_end: usize) {
         let Some(statement) = tag.statement else { return };
         if let Some(&(name, end)) =
-            BLOCKS.iter().find(|(begin, _)| *begin == statement && !(*begin == "set" && tag.gives))
+            BLOCKS.iter().find(|(begin, _)| *begin == statement && !(*begin == "set" && tag.has_assignment))
         {
-            self.blocks.push(Block { name, end, range: tag.range.start..to });
+            self.blocks.push(OpenBlock { name, end, range: tag.range.start..tag_end });
         }
         if self.blocks.last().is_some_and(|block| block.end == statement) {
             self.blocks.pop();
@@ -213,26 +209,27 @@ impl Open {
     }
 }
 
-impl Tag {
-    fn begun(sign: &'static str, range: Range<usize>) -> Self {
-        Self { sign, range, is_named: false, statement: None, depth: 0, gives: false }
+impl OpenTag {
+    fn new(sign: &'static str, range: Range<usize>) -> Self {
+        Self { sign, range, has_name: false, statement: None, depth: 0, has_assignment: false }
     }
 
-    fn take(&mut self, token: &Token<'_>, to: usize) {
+    /// Reads a token of the tag. The first word of a tag names its statement.
+    fn scan_token(&mut self, token: &Token<'_>, end: usize) {
         match token {
-            Token::Ident(word) if !self.is_named && self.sign == "{%" => self.statement = statement(word),
+            Token::Ident(word) if !self.has_name && self.sign == "{%" => self.statement = block_statement(word),
             Token::ParenOpen | Token::BracketOpen | Token::BraceOpen => self.depth += 1,
             Token::ParenClose | Token::BracketClose | Token::BraceClose => self.depth = self.depth.saturating_sub(1),
-            Token::Assign if self.depth == 0 => self.gives = true,
+            Token::Assign if self.depth == 0 => self.has_assignment = true,
             _ => {}
         }
-        if !self.is_named {
-            (self.is_named, self.range.end) = (true, to);
+        if !self.has_name {
+            (self.has_name, self.range.end) = (true, end);
         }
     }
 }
 
-/// The statement of a block or of its end that is called so.
-fn statement(word: &str) -> Option<&'static str> {
+/// Returns the statement of this name, if it opens or closes a block.
+fn block_statement(word: &str) -> Option<&'static str> {
     BLOCKS.iter().flat_map(|(begin, end)| [*begin, *end]).find(|name| *name == word)
 }

@@ -1,24 +1,24 @@
-//! Tables of templates with what they read, and of those that are refused with the place and the reason.
+//! Tables of templates with what they read, and of templates that are refused, with position and reason.
 
 use stemma_core::input::Reference;
 
 use super::*;
 
-fn read(text: &str) -> Vec<String> {
-    match file(text) {
+fn read_references(text: &str) -> Vec<String> {
+    match read_file_template(text) {
         Ok(read) => read.references.iter().map(ToString::to_string).collect(),
         Err(error) => panic!("{text}: {error}"),
     }
 }
 
-/// What a template fails without, on every way through it or only where it comes to it.
-fn needed(text: &str, is_certain: bool) -> Vec<String> {
-    let needs = file(text).unwrap().needs;
-    needs.iter().filter(|need| need.is_certain == is_certain).map(|need| need.reference.to_string()).collect()
+/// Returns what a template cannot be rendered without: on every path through it, or only on some.
+fn required_references(text: &str, is_certain: bool) -> Vec<String> {
+    let needs = read_file_template(text).unwrap().needs;
+    needs.iter().filter(|need| need.is_unconditional == is_certain).map(|need| need.reference.to_string()).collect()
 }
 
 #[test]
-fn what_a_template_may_fail_without_stands_in_an_if_or_a_loop() {
+fn needs_marks_reference_conditional_when_read_in_branch_or_loop() {
     for (text, needs) in [
         ("{% if labels.tier == 'gold' %}{{ labels.a }}{% endif %}", vec!["labels.a"]),
         ("{% if labels.a is defined %}{{ labels.a }}{{ labels.b }}{% endif %}", vec!["labels.b"]),
@@ -31,12 +31,12 @@ fn what_a_template_may_fail_without_stands_in_an_if_or_a_loop() {
         ("{% macro m(x) %}{{ labels.a }}{% endmacro %}{{ m(labels.b) }}", vec!["labels.a"]),
         ("{% set p = params.a %}{% for i in [1] %}{{ p.b|default('x') }}{% endfor %}", vec!["params.a"]),
     ] {
-        assert_eq!(needed(text, false), needs, "{text}");
+        assert_eq!(required_references(text, false), needs, "{text}");
     }
 }
 
 #[test]
-fn a_template_fails_without_a_label_of_the_nodes_that_it_looks_up() {
+fn needs_lists_label_of_looked_up_nodes() {
     let (zone, any) = ("nodes(tag='t'){labels.zone}", "nodes(tag='t')");
     for (text, certain, perhaps) in [
         ("{% for n in nodes(tag='t') %}{{ n.name }} {{ n.labels.zone }}{% endfor %}", vec![zone], vec![]),
@@ -44,11 +44,7 @@ fn a_template_fails_without_a_label_of_the_nodes_that_it_looks_up() {
         ("{% for n in nodes(tag='t') %}{{ n.labels.zone|default('x') }}{% endfor %}", vec![], vec![]),
         ("{% for n in nodes(tag='t') if n.labels.zone is defined %}{{ n.labels.zone }}{% endfor %}", vec![], vec![]),
         ("{% for n in nodes(tag='t') if n.name != 'a' %}{{ n.labels.zone }}{% endfor %}", vec![], vec![zone]),
-        (
-            "{% for n in nodes(tag='t') %}{% if n.name != 'a' %}{{ n.labels.zone }}{% endif %}{% endfor %}",
-            vec![],
-            vec![zone],
-        ),
+        ("{% for n in nodes(tag='t') %}{% if n.name != 'a' %}{{ n.labels.zone }}{% endif %}{% endfor %}", vec![], vec![zone]),
         ("{{ (nodes(tag='t')|first).labels.zone }}", vec![any], vec![zone]),
         ("{{ nodes(tag='t')[0].name|default('x') }}", vec![any], vec![]),
         ("{% set n = nodes(tag='t')[1:]|last %}{{ n.name }}", vec![any], vec![]),
@@ -64,36 +60,32 @@ fn a_template_fails_without_a_label_of_the_nodes_that_it_looks_up() {
         ),
         ("{% for n in nodes(tag='t')[1:] %}{{ n.labels.zone }}{% endfor %}", vec![], vec![zone]),
         ("{% for n in nodes(tag='t')|selectattr('name') %}{{ n.labels.zone }}{% endfor %}", vec![], vec![zone]),
-        (
-            "{% for n in nodes(tag='t')|sort(attribute='name')|reverse %}{{ n.labels.zone }}{% endfor %}",
-            vec![zone],
-            vec![],
-        ),
+        ("{% for n in nodes(tag='t')|sort(attribute='name')|reverse %}{{ n.labels.zone }}{% endfor %}", vec![zone], vec![]),
         (
             "{% set n = nodes(tag='t') if 'x' in tags else nodes(tag='u') %}{% for m in n %}{{ m.labels.zone }}{% endfor %}",
             vec![],
             vec![zone, "nodes(tag='u'){labels.zone}"],
         ),
-        (
-            "{{ (primary('t') if 'x' in tags else primary('u')).name }}",
-            vec![],
-            vec!["primary('t'){name}", "primary('u'){name}"],
-        ),
+        ("{{ (primary('t') if 'x' in tags else primary('u')).name }}", vec![], vec!["primary('t'){name}", "primary('u'){name}"]),
         ("{{ nodes(tag='t')|map(attribute='labels.zone')|join(' ') }}", vec![], vec![]),
         ("{{ primary('t').name }}", vec!["primary('t'){name}"], vec![]),
         ("{% if primary('t') is defined %}{{ primary('t').name }}{% endif %}", vec![], vec![]),
         ("{% if primary('t').name is defined %}{{ primary('t').labels.a }}{% endif %}", vec![], vec![]),
     ] {
-        assert_eq!((needed(text, true), needed(text, false)), (strings(certain), strings(perhaps)), "{text}");
+        assert_eq!(
+            (required_references(text, true), required_references(text, false)),
+            (to_strings(certain), to_strings(perhaps)),
+            "{text}"
+        );
     }
 }
 
-fn strings(texts: Vec<&str>) -> Vec<String> {
+fn to_strings(texts: Vec<&str>) -> Vec<String> {
     texts.into_iter().map(str::to_owned).collect()
 }
 
 #[test]
-fn what_a_template_fails_without_is_what_it_reads_on_every_way_and_never_asks_for() {
+fn needs_lists_reference_when_read_on_every_path_unguarded() {
     for (text, needs) in [
         ("{{ labels.a }} {{ params.x.y }}", vec!["labels.a", "params.x.y"]),
         ("{{ labels.a|upper }}{{ node.name }}{{ facts.cpu.count }}{{ 'a' in tags }}", vec!["labels.a"]),
@@ -122,11 +114,11 @@ fn what_a_template_fails_without_is_what_it_reads_on_every_way_and_never_asks_fo
         ("{% with a = labels.a, b = labels.b %}{{ a }}{{ b|d('x') }}{% endwith %}", vec!["labels.a"]),
         ("{% macro m(x) %}{{ labels.a }}{% endmacro %}{{ m(labels.b) }}", vec![]),
     ] {
-        assert_eq!(needed(text, true), needs, "{text}");
+        assert_eq!(required_references(text, true), needs, "{text}");
     }
 }
 
-/// A template, what it reads.
+/// Templates and what they read.
 const ACCEPTED: &[(&str, &[&str])] = &[
     ("plain text", &[]),
     ("{{ labels.ntp }}", &["labels.ntp"]),
@@ -147,30 +139,18 @@ const ACCEPTED: &[(&str, &[&str])] = &[
         &["labels.none", "params.servers"],
     ),
     ("{{ 'HW_CPU_X86_AVX2' in traits }}", &["'HW_CPU_X86_AVX2' in traits"]),
-    (
-        "{% if 'CUSTOM_A' not in traits and not 'mysql:1' in tags %}x{% endif %}",
-        &["'CUSTOM_A' in traits", "'mysql:1' in tags"],
-    ),
+    ("{% if 'CUSTOM_A' not in traits and not 'mysql:1' in tags %}x{% endif %}", &["'CUSTOM_A' in traits", "'mysql:1' in tags"]),
     ("{% if 1 < 2 and 'a' in tags %}{% endif %}", &["'a' in tags"]),
     ("{% if labels.a in ['x', 'y'] %}{% endif %}", &["labels.a"]),
     ("{{ facts.cpu.count * 2 }}", &["facts.cpu.count"]),
     ("{{ facts.network.interfaces.eth0.addresses[0] }}", &["facts.network.interfaces.eth0.addresses"]),
     ("{% for name, i in facts.network.interfaces|items %}{{ name }}{% endfor %}", &["facts.network.interfaces"]),
-    (
-        "{{ node.name }} {{ cluster.name }} {{ node.properties.rack }}",
-        &["cluster.name", "node.name", "node.properties.rack"],
-    ),
+    ("{{ node.name }} {{ cluster.name }} {{ node.properties.rack }}", &["cluster.name", "node.name", "node.properties.rack"]),
     ("{{ secret('DB') }}", &["secret('DB')"]),
     ("{{ nodes(tag='mysql')|length }}", &["nodes(tag='mysql')"]),
     ("{% if nodes(role='web') %}x{% endif %}", &["nodes(role='web')"]),
-    (
-        "{% for n in nodes(tag='mysql') %}{{ n.name }} {{ n.address }}{% endfor %}",
-        &["nodes(tag='mysql'){address, name}"],
-    ),
-    (
-        "{% for node in nodes(tag='a') %}{{ node.name }}{% endfor %}{{ node.uuid }}",
-        &["node.uuid", "nodes(tag='a'){name}"],
-    ),
+    ("{% for n in nodes(tag='mysql') %}{{ n.name }} {{ n.address }}{% endfor %}", &["nodes(tag='mysql'){address, name}"]),
+    ("{% for node in nodes(tag='a') %}{{ node.name }}{% endfor %}{{ node.uuid }}", &["node.uuid", "nodes(tag='a'){name}"]),
     (
         "{% set ns = nodes(tag=['b', 'a'], or_role='/w.*/') %}{% for n in ns if n.name != node.name %}{{ n.labels['x/y'] }}{% endfor %}",
         &["node.name", "nodes(tag=['a', 'b'], or_role='/w.*/'){labels['x/y'], name}"],
@@ -180,15 +160,9 @@ const ACCEPTED: &[(&str, &[&str])] = &[
         "{{ nodes(tag='a')|sort(attribute='labels.zone')|map(attribute='address')|list }}",
         &["nodes(tag='a'){address, labels.zone}"],
     ),
-    (
-        "{{ (nodes(tag='a')|rejectattr('name', 'eq', node.name)|first).address }}",
-        &["node.name", "nodes(tag='a'){address, name}"],
-    ),
+    ("{{ (nodes(tag='a')|rejectattr('name', 'eq', node.name)|first).address }}", &["node.name", "nodes(tag='a'){address, name}"]),
     ("{{ nodes(tag='a')[0].facts.cpu.count }}{{ nodes(tag='a')[1:]|length }}", &["nodes(tag='a'){facts.cpu.count}"]),
-    (
-        "{{ (nodes(tag='a') or nodes(tag='b'))|map(attribute='name') }}",
-        &["nodes(tag='a'){name}", "nodes(tag='b'){name}"],
-    ),
+    ("{{ (nodes(tag='a') or nodes(tag='b'))|map(attribute='name') }}", &["nodes(tag='a'){name}", "nodes(tag='b'){name}"]),
     (
         "{% if labels.x %}{% set n = nodes(tag='a') %}{% else %}{% set n = nodes(tag='b') %}{% endif %}{{ n[0].name }}",
         &["labels.x", "nodes(tag='a'){name}", "nodes(tag='b'){name}"],
@@ -198,11 +172,8 @@ const ACCEPTED: &[(&str, &[&str])] = &[
         "{% with p = primary('mysql') %}{% if p is defined %}{{ p.address }}{% endif %}{% endwith %}",
         &["primary('mysql'){address}"],
     ),
-    (
-        "{{ (primary('a') if labels.x else primary('b')).name }}",
-        &["labels.x", "primary('a'){name}", "primary('b'){name}"],
-    ),
-    // Variables shadow roots, and only as far as they reach.
+    ("{{ (primary('a') if labels.x else primary('b')).name }}", &["labels.x", "primary('a'){name}", "primary('b'){name}"]),
+    // A variable shadows a root only within its scope.
     ("{% set labels = {'x': 1} %}{{ labels.y }}{{ labels[labels.z] }}", &[]),
     ("{% with labels = 1 %}{{ labels }}{% endwith %}{{ labels.a }}", &["labels.a"]),
     ("{% for params in [1] %}{{ params }}{% endfor %}{{ params.a }}", &["params.a"]),
@@ -224,25 +195,25 @@ const ACCEPTED: &[(&str, &[&str])] = &[
 ];
 
 #[test]
-fn a_template_reads_what_stands_in_it() {
+fn template_lists_references() {
     for (text, expected) in ACCEPTED {
-        assert_eq!(read(text), *expected, "{text}");
+        assert_eq!(read_references(text), *expected, "{text}");
     }
 }
 
-/// A template, line and column, and what its error says.
+/// Templates, with the line, the column and the text of the error.
 const REFUSED: &[(&str, (u32, u32), &str)] = &[
-    ("{{ labels }}", (1, 4), "`labels`: it is read whole, so that any change of it would count; name one"),
+    ("{{ labels }}", (1, 4), "`labels`: it is read whole, so any change of it would count; name one"),
     ("{{ labels|tojson }}", (1, 4), "it is read whole"),
     ("a\n  {{ labels[params.k] }}", (2, 6), "`labels[params.k]`: the key is computed, so what is read is not known"),
     ("{{ labels['a' ~ 'b'] }}", (1, 4), "the key is computed"),
     ("{{ labels[0] }}", (1, 4), "the key is computed"),
     ("{{ labels.a.b }}", (1, 4), "for the label of that whole name write `labels['a.b']`"),
-    ("{{ labels['a\\nb'] }}", (1, 4), "write a name that there can be"),
-    ("{{ labels[''] }}", (1, 4), "write a name that there can be"),
+    ("{{ labels['a\\nb'] }}", (1, 4), "write a valid name"),
+    ("{{ labels[''] }}", (1, 4), "write a valid name"),
     ("{{ labels['a/b/c'] }}", (1, 4), "more than one slash"),
     ("{{ params[''] }}", (1, 4), "1 to 512 bytes"),
-    ("{{ 'hw_cpu_x86_avx' in traits }}", (1, 4), "is no trait"),
+    ("{{ 'hw_cpu_x86_avx' in traits }}", (1, 4), "is not a trait"),
     ("{{ 'my sql' in tags }}", (1, 4), "is not well formed"),
     ("{{ nodes(role='a b')|length }}", (1, 4), "is not well formed"),
     ("{{ primary('a b').name }}", (1, 4), "is not well formed"),
@@ -278,7 +249,7 @@ const REFUSED: &[(&str, (u32, u32), &str)] = &[
     ("{{ nodes(tag='a') }}", (1, 4), "a list of nodes is not text"),
     ("{{ nodes(tag='a').name }}", (1, 4), "a list of nodes has no fields"),
     ("{{ nodes(tag='a')|join }}", (1, 19), "`join` takes data, not nodes"),
-    ("{{ nodes(tag='a')|sort|length }}", (1, 19), "it takes a field by name"),
+    ("{{ nodes(tag='a')|sort|length }}", (1, 19), "it takes a field's name"),
     ("{{ nodes(tag='a')|map(attribute=labels.f) }}", (1, 33), "the field is computed"),
     ("{{ nodes(tag='a')[0] }}", (1, 4), "a node is not text"),
     ("{{ nodes(tag='a')[0][labels.f] }}", (1, 4), "the key is computed"),
@@ -287,13 +258,9 @@ const REFUSED: &[(&str, (u32, u32), &str)] = &[
     ("{{ nodes(tag='a')[0].facts.cpu.model }}", (1, 4), "fact `facts.cpu.model` of another host cannot be read"),
     ("{% for n in nodes(tag='a') %}{{ n }}{% endfor %}", (1, 33), "a node is not text"),
     ("{% for n in nodes(tag='a') %}{{ n|tojson }}{% endfor %}", (1, 33), "a node is not text"),
-    ("{% for a, b in nodes(tag='a') %}{% endfor %}", (1, 8), "a node is not taken apart"),
+    ("{% for a, b in nodes(tag='a') %}{% endfor %}", (1, 8), "a node cannot be unpacked"),
     ("{{ 'a' if labels.x else nodes(tag='a') }}", (1, 4), "it may be nodes or something else"),
-    (
-        "{% set n = 'a' %}{% if labels.x %}{% set n = nodes(tag='a') %}{% endif %}{{ n }}",
-        (1, 77),
-        "depending on an `if`",
-    ),
+    ("{% set n = 'a' %}{% if labels.x %}{% set n = nodes(tag='a') %}{% endif %}{{ n }}", (1, 77), "depending on an `if`"),
     ("{% if labels.x %}{% set labels = {} %}{% endif %}{{ labels.y }}", (1, 53), "depending on an `if`"),
     ("{{ primary('a') }}", (1, 4), "a node is not text"),
     ("{{ primary(labels.t).name }}", (1, 4), "it takes one literal text"),
@@ -326,13 +293,13 @@ const REFUSED: &[(&str, (u32, u32), &str)] = &[
     ("{{ labels.a|safe }}", (1, 13), "there is no filter `safe`"),
     ("{{ labels.a|raw }}", (1, 13), "only in `script`"),
     ("{{ params.x|map('raw') }}", (1, 13), "there is no `raw`"),
-    ("{{ params.x|map(labels.f) }}", (1, 13), "what it applies is computed"),
+    ("{{ params.x|map(labels.f) }}", (1, 13), "the filter or test that it applies is computed"),
     ("{{ labels.a is nosuch }}", (1, 16), "there is no test `nosuch`"),
     ("{{ labels. }}", (1, 12), "`}}`: a name or a number is expected here"),
 ];
 
-/// Holds each text to the place that its error names and to what that says.
-fn check_refused(read: fn(&str) -> Result<TemplateReads, AuthorError>, rows: &[(&str, (u32, u32), &str)]) {
+/// Asserts the position and the text of the error of each template.
+fn assert_refused(read: fn(&str) -> Result<TemplateReads, AuthorError>, rows: &[(&str, (u32, u32), &str)]) {
     let mut wrong = Vec::new();
     for (text, position, says) in rows {
         match read(text) {
@@ -348,19 +315,16 @@ fn check_refused(read: fn(&str) -> Result<TemplateReads, AuthorError>, rows: &[(
 }
 
 #[test]
-fn what_cannot_be_known_is_refused_with_its_place() {
-    check_refused(file, REFUSED);
+fn template_rejects_unknowable_read_with_position() {
+    assert_refused(read_file_template, REFUSED);
 }
 
-/// What a person did wrong is said at the place that is to be mended, not where the parser gave up and in its words.
+/// An error names the position that must be corrected, not the one where the parser gave up, and does not use the
+/// parser's terms.
 #[test]
-fn y09_a_template_that_does_not_parse_is_said_in_words_at_its_place() {
+fn y09_template_explains_syntax_error_with_position() {
     let rows = [
-        (
-            "a\n{% for n in params.xs %}\n{{ n }}\n",
-            (2, 1),
-            "`{% for n in params.xs %}`: {% for %} has no {% endfor %};",
-        ),
+        ("a\n{% for n in params.xs %}\n{{ n }}\n", (2, 1), "`{% for n in params.xs %}`: {% for %} has no {% endfor %};"),
         ("{% if labels.a %}", (1, 1), "`{% if labels.a %}`: {% if %} has no {% endif %};"),
         ("{%- set x %}a", (1, 1), "{% set %} has no {% endset %};"),
         ("{% set x | replace('a', 'b') %}a{% set y = 1 %}", (1, 1), "{% set %} has no {% endset %};"),
@@ -373,17 +337,13 @@ fn y09_a_template_that_does_not_parse_is_said_in_words_at_its_place() {
             (2, 1),
             "`{% if a %}`: {% if %} has no {% endif %} before the {% endfor %} of line 3;",
         ),
-        (
-            "{% if 1 %}{% for a in [] %}{% else %}{% elif 1 %}",
-            (1, 11),
-            "{% for %} has no {% endfor %} before the {% elif %}",
-        ),
+        ("{% if 1 %}{% for a in [] %}{% else %}{% elif 1 %}", (1, 11), "{% for %} has no {% endfor %} before the {% elif %}"),
         ("x{% endfor %}", (1, 5), "`endfor`: {% endfor %} belongs to no {% for %};"),
         ("{% if 1 %}{% endfor %}{% endif %}", (1, 14), "{% endfor %} belongs to no {% for %};"),
         ("{% else %}", (1, 4), "{% else %} belongs to no {% if %};"),
         ("{% endraw %}", (1, 4), "{% endraw %} belongs to no {% raw %};"),
         ("{% raw %}x", (1, 1), "{% raw %} has no {% endraw %};"),
-        ("{% raw x %}", (1, 4), "{% raw %} takes nothing beside its name;"),
+        ("{% raw x %}", (1, 4), "{% raw %} accepts nothing but its name;"),
         ("{% fro a in [] %}", (1, 4), "`fro`: there is no tag {% fro %} (did you mean \"for\"?); there are filter,"),
         ("{% %}", (1, 4), "a tag begins with its name;"),
         ("x {{ labels.a", (1, 3), "`{{ labels`: `{{` has no `}}`;"),
@@ -397,22 +357,22 @@ fn y09_a_template_that_does_not_parse_is_said_in_words_at_its_place() {
         ("{{ params.x|map('uper') }}", (1, 13), "there is no `uper` (did you mean \"upper\"?);"),
         ("{{ lables.a }}", (1, 4), "there is no variable `lables` here (did you mean \"labels\"?);"),
     ];
-    check_refused(file, &rows);
+    assert_refused(read_file_template, &rows);
 }
 
 #[test]
-fn s74_raw_is_found_with_its_place() {
-    let found = script("set -e\nrun {{ labels.a }} {{ labels.b|raw }}\n{{ params.c | raw }}").unwrap();
-    assert_eq!(found.raw, [(2, 32), (3, 15)]);
+fn s74_script_reports_position_of_raw_filter() {
+    let found = read_script("set -e\nrun {{ labels.a }} {{ labels.b|raw }}\n{{ params.c | raw }}").unwrap();
+    assert_eq!(found.unquoted, [(2, 32), (3, 15)]);
     let texts: Vec<_> = found.references.iter().map(Reference::as_str).collect();
     assert_eq!(texts, ["labels.a", "labels.b", "params.c"]);
-    assert_eq!(script("run {{ labels.a }}").unwrap().raw, []);
-    assert!(script("{{ labels.a|raw|upper }}").is_err());
-    assert!(script("{{ labels.a ~ labels.b|raw }}").is_err());
+    assert_eq!(read_script("run {{ labels.a }}").unwrap().unquoted, []);
+    assert!(read_script("{{ labels.a|raw|upper }}").is_err());
+    assert!(read_script("{{ labels.a ~ labels.b|raw }}").is_err());
 }
 
 #[test]
-fn y03_a_value_is_no_pattern_no_path_and_no_name_of_a_filter() {
+fn y03_template_rejects_value_as_pattern_path_or_filter_name() {
     for (text, says) in [
         ("{{ labels.pct|format('X') }}", "line 1, column 4: `labels.pct`: `format` would take a value as its pattern"),
         ("a\n{{ (labels.a ~ '%s')|format(1) }}", "line 2, column 5: `labels.a"),
@@ -431,16 +391,16 @@ fn y03_a_value_is_no_pattern_no_path_and_no_name_of_a_filter() {
         ("{{ params.xs|map('format', 'X')|join }}", "`format` would"),
         ("{{ params.xs|map('map', 'format', 'X')|join }}", "`format` would"),
         ("{{ params.xs|map('map', 'raw')|join }}", "there is no `raw`"),
-        ("{{ params.xs|map('map', labels.f)|join }}", "what it applies is computed"),
-        ("{{ params.xs|map('select', labels.t)|join }}", "what it applies is computed"),
-        ("{{ params.xs|map(attribute=labels.f)|join }}", "`labels.f`: the key is computed, and is taken apart"),
+        ("{{ params.xs|map('map', labels.f)|join }}", "the filter or test that it applies is computed"),
+        ("{{ params.xs|map('select', labels.t)|join }}", "the filter or test that it applies is computed"),
+        ("{{ params.xs|map(attribute=labels.f)|join }}", "`labels.f`: the key is computed, and would be split"),
         ("{{ params.xs|sort(attribute='a' ~ labels.f) }}", "the key is computed"),
         ("{{ params.xs|groupby(labels.f) }}", "the key is computed"),
         ("{{ params.xs|selectattr(labels.f, 'eq', 1)|list }}", "the key is computed"),
         ("{{ params.xs|join(',', labels.f) }}", "the key is computed"),
         ("{{ params.xs|map('groupby', labels.f)|list }}", "the key is computed"),
     ] {
-        let found = file(text).unwrap().read_again;
+        let found = read_file_template(text).unwrap().reread_values;
         assert!(found.first().is_some_and(|one| one.to_string().contains(says)), "{text}: {found:?}");
     }
     for text in [
@@ -451,14 +411,14 @@ fn y03_a_value_is_no_pattern_no_path_and_no_name_of_a_filter() {
         "{{ params.xs|map('replace', labels.a, labels.b)|select('eq', labels.c)|join(',', 'name') }}",
         "{{ labels.a|split(labels.b)|map('upper')|join(labels.c) }}{{ labels.a|replace(labels.b, labels.c) }}",
     ] {
-        assert_eq!(file(text).unwrap().read_again, [], "{text}");
+        assert_eq!(read_file_template(text).unwrap().reread_values, [], "{text}");
     }
-    let script = script("run {{ labels.a|format('X') }}").unwrap().read_again;
+    let script = read_script("run {{ labels.a|format('X') }}").unwrap().reread_values;
     assert_eq!(script.iter().map(|one| (one.line, one.column)).collect::<Vec<_>>(), [(1, 8)]);
 }
 
 #[test]
-fn values_in_a_script_stand_where_they_can_be_quoted() {
+fn script_rejects_value_when_position_is_unquotable() {
     for text in [
         "echo {{ labels.a }} \"{{ labels.b }}\" '{{ labels.c }}' x={{ labels.d }}",
         "for h in {% for n in nodes(tag='a') %}{{ n.name }} {% endfor %}; do ping $h; done",
@@ -467,7 +427,7 @@ fn values_in_a_script_stand_where_they_can_be_quoted() {
         "{% for x in params.xs %}\n# each\nrun {{ x }}\n{% endfor %}",
         "x=$(cat {{ labels.a }})",
     ] {
-        assert!(script(text).is_ok(), "{text}: {}", script(text).unwrap_err());
+        assert!(read_script(text).is_ok(), "{text}: {}", read_script(text).unwrap_err());
     }
     let rows = [
         ("# {{ labels.a }}", (1, 6), "a value cannot be quoted in a comment"),
@@ -481,26 +441,20 @@ fn values_in_a_script_stand_where_they_can_be_quoted() {
         ("{% filter upper %}a{% endfilter %}", (1, 4), "would be quoted a second time"),
         ("{% macro m() %}a{% endmacro %}{{ m() }}", (1, 4), "would be quoted a second time"),
     ];
-    check_refused(script, &rows);
+    assert_refused(read_script, &rows);
 }
 
 #[test]
-fn s52_what_a_template_keeps_cannot_grow_without_bound() {
+fn s52_template_rejects_captured_text_when_unbounded() {
     let doubled = |times: usize| {
         let steps: Vec<_> = (1..times).map(|n| format!("{{% set v{n} = v{0} ~ v{0} %}}", n - 1)).collect();
         format!("{{% set v0 = labels.a %}}{}", steps.join(""))
     };
-    assert_eq!(read(&doubled(7)), ["labels.a"]);
+    assert_eq!(read_references(&doubled(7)), ["labels.a"]);
     for (text, says) in [
         (doubled(8), "it may hold more than 64 values"),
-        (
-            "{% set a = params.x %}{% set b = [a,a,a,a,a,a,a,a,a] %}{% set c = [b,b,b,b,b,b,b,b] %}".into(),
-            "more than 64 values",
-        ),
-        (
-            "{% macro m(x) %}{{ m(x ~ x) }}{% endmacro %}{{ m(labels.a) }}".into(),
-            "a macro's argument may hold at most 8",
-        ),
+        ("{% set a = params.x %}{% set b = [a,a,a,a,a,a,a,a,a] %}{% set c = [b,b,b,b,b,b,b,b] %}".into(), "more than 64 values"),
+        ("{% macro m(x) %}{{ m(x ~ x) }}{% endmacro %}{{ m(labels.a) }}".into(), "a macro's argument may hold at most 8"),
         ("{% set x %}a{% endset %}{% set y = x ~ x ~ x ~ x ~ x %}".into(), "it may hold more than 64 values"),
         ("{{ 'x' * 100000 }}".into(), "it is repeated more than 1000 times"),
         ("{{ params.n * [1] }}".into(), "how often is not known"),
@@ -509,7 +463,7 @@ fn s52_what_a_template_keeps_cannot_grow_without_bound() {
             "of text are in a loop",
         ),
     ] {
-        let error = file(&text).expect_err(&text);
+        let error = read_file_template(&text).expect_err(&text);
         assert!(error.to_string().contains(says), "{text}: {error}");
     }
     for text in [
@@ -518,13 +472,13 @@ fn s52_what_a_template_keeps_cannot_grow_without_bound() {
         "{% macro m(x) %}[{{ x ~ '!' }}]{% endmacro %}{{ m(labels.a ~ ':' ~ labels.b) }}{{ m('a') ~ m('b') }}",
         "{% for n in params.xs %}{% set x %}{{ n }}{% endset %}{{ x }}{% endfor %}",
     ] {
-        assert!(file(text).is_ok(), "{text}: {}", file(text).unwrap_err());
+        assert!(read_file_template(text).is_ok(), "{text}: {}", read_file_template(text).unwrap_err());
     }
 }
 
-/// Texts that would be deep or large if they were parsed, and near the limits.
+/// Templates that would be deep or large if they were parsed, and templates near the limits.
 #[test]
-fn s52_bombs_are_refused_before_they_are_deep() {
+fn s52_template_rejects_deep_nesting_early() {
     let deep = 100_000;
     for text in [
         format!("{{{{ {}1{} }}}}", "(".repeat(deep), ")".repeat(deep)),
@@ -542,13 +496,13 @@ fn s52_bombs_are_refused_before_they_are_deep() {
         "x".repeat(70_000),
         "{{ ".repeat(20_000),
     ] {
-        let error = file(&text).expect_err(&text[..20]);
+        let error = read_file_template(&text).expect_err(&text[..20]);
         assert!(error.to_string().len() < 600, "{error}");
     }
     let wide = "{{ labels.a }}".repeat(4_000);
-    assert_eq!(read(&wide), ["labels.a"]);
+    assert_eq!(read_references(&wide), ["labels.a"]);
     let nested = format!("{}{}", "{% if 1 %}".repeat(60), "{% endif %}".repeat(60));
-    assert_eq!(read(&nested), [""; 0]);
+    assert_eq!(read_references(&nested), [""; 0]);
     let many: Vec<_> = (0..200).map(|n| format!("{{% if labels.k{n} %}}{{% set v{n} = 1 %}}{{% endif %}}")).collect();
-    assert_eq!(read(&many.join("")).len(), 200);
+    assert_eq!(read_references(&many.join("")).len(), 200);
 }

@@ -1,8 +1,9 @@
-//! Which node an allocation takes: a pure choice, the same for the same fleet and the same request.
+//! Chooses the node of an allocation. The choice is a pure function: the same fleet and request always give the same
+//! node.
 //!
-//! Ironic takes any node that fits, by chance. Here the best fit is taken, so that what is scarce is kept for who asks for it: fewest
-//! traits that nobody asked for, then least to spare of each number that was asked for (by key), then the first by name, digits compared
-//! as numbers.
+//! Ironic picks a random node that fits. Here the best fit is chosen, so that scarce nodes stay free for requests that
+//! need them. The order is: fewest traits that were not requested, then the smallest surplus of each requested number
+//! (by key), then the first by name. Digits are compared as numbers.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,172 +11,178 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use crate::fleet::{Fleet, NodeView};
-use crate::object::{AllocationDecision, AllocationSpec, ClusterId, Merits, NodeId};
-use crate::requirement::{FieldLookup as _, Presence, Requirement, Requirements};
+use crate::object::{AllocationDecision, AllocationSpec, ClusterId, NodeId, SelectionReason};
+use crate::requirement::{FieldLookup as _, Requirement, Requirements, TraitPresence};
 use crate::role::natural_cmp;
 use crate::traits::Trait;
 
-/// Decides an allocation. `within`: the one cluster whose groups' nodes may be taken, for who is bound to it.
-pub fn allocate(fleet: &Fleet, asked: &AllocationSpec, within: Option<ClusterId>) -> AllocationDecision {
-    let pool = Pool { fleet, asked, within, wanted: wanted(asked) };
-    let mut failed = Failed::default();
-    let mut best: Option<Fit<'_>> = None;
+/// Decides an allocation. If the caller is bound to a cluster, `cluster` is that cluster, and only nodes of its groups
+/// qualify.
+pub fn allocate(fleet: &Fleet, spec: &AllocationSpec, cluster: Option<ClusterId>) -> AllocationDecision {
+    let pool = Candidates { fleet, spec, cluster, required_traits: required_traits(spec) };
+    let mut rejected = RejectCounts::default();
+    let mut best: Option<ScoredNode<'_>> = None;
     let mut candidates = 0;
     for view in pool.nodes().into_iter().filter_map(|id| fleet.node_view(id)) {
-        match pool.fit(view) {
+        match pool.score(view) {
             Ok(fit) => {
                 candidates += 1;
                 if best.as_ref().is_none_or(|best| fit.cmp(best) == Ordering::Less) {
                     best = Some(fit);
                 }
             }
-            Err(lack) => failed.count(lack),
+            Err(reason) => rejected.add(reason),
         }
     }
     match best {
         Some(fit) => {
-            let surplus = fit.view.traits().names().filter(|name| !pool.wanted.contains(name)).cloned().collect();
-            let because = Merits { candidates, surplus_traits: surplus, to_spare: fit.spare };
+            let surplus = fit.view.traits().names().filter(|name| !pool.required_traits.contains(name)).cloned().collect();
+            let because = SelectionReason { candidates, surplus_traits: surplus, headroom: fit.spare };
             AllocationDecision::Chosen { node: fit.view.node().id(), because }
         }
-        None => AllocationDecision::Failed { reason: failed.reason(asked) },
+        None => AllocationDecision::Failed { reason: rejected.reason(spec) },
     }
 }
 
-/// The traits that are asked for, by name or as a requirement.
-fn wanted(asked: &AllocationSpec) -> BTreeSet<&Trait> {
-    let required = asked.requirements.0.iter().filter_map(|one| match one {
-        Requirement::Trait { name, presence: Presence::Required } => Some(name),
+/// Returns the requested traits: those that the request names directly, and those in its requirements.
+fn required_traits(spec: &AllocationSpec) -> BTreeSet<&Trait> {
+    let required = spec.requirements.0.iter().filter_map(|requirement| match requirement {
+        Requirement::Trait { name, presence: TraitPresence::Required } => Some(name),
         Requirement::Trait { .. } | Requirement::Field { .. } => None,
     });
-    asked.traits.iter().chain(required).collect()
+    spec.traits.iter().chain(required).collect()
 }
 
-/// Why a node is none to take, the first reason that holds.
+/// The first reason why a node does not qualify for the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Lack {
-    /// It is of another class, or owner.
+enum Ineligible {
+    /// The node has another resource class or owner.
     Class,
-    /// It is parked.
+    /// The node is parked.
     Parked,
-    /// It is used already.
-    Used,
-    /// It lacks a trait.
+    /// The node is already in use.
+    InUse,
+    /// The node lacks a requested trait.
     Traits,
-    /// It does not meet a requirement.
+    /// The node does not meet a requirement of the request or of its group.
     Requirements,
 }
 
-struct Pool<'a> {
+/// The request, with the fleet that it is decided in.
+struct Candidates<'a> {
     fleet: &'a Fleet,
-    asked: &'a AllocationSpec,
-    within: Option<ClusterId>,
-    wanted: BTreeSet<&'a Trait>,
+    spec: &'a AllocationSpec,
+    cluster: Option<ClusterId>,
+    required_traits: BTreeSet<&'a Trait>,
 }
 
-impl<'a> Pool<'a> {
+impl<'a> Candidates<'a> {
+    /// Returns the nodes that the request is limited to: by group, by cluster and by the named candidates.
     fn nodes(&self) -> Vec<NodeId> {
-        let Self { fleet, asked, within, .. } = self;
-        let named = &asked.candidate_nodes;
-        let of_place: Vec<NodeId> = match (asked.nodegroup, within) {
-            (Some(group), _) => fleet.nodes_of(group).collect(),
-            (None, Some(cluster)) => fleet.nodes_of_cluster(*cluster).collect(),
+        let Self { fleet, spec, cluster, .. } = self;
+        let named = &spec.candidate_nodes;
+        let nodes: Vec<NodeId> = match (spec.nodegroup, cluster) {
+            (Some(group), _) => fleet.nodes_in_group(group).collect(),
+            (None, Some(cluster)) => fleet.nodes_in_cluster(*cluster).collect(),
             (None, None) if !named.is_empty() => named.iter().copied().collect::<BTreeSet<_>>().into_iter().collect(),
             (None, None) => return fleet.nodes().map(|node| node.id()).collect(),
         };
-        let is_within = |id: &NodeId| within.is_none_or(|cluster| fleet.cluster_of_node(*id) == Some(cluster));
-        of_place.into_iter().filter(|id| (named.is_empty() || named.contains(id)) && is_within(id)).collect()
+        let is_in_cluster = |id: &NodeId| cluster.is_none_or(|cluster| fleet.cluster_of_node(*id) == Some(cluster));
+        nodes.into_iter().filter(|id| (named.is_empty() || named.contains(id)) && is_in_cluster(id)).collect()
     }
 
-    fn fit(&self, view: NodeView<'a>) -> Result<Fit<'a>, Lack> {
-        let (node, asked) = (view.node(), self.asked);
-        let said = |name: &str| node.spec.extra.get(name).and_then(Value::as_str);
-        let is_owned = |owner: &str| said("owner") == Some(owner) || said("lessee") == Some(owner);
-        let of_group = asked.nodegroup.and_then(|group| self.fleet.group(group));
-        let held = |wanted: &Requirements| wanted.hold(&view);
-        let lacks = [
-            (Lack::Class, said("resource_class") != Some(&asked.resource_class)),
-            (Lack::Class, asked.owner.as_deref().is_some_and(|owner| !is_owned(owner))),
-            (Lack::Parked, self.fleet.parked(node).is_some()),
-            (Lack::Used, node.is_used()),
+    /// Checks that a node qualifies, and computes its surplus. Fails with the first reason why it does not.
+    fn score(&self, view: NodeView<'a>) -> Result<ScoredNode<'a>, Ineligible> {
+        let (node, spec) = (view.node(), self.spec);
+        let extra_text = |name: &str| node.spec.extra.get(name).and_then(Value::as_str);
+        let is_owned = |owner: &str| extra_text("owner") == Some(owner) || extra_text("lessee") == Some(owner);
+        let group = spec.nodegroup.and_then(|group| self.fleet.group(group));
+        let are_met = |requirements: &Requirements| requirements.hold(&view);
+        let checks = [
+            (Ineligible::Class, extra_text("resource_class") != Some(&spec.resource_class)),
+            (Ineligible::Class, spec.owner.as_deref().is_some_and(|owner| !is_owned(owner))),
+            (Ineligible::Parked, self.fleet.parked_by(node).is_some()),
+            (Ineligible::InUse, node.is_in_use()),
         ];
-        if let Some((lack, _)) = lacks.into_iter().find(|(_, lacks)| *lacks) {
-            return Err(lack);
+        if let Some((reason, _)) = checks.into_iter().find(|(_, lacks)| *lacks) {
+            return Err(reason);
         }
-        if asked.traits.iter().any(|name| !view.has_trait(name)) {
-            return Err(Lack::Traits);
+        if spec.traits.iter().any(|name| !view.has_trait(name)) {
+            return Err(Ineligible::Traits);
         }
-        if !held(&asked.requirements) || !of_group.is_none_or(|group| held(&group.spec.requirements)) {
-            return Err(Lack::Requirements);
+        if !are_met(&spec.requirements) || !group.is_none_or(|group| are_met(&group.spec.requirements)) {
+            return Err(Ineligible::Requirements);
         }
-        Ok(Fit::of(view, asked, &self.wanted))
+        Ok(ScoredNode::new(view, spec, &self.required_traits))
     }
 }
 
-/// A node that could be taken, with what it has beyond what was asked for.
-struct Fit<'a> {
+/// A node that qualifies, with its surplus over the request.
+struct ScoredNode<'a> {
     view: NodeView<'a>,
+    /// Number of traits that were not requested.
     surplus: usize,
+    /// The surplus of each requested number, by key.
     spare: BTreeMap<String, f64>,
 }
 
-impl<'a> Fit<'a> {
-    fn of(view: NodeView<'a>, asked: &AllocationSpec, wanted: &BTreeSet<&Trait>) -> Self {
+impl<'a> ScoredNode<'a> {
+    fn new(view: NodeView<'a>, spec: &AllocationSpec, required: &BTreeSet<&Trait>) -> Self {
         let mut spare: BTreeMap<String, f64> = BTreeMap::new();
-        for one in &asked.requirements.0 {
-            if let Some(least) = one.to_spare(&view) {
-                // Of two bounds of one key the nearer one counts.
-                let known = spare.entry(one.key()).or_insert(least);
-                *known = known.min(least);
+        for requirement in &spec.requirements.0 {
+            if let Some(surplus) = requirement.headroom(&view) {
+                // If a key has two bounds, the nearer one counts.
+                let entry = spare.entry(requirement.key()).or_insert(surplus);
+                *entry = entry.min(surplus);
             }
         }
-        Self { surplus: view.count_traits_beyond(wanted), view, spare }
+        Self { surplus: view.count_other_traits(required), view, spare }
     }
 
-    /// Both were asked for the same, so that what they have to spare has the same keys.
+    /// Compares two nodes by fit. Both were scored for the same request, so they have the same keys in `spare`.
     fn cmp(&self, other: &Self) -> Ordering {
-        let (node, others) = (self.view.node(), other.view.node());
+        let (node, other_node) = (self.view.node(), other.view.node());
         let spare = || self.spare.values().zip(other.spare.values()).map(|(own, other)| own.total_cmp(other));
         (self.surplus.cmp(&other.surplus))
             .then_with(|| spare().find(|order| order.is_ne()).unwrap_or(Ordering::Equal))
-            .then_with(|| natural_cmp(&node.display_name(), &others.display_name()))
-            .then_with(|| node.id().cmp(&others.id()))
+            .then_with(|| natural_cmp(&node.display_name(), &other_node.display_name()))
+            .then_with(|| node.id().cmp(&other_node.id()))
     }
 }
 
-/// How many nodes were none to take, by the reason.
+/// The number of nodes that do not qualify, by reason.
 #[derive(Default)]
-struct Failed(BTreeMap<Lack, usize>);
+struct RejectCounts(BTreeMap<Ineligible, usize>);
 
-impl Failed {
-    fn count(&mut self, lack: Lack) {
-        *self.0.entry(lack).or_default() += 1;
+impl RejectCounts {
+    fn add(&mut self, reason: Ineligible) {
+        *self.0.entry(reason).or_default() += 1;
     }
 
-    /// Ironic's sentence, and how many nodes came how far.
-    fn reason(&self, asked: &AllocationSpec) -> String {
-        let of = |lack: Lack| self.0.get(&lack).copied().unwrap_or(0);
-        let class = &asked.resource_class;
-        let mut sentence = if of(Lack::Requirements) > 0 {
-            let texts = asked.requirements.0.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    /// Returns Ironic's sentence, followed by the number of rejected nodes for each reason.
+    fn reason(&self, spec: &AllocationSpec) -> String {
+        let count = |reason: Ineligible| self.0.get(&reason).copied().unwrap_or(0);
+        let class = &spec.resource_class;
+        let mut sentence = if count(Ineligible::Requirements) > 0 {
+            let texts = spec.requirements.0.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
             let texts = if texts.is_empty() { "of their node group".to_owned() } else { texts };
             format!("no suitable nodes meet the requirements {texts}.")
-        } else if of(Lack::Traits) > 0 {
-            let names = asked.traits.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        } else if count(Ineligible::Traits) > 0 {
+            let names = spec.traits.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
             format!("no suitable nodes have the requested traits {names}.")
-        } else if asked.candidate_nodes.is_empty() {
+        } else if spec.candidate_nodes.is_empty() {
             format!("no available nodes match the resource class {class}.")
         } else {
             format!("none of the requested nodes are available and match the resource class {class}.")
         };
         let counted = [
-            (Lack::Parked, "parked"),
-            (Lack::Used, "used already"),
-            (Lack::Traits, "without a trait"),
-            (Lack::Requirements, "that do not meet a requirement"),
+            (Ineligible::Parked, "parked"),
+            (Ineligible::InUse, "used already"),
+            (Ineligible::Traits, "without a trait"),
+            (Ineligible::Requirements, "that do not meet a requirement"),
         ];
-        let counted = counted.into_iter().filter(|(lack, _)| of(*lack) > 0);
-        let counted: Vec<String> = counted.map(|(lack, what)| format!("{} {what}", of(lack))).collect();
+        let counted = counted.into_iter().filter(|(reason, _)| count(*reason) > 0);
+        let counted: Vec<String> = counted.map(|(reason, what)| format!("{} {what}", count(reason))).collect();
         if !counted.is_empty() {
             sentence.push_str(&format!(" Of that class there are {}.", counted.join(", ")));
         }

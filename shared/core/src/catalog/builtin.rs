@@ -1,52 +1,52 @@
-//! The namespaces that come with the program, made from its own registries. They are stored when somebody imports them, and then
-//! alone.
+//! The namespaces that come with the program: those of stable facts and of Ironic's machine properties. They are stored
+//! only if an operator imports them.
 
 use serde_json::{Map, Value, json};
 
-use super::Bound;
-use crate::input::facts::{Fact, Kind as FactKind, STABLE};
+use super::KeyKind;
+use crate::input::facts::{Fact, FactType as FactKind, STABLE_FACTS};
 
-/// Bodies of the namespaces.
-pub fn builtin() -> Vec<Value> {
-    vec![facts(), machine()]
+/// Returns the bodies of the namespaces.
+pub fn builtin_namespaces() -> Vec<Value> {
+    vec![fact_namespace(), machine_namespace()]
 }
 
-/// What hosts report, but for what has the name of a device in its key.
-fn facts() -> Value {
-    let fixed = STABLE.iter().filter(|fact| !fact.path.contains('*'));
-    let properties: Map<String, Value> = fixed.map(|fact| (fact.path.to_owned(), of_fact(fact))).collect();
+/// Returns the namespace of the facts that hosts report, except facts with a device name in their key.
+fn fact_namespace() -> Value {
+    let fixed = STABLE_FACTS.iter().filter(|fact| !fact.path.contains('*'));
+    let properties: Map<String, Value> = fixed.map(|fact| (fact.path.to_owned(), fact_property(fact))).collect();
     json!({
         "namespace": "Stemma::Facts",
         "display_name": "Facts",
         "description": "What hosts report of themselves.",
         "visibility": "public",
-        "resource_type_associations": [{"name": Bound::Fact.resource_type()}],
+        "resource_type_associations": [{"name": KeyKind::Fact.resource_type()}],
         "properties": properties,
     })
 }
 
-fn of_fact(fact: &Fact) -> Value {
-    let mut property = match fact.kind {
+fn fact_property(fact: &Fact) -> Value {
+    let mut property = match fact.fact_type {
         FactKind::Number => json!({"type": "integer"}),
         FactKind::Boolean => json!({"type": "boolean"}),
         FactKind::Addresses => json!({"type": "array", "items": {"type": "string"}}),
         FactKind::Address | FactKind::HostName | FactKind::Text => json!({"type": "string"}),
-        FactKind::Name => json!({"type": "string", "enum": fact.names()}),
+        FactKind::Name => json!({"type": "string", "enum": fact.allowed_names()}),
     };
     property["title"] = fact.title.into();
     property["readonly"] = true.into();
     property
 }
 
-/// What Ironic's inspection says of a machine.
-fn machine() -> Value {
+/// Returns the namespace of the properties that Ironic's inspection sets on a machine.
+fn machine_namespace() -> Value {
     let count = |title: &str| json!({"title": title, "type": "integer", "minimum": 0});
     json!({
         "namespace": "Stemma::Machine",
         "display_name": "Machine",
         "description": "Properties of nodes that Ironic's clients write.",
         "visibility": "public",
-        "resource_type_associations": [{"name": Bound::Property.resource_type()}],
+        "resource_type_associations": [{"name": KeyKind::Property.resource_type()}],
         "properties": {
             "cpus": count("Logical processors"),
             "memory_mb": count("Memory in MiB"),
@@ -62,8 +62,8 @@ mod tests {
     use crate::object::NamespaceSpec;
 
     #[test]
-    fn what_comes_with_the_program_can_be_stored() {
-        let all = builtin();
+    fn builtin_namespaces_can_be_stored() {
+        let all = builtin_namespaces();
         let names: Vec<_> = all.iter().map(|body| body["namespace"].as_str().unwrap()).collect();
         assert_eq!(names, ["Stemma::Facts", "Stemma::Machine"]);
         for mut body in all {
@@ -74,8 +74,8 @@ mod tests {
     }
 
     #[test]
-    fn the_namespace_of_facts_has_those_whose_key_is_fixed() {
-        let facts = &facts()["properties"];
+    fn fact_namespace_contains_facts_with_fixed_key() {
+        let facts = &fact_namespace()["properties"];
         assert_eq!(facts["memory.total_bytes"]["type"], "integer");
         let keys = facts.as_object().unwrap().keys();
         assert_eq!(keys.filter(|key| key.contains('*')).count(), 0, "a device's name stands in no key");

@@ -1,81 +1,83 @@
-//! What Glance's clients are shown beside the bodies: schemas, by which they build their own models, and the names of
-//! properties as a resource type has them.
+//! Further data for Glance's clients: schemas, from which they build their own models, and the names of properties on a
+//! resource type.
 //!
-//! The schemas are made from the tables by which bodies are read, so that a client refuses what the controller refuses.
+//! The schemas are generated from the field tables with which bodies are parsed. So a client refuses what the
+//! controller refuses.
 
 use serde_json::{Map, Value, json};
 
-use crate::field::{Described, Form, Part, REQUIRED};
-use crate::object::{Association, Definition, Member, NamespaceSpec, NamespaceTag, Properties, Property, Visibility};
+use crate::field::{DescribeFields, FieldDef, FieldType, REQUIRED};
+use crate::object::{Association, Definition, NamedItem, NamespaceSpec, NamespaceTag, Properties, Property, Visibility};
 
-/// The members of bodies that the controller alone sets.
-pub const READ_ONLY: [&str; 4] = ["self", "schema", "created_at", "updated_at"];
+/// The members of bodies that only the controller sets.
+pub const READ_ONLY_FIELDS: [&str; 4] = ["self", "schema", "created_at", "updated_at"];
 
-/// The longest of the texts that have a bound, by their names.
-const LONGEST: &[(&str, u64)] =
+/// Maximum length of the texts that have a limit, in characters, by field name.
+const MAX_TEXT_CHARS: &[(&str, u64)] =
     &[("name", 80), ("namespace", 80), ("display_name", 80), ("owner", 255), ("prefix", 80), ("properties_target", 80)];
 
-/// The schema of a body or of a list of bodies; `None`: no schema has that name.
+/// Returns the schema of a body or of a list of bodies, or `None` if no schema has that name.
 pub fn schema(name: &str) -> Option<Value> {
     Some(match name {
-        "namespace" => namespace(),
-        "namespaces" => list("namespaces", &namespace()),
-        "resource_type" => association(),
-        "resource_types" => list("resource_type_associations", &association()),
-        "property" => property(),
+        "namespace" => namespace_schema(),
+        "namespaces" => list_schema("namespaces", &namespace_schema()),
+        "resource_type" => association_schema(),
+        "resource_types" => list_schema("resource_type_associations", &association_schema()),
+        "property" => property_schema(),
         "properties" => {
-            let properties = json!({"type": "object", "additionalProperties": object(Property::PARTS)});
-            listing("properties", properties)
+            let properties = json!({"type": "object", "additionalProperties": object_schema(Property::FIELD_DEFS)});
+            page_schema("properties", properties)
         }
-        "object" => definition(),
-        "objects" => list("objects", &definition()),
-        "tag" => named("tag", object(NamespaceTag::PARTS), &READ_ONLY[2..]),
-        "tags" => list("tags", &named("tag", object(NamespaceTag::PARTS), &READ_ONLY[2..])),
+        "object" => definition_schema(),
+        "objects" => list_schema("objects", &definition_schema()),
+        "tag" => named_schema("tag", object_schema(NamespaceTag::FIELD_DEFS), &READ_ONLY_FIELDS[2..]),
+        "tags" => list_schema("tags", &named_schema("tag", object_schema(NamespaceTag::FIELD_DEFS), &READ_ONLY_FIELDS[2..])),
         _ => return None,
     })
 }
 
-fn namespace() -> Value {
+/// Returns the schema of a namespace, with its lists of properties, objects, tags and resource types.
+fn namespace_schema() -> Value {
     let text = |most: u64| json!({"type": "string", "maxLength": most});
-    let nested = |parts| json!({"type": "array", "items": open(parts)});
+    let nested = |parts| json!({"type": "array", "items": open_object_schema(parts)});
     let body = json!({
         "type": "object",
         "properties": {
             "namespace": text(80),
             "display_name": text(80),
             "description": text(500),
-            "visibility": {"type": "string", "enum": Visibility::WORDS},
+            "visibility": {"type": "string", "enum": Visibility::VARIANTS},
             "protected": {"type": "boolean"},
             "owner": text(255),
             "labels": {"type": "object", "additionalProperties": {"type": "string"}},
-            "resource_type_associations": nested(Association::PARTS),
-            "properties": {"type": "object", "additionalProperties": object(Property::PARTS)},
-            "objects": nested(Definition::PARTS),
-            "tags": nested(NamespaceTag::PARTS),
+            "resource_type_associations": nested(Association::FIELD_DEFS),
+            "properties": {"type": "object", "additionalProperties": object_schema(Property::FIELD_DEFS)},
+            "objects": nested(Definition::FIELD_DEFS),
+            "tags": nested(NamespaceTag::FIELD_DEFS),
         },
         "additionalProperties": false,
         "required": ["namespace"],
     });
-    named("namespace", body, &READ_ONLY)
+    named_schema("namespace", body, &READ_ONLY_FIELDS)
 }
 
-fn association() -> Value {
-    named("resource_type_association", object(Association::PARTS), &READ_ONLY[2..])
+fn association_schema() -> Value {
+    named_schema("resource_type_association", object_schema(Association::FIELD_DEFS), &READ_ONLY_FIELDS[2..])
 }
 
-fn definition() -> Value {
-    named("object", object(Definition::PARTS), &READ_ONLY)
+fn definition_schema() -> Value {
+    named_schema("object", object_schema(Definition::FIELD_DEFS), &READ_ONLY_FIELDS)
 }
 
-/// A property by itself, which has a name.
-fn property() -> Value {
-    let mut schema = object(Property::PARTS);
+/// Returns the schema of a single property. Unlike a property in a namespace's map, it contains its name.
+fn property_schema() -> Value {
+    let mut schema = object_schema(Property::FIELD_DEFS);
     schema["required"] = json!(["type", "title", "name"]);
-    named("property", schema, &[])
+    named_schema("property", schema, &[])
 }
 
-/// A schema with its name and the members that are not written.
-fn named(name: &str, mut schema: Value, read_only: &[&str]) -> Value {
+/// Adds the name of a schema and the members that clients do not write.
+fn named_schema(name: &str, mut schema: Value, read_only: &[&str]) -> Value {
     schema["name"] = name.into();
     for member in read_only {
         schema["properties"][*member] = json!({"type": "string", "readOnly": true});
@@ -83,12 +85,12 @@ fn named(name: &str, mut schema: Value, read_only: &[&str]) -> Value {
     schema
 }
 
-fn list(name: &str, item: &Value) -> Value {
-    listing(name, json!({"type": "array", "items": item}))
+fn list_schema(name: &str, item: &Value) -> Value {
+    page_schema(name, json!({"type": "array", "items": item}))
 }
 
-/// The schema of a list, with the members that lead on.
-fn listing(name: &str, rows: Value) -> Value {
+/// Returns the schema of a list, with the members that link to the first and next page.
+fn page_schema(name: &str, rows: Value) -> Value {
     let text = json!({"type": "string"});
     let mut properties = json!({"first": text, "next": text, "schema": text});
     properties[name] = rows;
@@ -98,89 +100,93 @@ fn listing(name: &str, rows: Value) -> Value {
     json!({"name": name, "properties": properties, "links": links})
 }
 
-/// What stands in a list of a namespace: its own members, and those that an answer adds.
-fn open(parts: &[Part]) -> Value {
-    let mut schema = object(parts);
+/// Returns the schema of an item in a list of a namespace: its own members, and the members that a response adds.
+fn open_object_schema(fields: &[FieldDef]) -> Value {
+    let mut schema = object_schema(fields);
     schema.as_object_mut().expect("an object's schema").remove("additionalProperties");
-    for member in READ_ONLY {
+    for member in READ_ONLY_FIELDS {
         schema["properties"][member] = json!({"type": "string", "readOnly": true});
     }
     schema
 }
 
-/// An object with these members and no others.
-fn object(parts: &[Part]) -> Value {
-    let properties: Map<String, Value> = parts.iter().map(|part| (part.name.to_owned(), of_part(part))).collect();
-    let required: Vec<&str> = parts.iter().filter(|part| part.help.default == REQUIRED).map(|part| part.name).collect();
+/// Returns the schema of an object with these members and no others.
+fn object_schema(fields: &[FieldDef]) -> Value {
+    let properties: Map<String, Value> = fields.iter().map(|part| (part.name.to_owned(), field_schema(part))).collect();
+    let required: Vec<&str> = fields.iter().filter(|part| part.help.default == REQUIRED).map(|part| part.name).collect();
     json!({"type": "object", "properties": properties, "additionalProperties": false, "required": required})
 }
 
-fn of_part(part: &Part) -> Value {
-    let mut schema = of_form(part.form);
-    if let Some((_, most)) = LONGEST.iter().find(|(name, _)| part.form.plain() == Form::Text && *name == part.name) {
+/// Returns the schema of a field: that of its type, with the maximum length if the field is a text that has one.
+fn field_schema(field: &FieldDef) -> Value {
+    let mut schema = type_schema(field.field_type);
+    if let Some((_, most)) =
+        MAX_TEXT_CHARS.iter().find(|(name, _)| field.field_type.plain() == FieldType::Text && *name == field.name)
+    {
         schema["maxLength"] = (*most).into();
     }
     schema
 }
 
-/// As of a manifest, but that no member may be `null`.
-fn of_form(form: Form) -> Value {
+/// Returns the schema of a type. It is that of a manifest, except that no member may be `null`.
+fn type_schema(form: FieldType) -> Value {
     match form {
-        Form::Text => json!({"type": "string"}),
-        Form::Time => json!({"type": "string", "format": "date-time"}),
-        Form::Seconds(least, most) => json!({"type": "integer", "minimum": least, "maximum": most}),
-        Form::Flag => json!({"type": "boolean"}),
-        Form::Count => json!({"type": "integer", "minimum": 0}),
-        Form::Number => json!({"type": "number"}),
-        Form::Object(parts) => object(parts),
-        Form::MapOf(parts) => json!({"type": "object", "additionalProperties": object(parts)}),
-        Form::ListOf(parts) => json!({"type": "array", "items": object(parts)}),
-        Form::Names => json!({"type": "array", "items": {"type": "string"}}),
-        Form::OneOf(texts) => json!({"type": "string", "enum": texts}),
-        Form::Map => json!({"type": "object", "additionalProperties": true}),
-        Form::Objects => json!({"type": "array", "items": {"type": "object", "additionalProperties": true}}),
-        Form::Parameters | Form::TextOrList | Form::MapOrList | Form::Share | Form::Any => {
+        FieldType::Text => json!({"type": "string"}),
+        FieldType::Time => json!({"type": "string", "format": "date-time"}),
+        FieldType::Seconds(least, most) => json!({"type": "integer", "minimum": least, "maximum": most}),
+        FieldType::Flag => json!({"type": "boolean"}),
+        FieldType::Count => json!({"type": "integer", "minimum": 0}),
+        FieldType::Number => json!({"type": "number"}),
+        FieldType::Object(parts) => object_schema(parts),
+        FieldType::MapOf(parts) => json!({"type": "object", "additionalProperties": object_schema(parts)}),
+        FieldType::ListOf(parts) => json!({"type": "array", "items": object_schema(parts)}),
+        FieldType::Names => json!({"type": "array", "items": {"type": "string"}}),
+        FieldType::OneOf(texts) => json!({"type": "string", "enum": texts}),
+        FieldType::Map => json!({"type": "object", "additionalProperties": true}),
+        FieldType::Objects => json!({"type": "array", "items": {"type": "object", "additionalProperties": true}}),
+        FieldType::Parameters | FieldType::TextOrList | FieldType::MapOrList | FieldType::Share | FieldType::Any => {
             json!({"description": "Any value."})
         }
-        Form::UpTo(_, of) => of_form(*of),
+        FieldType::UpTo(_, inner) => type_schema(*inner),
     }
 }
 
-/// A body of a namespace without the members that answers add, in it and in its lists, and without its owners, which no schema has.
+/// Removes the members that responses add from a namespace's body and from its lists. Also removes `field_owners`,
+/// which no schema contains.
 pub fn without_read_only(body: &mut Map<String, Value>) {
-    body.retain(|name, _| !READ_ONLY.contains(&name.as_str()) && name != "field_owners");
+    body.retain(|name, _| !READ_ONLY_FIELDS.contains(&name.as_str()) && name != "field_owners");
     for list in [Association::LIST, Definition::LIST, NamespaceTag::LIST] {
         for member in body.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
             if let Value::Object(member) = member {
-                member.retain(|name, _| !READ_ONLY.contains(&name.as_str()));
+                member.retain(|name, _| !READ_ONLY_FIELDS.contains(&name.as_str()));
             }
         }
     }
 }
 
-/// Turns the tags of a namespace's body round: Glance shows the last one first.
-pub fn turn_tags(body: &mut Map<String, Value>) {
+/// Reverses the tags in a namespace's body, because Glance lists the last tag first.
+pub fn reverse_tags(body: &mut Map<String, Value>) {
     if let Some(Value::Array(tags)) = body.get_mut(NamespaceTag::LIST) {
         tags.reverse();
     }
 }
 
-/// A namespace as its author would write it, of one as it is shown.
+/// Converts a namespace from the form in which it is shown to the one that its author would write.
 #[must_use]
-pub fn as_written(mut shown: Map<String, Value>) -> Map<String, Value> {
-    without_read_only(&mut shown);
-    turn_tags(&mut shown);
-    shown
+pub fn to_authored(mut body: Map<String, Value>) -> Map<String, Value> {
+    without_read_only(&mut body);
+    reverse_tags(&mut body);
+    body
 }
 
-/// A namespace, as its author wrote it, with what a given one has and it has not: also within an object that both have. A property, a
-/// tag and a resource type are kept as they stand.
+/// Merges a given namespace into a stored one, as its author wrote it. Everything that only the given one has is added,
+/// also within an object that both have. The properties, tags and resource types of the stored one are unchanged.
 #[must_use]
-pub fn merged(mut stored: Map<String, Value>, given: Map<String, Value>) -> Map<String, Value> {
-    for (name, value) in given {
+pub fn merge_namespace(mut stored: Map<String, Value>, addition: Map<String, Value>) -> Map<String, Value> {
+    for (name, value) in addition {
         match (stored.get_mut(&name), value) {
-            (Some(Value::Object(own)), Value::Object(other)) => add(own, other),
-            (Some(Value::Array(own)), Value::Array(other)) => add_members(own, other, name == Definition::LIST),
+            (Some(Value::Object(own)), Value::Object(other)) => add_missing_entries(own, other),
+            (Some(Value::Array(own)), Value::Array(other)) => add_missing_items(own, other, name == Definition::LIST),
             (Some(_), _) => {}
             (None, value) => drop(stored.insert(name, value)),
         }
@@ -188,52 +194,53 @@ pub fn merged(mut stored: Map<String, Value>, given: Map<String, Value>) -> Map<
     stored
 }
 
-/// Adds the entries of a map that it has not.
-fn add(own: &mut Map<String, Value>, other: Map<String, Value>) {
+/// Adds the entries that a map lacks.
+fn add_missing_entries(own: &mut Map<String, Value>, other: Map<String, Value>) {
     for (key, value) in other {
         own.entry(key).or_insert(value);
     }
 }
 
-/// Adds the members of a list that it has not, and to those of it that have members of their own what they have not.
-fn add_members(own: &mut Vec<Value>, other: Vec<Value>, are_objects: bool) {
-    for one in other {
-        match (own.iter_mut().find(|stored| stored.get("name") == one.get("name")), one) {
-            (None, one) if one.is_object() => own.push(one),
-            (Some(Value::Object(stored)), Value::Object(one)) if are_objects => {
-                *stored = merged_object(std::mem::take(stored), one);
+/// Adds the items that a list lacks, by name. With `are_objects`, items that are in both lists are merged.
+fn add_missing_items(own: &mut Vec<Value>, other: Vec<Value>, are_objects: bool) {
+    for item in other {
+        match (own.iter_mut().find(|stored| stored.get("name") == item.get("name")), item) {
+            (None, item) if item.is_object() => own.push(item),
+            (Some(Value::Object(stored)), Value::Object(item)) if are_objects => {
+                *stored = merge_object(std::mem::take(stored), item);
             }
             (Some(_) | None, _) => {}
         }
     }
 }
 
-/// An object that both have, with the properties that it has not. Of these those are required that the given one requires; whether one of
-/// its own is required stays as it is.
-fn merged_object(mut stored: Map<String, Value>, given: Map<String, Value>) -> Map<String, Value> {
-    let texts =
-        |object: &Map<String, Value>| object.get("required").and_then(Value::as_array).cloned().unwrap_or_default();
+/// Merges an object that is in both namespaces. Properties that the stored object lacks are added, and are required if
+/// the given object requires them. Whether a property of the stored object is required does not change.
+fn merge_object(mut stored: Map<String, Value>, addition: Map<String, Value>) -> Map<String, Value> {
+    let texts = |object: &Map<String, Value>| object.get("required").and_then(Value::as_array).cloned().unwrap_or_default();
     let is_own = |name: &Value| stored.get("properties").and_then(|own| own.get(name.as_str()?)).is_some();
     let mut required = texts(&stored);
-    let new: Vec<Value> = texts(&given).into_iter().filter(|name| !is_own(name) && !required.contains(name)).collect();
+    let new: Vec<Value> = texts(&addition).into_iter().filter(|name| !is_own(name) && !required.contains(name)).collect();
     required.extend(new);
     stored.insert("required".to_owned(), required.into());
-    merged(stored, given)
+    merge_namespace(stored, addition)
 }
 
-/// What stands before the names of a namespace's properties on a resource type; nothing where it is not associated with it.
-pub fn prefix<'a>(spec: &'a NamespaceSpec, resource_type: &str) -> &'a str {
-    spec.member::<Association>(resource_type).and_then(|one| one.prefix.as_deref()).unwrap_or_default()
+/// Returns the prefix of a namespace's property names on a resource type, or an empty text if the namespace is not
+/// associated with that type.
+pub fn property_prefix<'a>(spec: &'a NamespaceSpec, resource_type: &str) -> &'a str {
+    spec.item::<Association>(resource_type).and_then(|one| one.prefix.as_deref()).unwrap_or_default()
 }
 
-/// A namespace with its properties named as on a resource type: what Glance answers to `?resource_type=`.
+/// Returns a namespace with its properties named as on a resource type, which is Glance's response to
+/// `?resource_type=`.
 #[must_use]
-pub fn prefixed(spec: &NamespaceSpec, resource_type: &str) -> NamespaceSpec {
-    let prefix = prefix(spec, resource_type);
-    let put = |name: &String| format!("{prefix}{name}");
-    let all = |properties: &Properties| properties.iter().map(|(name, one)| (put(name), one.clone())).collect();
+pub fn with_prefixed_properties(spec: &NamespaceSpec, resource_type: &str) -> NamespaceSpec {
+    let prefix = property_prefix(spec, resource_type);
+    let rename = |name: &String| format!("{prefix}{name}");
+    let all = |properties: &Properties| properties.iter().map(|(name, one)| (rename(name), one.clone())).collect();
     let objects = spec.objects.iter().map(|object| Definition {
-        required: object.required.iter().map(put).collect(),
+        required: object.required.iter().map(rename).collect(),
         properties: all(&object.properties),
         ..object.clone()
     });
@@ -245,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn schemas_say_what_is_read() {
+    fn schemas_match_accepted_bodies() {
         let property = schema("property").unwrap();
         assert_eq!(property["properties"]["operators"], json!({"type": "array", "items": {"type": "string"}}));
         assert_eq!(property["properties"]["name"], json!({"type": "string", "maxLength": 80}));
@@ -264,7 +271,7 @@ mod tests {
 
     /// As Glance answers `/v2/schemas/metadefs/objects` and `/v2/schemas/metadefs/properties`.
     #[test]
-    fn the_schema_of_a_list_has_its_rows_and_what_leads_on() {
+    fn list_schema_has_rows_and_paging_members() {
         let text = json!({"type": "string"});
         for (name, row, rows) in [("objects", "object", "items"), ("properties", "property", "additionalProperties")] {
             let list = schema(name).unwrap();
@@ -288,7 +295,7 @@ mod tests {
 
     /// The schemas that Glance serves below `/v2/schemas/metadefs`: of a list, the field with its rows, and of one row.
     #[test]
-    fn each_schema_that_glance_serves_is_served() {
+    fn every_glance_schema_is_served() {
         for (list, rows, row) in [
             ("namespaces", "namespaces", "namespace"),
             ("resource_types", "resource_type_associations", "resource_type"),
@@ -303,25 +310,23 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_added_to_no_list() {
+    fn merge_namespace_ignores_scalar_items() {
         let mut own = vec![json!({"name": "a"})];
-        add_members(&mut own, vec![json!("b"), json!({"name": "c"})], false);
+        add_missing_items(&mut own, vec![json!("b"), json!({"name": "c"})], false);
         assert_eq!(own, [json!({"name": "a"}), json!({"name": "c"})]);
     }
 
     #[test]
-    fn what_is_merged_keeps_its_order_and_gets_what_it_has_not() {
+    fn merge_namespace_keeps_order_and_adds_missing_items() {
         let fields = |value: Value| value.as_object().cloned().unwrap();
-        let shown =
-            fields(json!({"namespace": "N", "self": "/v2", "tags": [{"name": "b", "created_at": "x"}, {"name": "a"}]}));
+        let shown = fields(json!({"namespace": "N", "self": "/v2", "tags": [{"name": "b", "created_at": "x"}, {"name": "a"}]}));
         let given = fields(json!({"namespace": "N", "description": "D", "tags": [{"name": "c"}, {"name": "a"}]}));
-        let expected =
-            json!({"namespace": "N", "description": "D", "tags": [{"name": "a"}, {"name": "b"}, {"name": "c"}]});
-        assert_eq!(Value::Object(merged(as_written(shown), given)), expected);
+        let expected = json!({"namespace": "N", "description": "D", "tags": [{"name": "a"}, {"name": "b"}, {"name": "c"}]});
+        assert_eq!(Value::Object(merge_namespace(to_authored(shown), given)), expected);
     }
 
     #[test]
-    fn an_object_that_both_have_gets_the_properties_that_it_has_not() {
+    fn merge_object_adds_missing_properties() {
         let namespace = |objects: Value| json!({"namespace": "N", "objects": objects}).as_object().cloned().unwrap();
         let property = |title: &str| json!({"title": title, "type": "string"});
         let stored = namespace(json!([{"name": "disk", "required": [], "properties": {"size": property("Size")}}]));
@@ -335,12 +340,12 @@ mod tests {
              "properties": {"size": property("Size"), "bus": property("Bus")}},
             {"name": "net"},
         ]));
-        assert_eq!(merged(stored, given), expected);
+        assert_eq!(merge_namespace(stored, given), expected);
     }
 
     #[test]
-    fn every_field_of_a_namespace_is_in_its_schema() {
-        use crate::change::Classified;
+    fn namespace_schema_has_every_field() {
+        use crate::change::ClassifyFields;
         let schema = schema("namespace").unwrap();
         let described = schema["properties"].as_object().unwrap();
         let missing = NamespaceSpec::FIELDS.iter().filter(|name| !described.contains_key(**name));
@@ -348,17 +353,17 @@ mod tests {
     }
 
     #[test]
-    fn properties_are_named_as_on_a_resource_type() {
+    fn properties_are_prefixed_for_resource_type() {
         let spec: NamespaceSpec = serde_json::from_value(json!({
             "resource_type_associations": [{"name": "OS::Nova::Flavor", "prefix": "hw:"}],
             "properties": {"a": {"title": "A", "type": "string"}},
             "objects": [{"name": "o", "required": ["b"], "properties": {"b": {"title": "B", "type": "string"}}}],
         }))
         .unwrap();
-        let named = prefixed(&spec, "OS::Nova::Flavor");
+        let named = with_prefixed_properties(&spec, "OS::Nova::Flavor");
         assert_eq!(named.properties.keys().collect::<Vec<_>>(), ["hw:a"]);
         assert_eq!(named.objects[0].required, ["hw:b"]);
         assert_eq!(named.objects[0].properties.keys().collect::<Vec<_>>(), ["hw:b"]);
-        assert_eq!(prefixed(&spec, "Nope"), spec);
+        assert_eq!(with_prefixed_properties(&spec, "Nope"), spec);
     }
 }

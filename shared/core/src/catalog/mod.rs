@@ -1,13 +1,16 @@
-//! The catalogue: what Glance's clients see of it, and what a namespace that binds keys says of their values.
+//! The catalogue: its form for Glance's clients, and how a namespace restricts the values of keys.
 
-mod bind;
+mod binding;
 mod builtin;
 mod glance;
-mod said;
+mod usage;
 mod value;
 
-pub(crate) use bind::odd_resource_type;
-pub use bind::{Binding, Bound, Catalog, NotAllowed};
-pub use builtin::builtin;
-pub use glance::{READ_ONLY, as_written, merged, prefix, prefixed, schema, turn_tags, without_read_only};
-pub use said::{Meant, SaidIn, Sayings, Says};
+pub(crate) use binding::resource_type_error;
+pub use binding::{Binding, Catalog, KeyKind, NotAllowed};
+pub use builtin::builtin_namespaces;
+pub use glance::{
+    READ_ONLY_FIELDS, merge_namespace, property_prefix, reverse_tags, schema, to_authored, with_prefixed_properties,
+    without_read_only,
+};
+pub use usage::{KeyUsage, SuggestionCache, UsageField, UsesKeys};

@@ -1,4 +1,4 @@
-//! Whether a value is one that a property may have.
+//! Checks whether a property may have a value.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -8,82 +8,83 @@ use regex_lite::{Regex, RegexBuilder};
 use serde_json::Value;
 
 use crate::digest::canonical_json;
-use crate::finding::first_few;
-use crate::name::{cut, near, suggest};
-use crate::object::{Items, Property, PropertyType};
+use crate::finding::join_first;
+use crate::name::{closest_match, did_you_mean, truncated};
+use crate::object::{ItemSchema, Property, PropertyType};
 
-/// The longest pattern that is looked at, in bytes, and what its compiled form may take.
-const MAX_PATTERN: usize = 512;
-const MAX_COMPILED: usize = 32 * 1024;
-/// The longest text that is compared with a pattern, in bytes: what that costs grows with the product of both.
-const MAX_TEXT: usize = 4096;
+/// Maximum length of a pattern that is compiled, and maximum size of its compiled form, in bytes.
+const MAX_PATTERN_BYTES: usize = 512;
+const MAX_COMPILED_BYTES: usize = 32 * 1024;
+/// Maximum length of a text that is compared with a pattern, in bytes. The cost grows with the product of both lengths.
+const MAX_TEXT_BYTES: usize = 4096;
 
-/// How many values a sentence lists.
-const MOST_LISTED: usize = 10;
+/// Maximum number of values that a message lists.
+const MAX_LISTED_VALUES: usize = 10;
 
-/// In what form a value is written.
+/// How a value is encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Written {
-    /// Text, or JSON: a label, and a property of a machine, whose numbers Ironic's clients send as either.
+pub(super) enum ValueEncoding {
+    /// Text, or JSON. Used for labels, and for properties of a machine, whose numbers Ironic's clients send as either.
     Text,
-    /// JSON: a parameter.
+    /// JSON. Used for parameters.
     Json,
 }
 
-/// A property, ready to be asked of many values.
+/// A property, prepared for checking many values.
 #[derive(Clone, Debug)]
-pub(super) struct Rule {
+pub(super) struct PropertyRule {
     /// The property.
     pub(super) property: Property,
-    /// Its pattern. What Python takes and this does not is kept in the property, and says nothing.
+    /// The compiled pattern. A pattern that only Python accepts stays in the property, and is not checked.
     pattern: Option<Regex>,
 }
 
-impl Rule {
-    /// The rule of a property.
-    pub(super) fn of(property: &Property) -> Self {
-        let written = property.pattern.as_deref().filter(|pattern| pattern.len() <= MAX_PATTERN);
-        let pattern = written.and_then(|pattern| RegexBuilder::new(pattern).size_limit(MAX_COMPILED).build().ok());
+impl PropertyRule {
+    /// Creates the rule of a property.
+    pub(super) fn new(property: &Property) -> Self {
+        let source = property.pattern.as_deref().filter(|pattern| pattern.len() <= MAX_PATTERN_BYTES);
+        let pattern = source.and_then(|pattern| RegexBuilder::new(pattern).size_limit(MAX_COMPILED_BYTES).build().ok());
         Self { property: property.clone(), pattern }
     }
 
-    /// Says why a value is none of the property's; nothing where it is.
-    pub(super) fn unfit(&self, value: &Value, written: Written) -> Option<String> {
+    /// Returns why the property cannot have a value, or `None` if it can.
+    pub(super) fn value_error(&self, value: &Value, encoding: ValueEncoding) -> Option<String> {
         let property = &self.property;
-        let Some(value) = typed(property.kind, value, written) else {
-            return Some(format!("{} is no {}", shown(value), words(property.kind)));
+        let Some(value) = typed_value(property.kind, value, encoding) else {
+            return Some(format!("{} is no {}", display_value(value), type_description(property.kind)));
         };
         match &*value {
-            Value::Array(items) => of_list(property, items),
-            Value::Number(number) => of_number(property, number.as_f64().unwrap_or_default())
-                .or_else(|| listed(property.values.as_deref(), &value)),
-            Value::String(text) => self.of_text(text).or_else(|| listed(property.values.as_deref(), &value)),
-            Value::Null | Value::Bool(_) | Value::Object(_) => listed(property.values.as_deref(), &value),
+            Value::Array(items) => list_error(property, items),
+            Value::Number(number) => number_error(property, number.as_f64().unwrap_or_default())
+                .or_else(|| unlisted_error(property.values.as_deref(), &value)),
+            Value::String(text) => self.text_error(text).or_else(|| unlisted_error(property.values.as_deref(), &value)),
+            Value::Null | Value::Bool(_) | Value::Object(_) => unlisted_error(property.values.as_deref(), &value),
         }
     }
 
-    fn of_text(&self, text: &str) -> Option<String> {
+    /// Returns an error if a text has a wrong length or does not match the property's pattern.
+    fn text_error(&self, text: &str) -> Option<String> {
         let length = text.chars().count() as u64;
         if let Some(least) = self.property.min_length.filter(|least| length < *least) {
-            return Some(format!("{:?} has fewer than {least} characters", cut(text)));
+            return Some(format!("{:?} has fewer than {least} characters", truncated(text)));
         }
         if let Some(most) = self.property.max_length.filter(|most| length > *most) {
-            return Some(format!("{:?} has more than {most} characters", cut(text)));
+            return Some(format!("{:?} has more than {most} characters", truncated(text)));
         }
         let pattern = self.pattern.as_ref()?;
-        if text.len() > MAX_TEXT {
+        if text.len() > MAX_TEXT_BYTES {
             return Some(format!(
-                "{:?} has more than the {MAX_TEXT} bytes that a text with a pattern may have",
-                cut(text)
+                "{:?} has more than the {MAX_TEXT_BYTES} bytes that a text with a pattern may have",
+                truncated(text)
             ));
         }
-        (!pattern.is_match(text)).then(|| format!("{:?} has not the pattern {pattern}", cut(text)))
+        (!pattern.is_match(text)).then(|| format!("{:?} does not match the pattern {pattern}", truncated(text)))
     }
 }
 
-/// The value as its type has it; nothing where it is of another.
-fn typed(kind: PropertyType, value: &Value, written: Written) -> Option<Cow<'_, Value>> {
-    let is_it = match kind {
+/// Returns the value converted to a property's type, or `None` if the value is of another type.
+fn typed_value(kind: PropertyType, value: &Value, encoding: ValueEncoding) -> Option<Cow<'_, Value>> {
+    let has_type = match kind {
         PropertyType::Array => value.is_array(),
         PropertyType::Boolean => value.is_boolean(),
         PropertyType::Integer => value.is_i64() || value.is_u64(),
@@ -92,18 +93,18 @@ fn typed(kind: PropertyType, value: &Value, written: Written) -> Option<Cow<'_, 
         PropertyType::String => value.is_string(),
     };
     match value {
-        _ if is_it => Some(Cow::Borrowed(value)),
-        Value::String(text) if written == Written::Text => read(kind, text).map(Cow::Owned),
-        // As a label's, the text of a number or flag.
-        Value::Number(_) | Value::Bool(_) if written == Written::Text && kind == PropertyType::String => {
+        _ if has_type => Some(Cow::Borrowed(value)),
+        Value::String(text) if encoding == ValueEncoding::Text => parse_typed(kind, text).map(Cow::Owned),
+        // The text of a number or boolean, as in a label.
+        Value::Number(_) | Value::Bool(_) if encoding == ValueEncoding::Text && kind == PropertyType::String => {
             Some(Cow::Owned(value.to_string().into()))
         }
         _ => None,
     }
 }
 
-/// A text read as a type; a list is one with commas.
-fn read(kind: PropertyType, text: &str) -> Option<Value> {
+/// Reads a text as a type. The items of a list are separated by commas.
+fn parse_typed(kind: PropertyType, text: &str) -> Option<Value> {
     match kind {
         PropertyType::Array => Some(text.split(',').map(|item| Value::from(item.trim())).collect()),
         PropertyType::Boolean => text.parse::<bool>().ok().map(Value::from),
@@ -114,7 +115,8 @@ fn read(kind: PropertyType, text: &str) -> Option<Value> {
     }
 }
 
-fn of_number(property: &Property, number: f64) -> Option<String> {
+/// Returns an error if a number is less than the property's minimum or greater than its maximum.
+fn number_error(property: &Property, number: f64) -> Option<String> {
     #[expect(clippy::cast_precision_loss, reason = "a bound beyond 53 bits is compared as near as a float comes")]
     let bound = |bound: Option<i64>| bound.map(|bound| (bound, bound as f64));
     if let Some((least, _)) = bound(property.minimum).filter(|(_, least)| number < *least) {
@@ -124,7 +126,8 @@ fn of_number(property: &Property, number: f64) -> Option<String> {
     most.map(|(most, _)| format!("{number} is greater than {most}"))
 }
 
-fn of_list(property: &Property, items: &[Value]) -> Option<String> {
+/// Returns an error if a list has too few or too many items, a duplicate, or an item that the property does not allow.
+fn list_error(property: &Property, items: &[Value]) -> Option<String> {
     let count = items.len() as u64;
     if let Some(least) = property.min_items.filter(|least| count < *least) {
         return Some(format!("it has fewer than {least} items"));
@@ -133,33 +136,33 @@ fn of_list(property: &Property, items: &[Value]) -> Option<String> {
         return Some(format!("it has more than {most} items"));
     }
     let mut seen = BTreeSet::new();
-    let mut twice = || items.iter().find(|item| !seen.insert(canonical_json(item)));
-    if let Some(item) = property.unique_items.filter(|unique| *unique).and_then(|_| twice()) {
-        return Some(format!("{} stands there twice", shown(item)));
+    let mut duplicate = || items.iter().find(|item| !seen.insert(canonical_json(item)));
+    if let Some(item) = property.unique_items.filter(|unique| *unique).and_then(|_| duplicate()) {
+        return Some(format!("{} is there twice", display_value(item)));
     }
-    let Items { kind, values } = property.items.as_ref()?;
-    items.iter().find_map(|item| match typed(*kind, item, Written::Text) {
-        Some(item) => listed(values.as_deref(), &item),
-        None => Some(format!("{} is no {}", shown(item), words(*kind))),
+    let ItemSchema { kind, values } = property.items.as_ref()?;
+    items.iter().find_map(|item| match typed_value(*kind, item, ValueEncoding::Text) {
+        Some(item) => unlisted_error(values.as_deref(), &item),
+        None => Some(format!("{} is no {}", display_value(item), type_description(*kind))),
     })
 }
 
-/// Says that a value is none of those that are listed.
-fn listed(values: Option<&[String]>, value: &Value) -> Option<String> {
+/// Returns an error if a value is not among the listed ones.
+fn unlisted_error(values: Option<&[String]>, value: &Value) -> Option<String> {
     let values = values?;
     let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     if values.contains(&text) {
         return None;
     }
-    let meant = suggest(near(&text, values.iter().map(String::as_str)));
-    Some(format!("{} is none of {}{meant}", shown(value), List(values)))
+    let hint = did_you_mean(closest_match(&text, values.iter().map(String::as_str)));
+    Some(format!("{} is none of {}{hint}", display_value(value), ListedValues(values)))
 }
 
-fn shown(value: &Value) -> String {
-    value.as_str().map_or_else(|| cut(&value.to_string()), |text| format!("{:?}", cut(text)))
+fn display_value(value: &Value) -> String {
+    value.as_str().map_or_else(|| truncated(&value.to_string()), |text| format!("{:?}", truncated(text)))
 }
 
-fn words(kind: PropertyType) -> &'static str {
+fn type_description(kind: PropertyType) -> &'static str {
     match kind {
         PropertyType::Array => "list",
         PropertyType::Boolean => "boolean: it is true or false",
@@ -170,12 +173,12 @@ fn words(kind: PropertyType) -> &'static str {
     }
 }
 
-/// The first of a list, in a sentence.
-struct List<'a>(&'a [String]);
+/// The first items of a list, for a message.
+struct ListedValues<'a>(&'a [String]);
 
-impl fmt::Display for List<'_> {
+impl fmt::Display for ListedValues<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&first_few(self.0.iter().map(String::as_str), MOST_LISTED))
+        f.write_str(&join_first(self.0.iter().map(String::as_str), MAX_LISTED_VALUES))
     }
 }
 
@@ -185,14 +188,14 @@ mod tests {
 
     use super::*;
 
-    fn property(schema: Value) -> Property {
+    fn test_property(schema: Value) -> Property {
         let mut schema = schema;
         schema["title"] = "T".into();
         serde_json::from_value(schema).unwrap()
     }
 
     #[test]
-    fn a_value_is_of_its_propertys_type_and_within_its_bounds() {
+    fn property_rule_accepts_values_of_type_and_bounds() {
         let tier = json!({"type": "string", "enum": ["gold", "silver"]});
         for (schema, value, expected) in [
             (tier.clone(), json!("gold"), None),
@@ -210,14 +213,14 @@ mod tests {
             (json!({"type": "string", "maxLength": 2}), json!("äöü"), Some("\"äöü\" has more than 2 characters")),
             (json!({"type": "string", "maxLength": 3}), json!("äöü"), None),
             (json!({"type": "string", "minLength": 1}), json!(""), Some("\"\" has fewer than 1 characters")),
-            (json!({"type": "string", "pattern": "^a+$"}), json!("ab"), Some("\"ab\" has not the pattern ^a+$")),
+            (json!({"type": "string", "pattern": "^a+$"}), json!("ab"), Some("\"ab\" does not match the pattern ^a+$")),
             (json!({"type": "string", "pattern": "(?=python's)"}), json!("ab"), None),
             (json!({"type": "string"}), json!(5), None),
             (json!({"type": "array", "items": {"type": "string", "enum": ["aes"]}}), json!("aes, aes"), None),
             (
                 json!({"type": "array", "items": {"type": "string", "enum": ["aes"]}, "uniqueItems": true}),
                 json!("aes,aes"),
-                Some("\"aes\" stands there twice"),
+                Some("\"aes\" is there twice"),
             ),
             (
                 json!({"type": "array", "items": {"type": "string", "enum": ["aes"]}}),
@@ -234,44 +237,44 @@ mod tests {
             (json!({"type": "integer"}), json!(u64::MAX), None),
             (json!({"type": "object"}), json!("{}"), None),
         ] {
-            let found = Rule::of(&property(schema.clone())).unfit(&value, Written::Text);
+            let found = PropertyRule::new(&test_property(schema.clone())).value_error(&value, ValueEncoding::Text);
             assert_eq!(found.as_deref(), expected, "{schema} {value}");
         }
     }
 
     #[test]
-    fn a_parameter_is_of_its_type_as_it_stands() {
+    fn property_rule_reads_parameter_as_json() {
         for (kind, value, expected) in [
             ("integer", json!(5), None),
             ("integer", json!("5"), Some("\"5\" is no whole number")),
             ("string", json!(5), Some("5 is no text")),
         ] {
-            let found = Rule::of(&property(json!({"type": kind}))).unfit(&value, Written::Json);
+            let found = PropertyRule::new(&test_property(json!({"type": kind}))).value_error(&value, ValueEncoding::Json);
             assert_eq!(found.as_deref(), expected, "{kind} {value}");
         }
     }
 
     #[test]
-    fn a_pattern_is_looked_at_within_bounds() {
-        let with = |pattern: &str| Rule::of(&property(json!({"type": "string", "pattern": pattern})));
-        let long = "a".repeat(MAX_TEXT + 1);
-        let said = with("^a+$").unfit(&json!(long), Written::Text).expect("it is too long");
+    fn property_rule_bounds_pattern_matching() {
+        let with = |pattern: &str| PropertyRule::new(&test_property(json!({"type": "string", "pattern": pattern})));
+        let long = "a".repeat(MAX_TEXT_BYTES + 1);
+        let said = with("^a+$").value_error(&json!(long), ValueEncoding::Text).expect("it is too long");
         assert!(said.ends_with("has more than the 4096 bytes that a text with a pattern may have"), "{said}");
-        assert_eq!(with("^a+$").unfit(&json!(long[1..]), Written::Text), None);
-        // One that is larger than is looked at says nothing, as one that is none here.
+        assert_eq!(with("^a+$").value_error(&json!(long[1..]), ValueEncoding::Text), None);
+        // A pattern above the limit has no effect, like one that cannot be compiled.
         for pattern in
-            ["(a{500}){500}".to_owned(), "(((a{9}){9}){9}){9}".to_owned(), format!("^{}$", "b".repeat(MAX_PATTERN))]
+            ["(a{500}){500}".to_owned(), "(((a{9}){9}){9}){9}".to_owned(), format!("^{}$", "b".repeat(MAX_PATTERN_BYTES))]
         {
-            assert_eq!(with(&pattern).unfit(&json!("c"), Written::Text), None, "{pattern}");
+            assert_eq!(with(&pattern).value_error(&json!("c"), ValueEncoding::Text), None, "{pattern}");
         }
-        // One of a few hundred states, as of a list of host names, is looked at.
-        let said = with("^([a-z]{1,20}-){1,10}[0-9]{1,4}$").unfit(&json!("rack 1"), Written::Text);
-        assert!(said.is_some_and(|said| said.starts_with("\"rack 1\" has not the pattern ")));
+        // A pattern with a few hundred states, as of a list of host names, is checked.
+        let said = with("^([a-z]{1,20}-){1,10}[0-9]{1,4}$").value_error(&json!("rack 1"), ValueEncoding::Text);
+        assert!(said.is_some_and(|said| said.starts_with("\"rack 1\" does not match the pattern ")));
     }
 
     #[test]
-    fn a_long_list_of_values_is_cut() {
+    fn listed_values_are_cut_when_too_many() {
         let values: Vec<String> = (0..12).map(|number| number.to_string()).collect();
-        assert_eq!(List(&values).to_string(), "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more");
+        assert_eq!(ListedValues(&values).to_string(), "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more");
     }
 }

@@ -1,7 +1,8 @@
-//! Which privileged tasks a cluster's `primaries` gives to nodes that are still to come.
+//! Finds the privileged tasks that a cluster's `primaries` assigns to nodes that do not exist yet.
 //!
-//! An entry that names no node of now is obeyed once a host comes by that name, and nobody is asked then: who lets hosts join sees a group
-//! and no primary. So it is asked when the entry is written, and when what it decides becomes privileged.
+//! An entry that names a missing node takes effect once a host joins under that name. No permission is checked then,
+//! because the principal that lets hosts join sees a group and no primary. So the permission is checked when the entry
+//! is written, and when a task that it places becomes privileged.
 
 use std::collections::BTreeSet;
 
@@ -9,33 +10,34 @@ use super::Fleet;
 use crate::name::TagName;
 use crate::object::ClusterId;
 
-/// An entry of a cluster's `primaries` that names no node of the cluster, and by which a privileged task comes to another node, or begins to
-/// run, once there is one.
+/// An entry of a cluster's `primaries` that names no node of the cluster. Once the node exists, the entry moves a
+/// privileged task to another node or starts one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AwaitedPrimary<'a> {
-    /// The tag.
+    /// The tag that the entry assigns.
     pub tag: &'a TagName,
-    /// Who is to hold it, as the cluster has it.
+    /// The node that is to hold the tag, as written in the cluster.
     pub node: &'a str,
-    /// The task's id.
+    /// The id of the privileged task that the entry moves or starts.
     pub task: &'a str,
-    /// What the task is: one of the same id that is defined otherwise is another.
+    /// The digest of the task's definition. A task with the same id and another definition is another task.
     pub definition: &'a [u8; 32],
 }
 
 impl Fleet {
-    /// The entries of a cluster's `primaries` by which privileged tasks of its releases go to nodes that are still to come.
+    /// Returns the entries of a cluster's `primaries` that assign privileged tasks of its releases to nodes that do not
+    /// exist yet.
     pub fn awaited_primaries(&self, id: ClusterId) -> BTreeSet<AwaitedPrimary<'_>> {
-        let mut found = BTreeSet::new();
-        let Some(cluster) = self.cluster(id) else { return found };
-        let stands_there =
-            |node: &str| self.node_meant(node).is_some_and(|node| self.cluster_of_node(node.id()) == Some(id));
-        for (tag, node) in cluster.spec.primaries.iter().filter(|(_, node)| !stands_there(node)) {
-            let of_groups = self.folds_of(id).filter_map(|fold| Some(&fold.release.as_ref()?.value));
-            // The cluster's own: its groups may have other releases, or it has no group yet.
-            let own = self.cluster_release(cluster).and_then(|release| self.release(release));
-            for release in of_groups.chain(own) {
-                found.extend(release.privileged_by_primary(tag.as_str()).into_iter().map(|task| AwaitedPrimary {
+        let mut entries = BTreeSet::new();
+        let Some(cluster) = self.cluster(id) else { return entries };
+        let is_in_cluster = |node: &str| self.primary_node(node).is_some_and(|node| self.cluster_of_node(node.id()) == Some(id));
+        for (tag, node) in cluster.spec.primaries.iter().filter(|(_, node)| !is_in_cluster(node)) {
+            let group_releases = self.resolved_groups(id).filter_map(|fold| Some(&fold.release.as_ref()?.value));
+            // Includes the release of the cluster itself, because its groups may have other releases, or it may have no
+            // group yet.
+            let cluster_release = self.cluster_release(cluster).and_then(|release| self.release(release));
+            for release in group_releases.chain(cluster_release) {
+                entries.extend(release.privileged_by_primary(tag.as_str()).into_iter().map(|task| AwaitedPrimary {
                     tag,
                     node: node.as_str(),
                     task: task.task.id.as_str(),
@@ -43,6 +45,6 @@ impl Fleet {
                 }));
             }
         }
-        found
+        entries
     }
 }

@@ -1,4 +1,4 @@
-//! One change of the model, and whom it reaches.
+//! A change of the model, and the nodes that it affects.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,82 +8,84 @@ use uuid::Uuid;
 use super::Fleet;
 use crate::name::{Name, ReleaseRef, TagName};
 use crate::object::{
-    Cluster, ClusterId, ClusterTemplate, GroupId, InspectionRule, Namespace, Node, NodeGroup, NodeId, Observation,
-    Primary, ReleaseTags, SaidOnHost, TemplateId,
+    Cluster, ClusterId, ClusterTemplate, GroupId, InspectionRule, Namespace, Node, NodeGroup, NodeId, Observation, Primary,
+    ReleaseTags, ReportedState, TemplateId,
 };
 use crate::release::CompiledRelease;
 
-/// One change: an object is so now, or is gone. A put of what is there already reaches nobody.
+/// A change of one object, which is stored or deleted. Storing an object replaces the one with its id. Storing an
+/// identical object affects no node.
 #[derive(Clone, Debug)]
-pub enum Change {
-    /// A release, compiled.
+pub enum FleetChange {
+    /// Stores a compiled release.
     Release(Arc<CompiledRelease>),
-    /// A release is gone.
+    /// Deletes a release.
     RemoveRelease(ReleaseRef),
-    /// User-defined tags beside a release.
+    /// Stores the user-defined tags of a release.
     ReleaseTags(Arc<ReleaseTags>),
-    /// They are gone.
+    /// Deletes the user-defined tags of a release.
     RemoveReleaseTags(Name),
-    /// A template.
+    /// Stores a template.
     Template(Arc<ClusterTemplate>),
-    /// A template is gone.
+    /// Deletes a template.
     RemoveTemplate(TemplateId),
-    /// A cluster.
+    /// Stores a cluster.
     Cluster(Arc<Cluster>),
-    /// A cluster is gone.
+    /// Deletes a cluster.
     RemoveCluster(ClusterId),
-    /// A group.
+    /// Stores a group.
     NodeGroup(Arc<NodeGroup>),
-    /// A group is gone.
+    /// Deletes a group.
     RemoveNodeGroup(GroupId),
-    /// A node.
+    /// Stores a node.
     Node(Arc<Node>),
-    /// A node is gone, with what it said.
+    /// Deletes a node, together with its reports.
     RemoveNode(NodeId),
-    /// What a host says.
+    /// Stores the report of a host.
     Observation(NodeId, Arc<Observation>),
-    /// What a host said is forgotten.
+    /// Deletes the report of a host.
     RemoveObservation(NodeId),
-    /// What was said on a host itself; `None`: nothing any more.
-    Said(NodeId, Option<Arc<SaidOnHost>>),
-    /// A stored choice of a primary.
+    /// Stores the pause, hold and park that were set on a host itself. `None` if nothing is set any more.
+    ReportedState(NodeId, Option<Arc<ReportedState>>),
+    /// Stores the choice of a primary.
     Primary(Arc<Primary>),
-    /// A stored choice is gone.
+    /// Deletes the stored choice of a primary.
     RemovePrimary(ClusterId, TagName),
-    /// A namespace of the catalogue.
+    /// Stores a namespace of the catalogue.
     Namespace(Arc<Namespace>),
-    /// A namespace is gone.
+    /// Deletes a namespace.
     RemoveNamespace(Uuid),
-    /// An inspection rule.
+    /// Stores an inspection rule.
     Rule(Arc<InspectionRule>),
-    /// An inspection rule is gone.
+    /// Deletes an inspection rule.
     RemoveRule(Uuid),
 }
 
-/// The nodes that a change reaches: their answers may be others now. All nodes of a fleet are one value, since they may be many.
+/// The nodes whose result may have changed. If a change affects all nodes of a fleet, a flag stands for them, because
+/// there may be many.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Dirty {
+pub struct DirtyNodes {
     nodes: BTreeSet<NodeId>,
-    is_of_all: bool,
+    is_all: bool,
 }
 
-impl Dirty {
-    /// The nodes, by uuid, as the fleet has them after the change; then those that are gone.
+impl DirtyNodes {
+    /// Returns the nodes of the fleet after the change, by uuid, then those that were deleted.
     pub fn nodes<'a>(&'a self, fleet: &'a Fleet) -> impl Iterator<Item = NodeId> + 'a {
-        let all = self.is_of_all.then(|| fleet.nodes.keys().copied());
-        let named = self.nodes.iter().copied().filter(|id| !self.is_of_all || fleet.node(*id).is_none());
-        all.into_iter().flatten().chain(named)
+        let all = self.is_all.then(|| fleet.nodes.keys().copied());
+        let listed = self.nodes.iter().copied().filter(|id| !self.is_all || fleet.node(*id).is_none());
+        all.into_iter().flatten().chain(listed)
     }
 
-    /// Whether every node is reached.
-    pub fn is_of_all(&self) -> bool {
-        self.is_of_all
+    /// Returns whether all nodes are dirty.
+    pub fn is_all(&self) -> bool {
+        self.is_all
     }
 
-    /// Takes in what another change reached.
+    /// Adds the nodes of another change.
     pub fn extend(&mut self, other: Self) {
         self.nodes.extend(other.nodes);
-        self.is_of_all |= other.is_of_all;
+        self.is_all |= other.is_all;
     }
 
     pub(super) fn add(&mut self, id: NodeId) {
@@ -91,6 +93,6 @@ impl Dirty {
     }
 
     pub(super) fn add_all(&mut self) {
-        self.is_of_all = true;
+        self.is_all = true;
     }
 }

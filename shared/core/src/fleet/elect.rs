@@ -1,5 +1,6 @@
-//! Primaries: who a cluster's `primaries:` names holds the tag, then who was chosen, each for as long as it has the tag, parked or not.
-//! Without either it is the first by name of those that are not parked.
+//! Elects the primary of each tag. The node that the cluster's `primaries:` names comes first, then the stored choice.
+//! A node that was chosen in one of these ways holds the tag for as long as it has the tag, parked or not. Without such
+//! a node, the first node by name that is not parked holds the tag.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,93 +12,95 @@ use crate::name::{NodeName, TagName};
 use crate::object::{Cluster, ClusterId, Node, NodeId};
 use crate::role::RoleTable;
 
-/// A tag of a cluster whose holder holds it no longer.
+/// A tag of a cluster whose holder has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MovedPrimary {
     /// The cluster.
     pub cluster: ClusterId,
     /// The tag.
     pub tag: TagName,
-    /// Who held it as primary.
+    /// The previous holder.
     pub from: NodeId,
-    /// Who holds it now; `None`: nobody.
+    /// The new holder, or `None` if there is none.
     pub to: Option<NodeId>,
 }
 
-/// A node that a cluster names for a tag, by a name that is no node's any more.
+/// A node name in a cluster's `primaries` that no node has any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LostName {
+pub struct LostNodeName {
     /// The cluster.
     pub cluster: ClusterId,
-    /// The first tag for which it names the node.
+    /// The first tag for which the cluster names the node.
     pub tag: TagName,
-    /// By which name.
+    /// The lost name.
     pub name: NodeName,
 }
 
-/// Why an entry of a cluster's `primaries` is not obeyed.
+/// The reason why an entry of a cluster's `primaries` has no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotObeyed {
+pub enum PrimaryRejection {
     /// The cluster has no such tag.
-    NoTag,
-    /// Nobody holds the tag as primary.
-    NoPrimary,
-    /// No release says yet which tags there are.
+    UnknownTag,
+    /// The tag has no primary.
+    NoHolder,
+    /// There is no release yet that defines the tags.
     NoRelease,
-    /// There is no such node.
-    NoNode,
-    /// The node stands in another cluster, or in none.
-    Elsewhere,
-    /// The node stands in the cluster and does not have the tag.
+    /// The node does not exist.
+    UnknownNode,
+    /// The node is in another cluster, or in none.
+    OtherCluster,
+    /// The node is in the cluster and does not have the tag.
     LacksTag,
 }
 
-impl NotObeyed {
-    /// Whether it was wrong where it was written. A release and a node may be still to come, since a cluster is made before them.
-    pub fn is_decided(self) -> bool {
+impl PrimaryRejection {
+    /// Returns whether the entry is an error of its author. A missing release or node may still be created, since a
+    /// cluster is created before them.
+    pub fn is_permanent(self) -> bool {
         match self {
-            Self::NoTag | Self::NoPrimary | Self::Elsewhere | Self::LacksTag => true,
-            Self::NoRelease | Self::NoNode => false,
+            Self::UnknownTag | Self::NoHolder | Self::OtherCluster | Self::LacksTag => true,
+            Self::NoRelease | Self::UnknownNode => false,
         }
     }
 
-    /// The same as it is told to who may see nothing beyond the cluster: whether a node stands elsewhere is no matter of theirs.
+    /// Returns the reason as shown to a caller that may not see other clusters. It does not reveal that a node exists
+    /// elsewhere.
     #[must_use]
-    pub fn beyond_cluster(self) -> Self {
+    pub fn redacted(self) -> Self {
         match self {
-            Self::Elsewhere => Self::NoNode,
-            Self::NoTag | Self::NoPrimary | Self::NoRelease | Self::NoNode | Self::LacksTag => self,
+            Self::OtherCluster => Self::UnknownNode,
+            Self::UnknownTag | Self::NoHolder | Self::NoRelease | Self::UnknownNode | Self::LacksTag => self,
         }
     }
 
-    /// The reason, as the end of a sentence about a cluster.
+    /// Returns the reason as the end of a sentence about a cluster.
     pub fn reason(self, tag: &TagName, node: &str) -> String {
         match self {
-            Self::NoTag => format!("the cluster's release has no tag {tag}"),
-            Self::NoPrimary => format!("tag {tag} has no primary there (its has_primary is false)"),
+            Self::UnknownTag => format!("the cluster's release has no tag {tag}"),
+            Self::NoHolder => format!("tag {tag} has no primary there (its has_primary is false)"),
             Self::NoRelease => format!("the cluster has no release that has tag {tag}"),
-            Self::NoNode => format!("there is no node {node} in the cluster"),
-            Self::Elsewhere => format!("node {node} is not in the cluster"),
+            Self::UnknownNode => format!("there is no node {node} in the cluster"),
+            Self::OtherCluster => format!("node {node} is not in the cluster"),
             Self::LacksTag => format!("node {node} does not have the tag"),
         }
     }
 }
 
-/// The first of these nodes that loses the name by which its cluster names it for a tag: the cluster would name nobody. One that is gone, and
-/// one whose name another node has now, is none.
-pub fn lost_name(before: &Fleet, after: &Fleet, mut nodes: impl Iterator<Item = NodeId>) -> Option<LostName> {
+/// Finds the first of these nodes that loses the name by which its cluster refers to it in `primaries`, so that the
+/// cluster would refer to no node. Skips deleted nodes and names that another node has now.
+pub fn lost_node_name(before: &Fleet, after: &Fleet, mut nodes: impl Iterator<Item = NodeId>) -> Option<LostNodeName> {
     nodes.find_map(|id| {
         let name = before.node(id)?.meta.name.as_ref()?;
-        let is_lost = after.node(id)?.meta.name.as_ref() != Some(name) && after.node_named(name.as_str()).is_none();
+        let is_lost = after.node(id)?.meta.name.as_ref() != Some(name) && after.node_by_name(name.as_str()).is_none();
         let cluster = before.cluster_of_node(id).filter(|_| is_lost)?;
         let primaries = &after.cluster(cluster)?.spec.primaries;
         let (tag, _) = primaries.iter().find(|(_, named)| *named == name.as_str())?;
-        Some(LostName { cluster, tag: tag.clone(), name: name.clone() })
+        Some(LostNodeName { cluster, tag: tag.clone(), name: name.clone() })
     })
 }
 
-/// The primaries that a change of the fleet takes from their holders, in the clusters in which one of these nodes stands or stood. Where
-/// nobody held a tag, nothing moves.
+/// Returns the tags whose holder a change of the fleet replaces or removes, in the clusters that contain or contained
+/// one of these nodes. A tag without a previous holder is not included.
 pub fn moved_primaries(before: &Fleet, after: &Fleet, nodes: impl Iterator<Item = NodeId>) -> Vec<MovedPrimary> {
     let clusters = nodes.flat_map(|node| [before.cluster_of_node(node), after.cluster_of_node(node)]);
     let clusters: BTreeSet<ClusterId> = clusters.flatten().collect();
@@ -114,79 +117,86 @@ pub fn moved_primaries(before: &Fleet, after: &Fleet, nodes: impl Iterator<Item 
 }
 
 impl Fleet {
-    /// Tags of a cluster whose holder is not the stored choice: what a controller should choose and store, so that a
-    /// node that comes later and sorts first takes nothing over.
+    /// Returns the tags of a cluster whose holder is not the stored choice. The controller should store these holders,
+    /// so that a later node that sorts first does not become primary.
     pub fn unstored_holders(&self, id: ClusterId) -> Vec<(TagName, NodeId)> {
         let Some(entry) = self.clusters.get(&id) else { return Vec::new() };
-        let is_stored = |tag: &TagName, node: &NodeId| entry.chosen.get(tag).is_some_and(|one| one.spec.node == *node);
-        let open = entry.holders.iter().filter(|(tag, node)| !is_stored(tag, node));
-        open.map(|(tag, node)| (tag.clone(), *node)).collect()
+        let is_stored =
+            |tag: &TagName, node: &NodeId| entry.stored_choices.get(tag).is_some_and(|choice| choice.spec.node == *node);
+        let unstored = entry.holders.iter().filter(|(tag, node)| !is_stored(tag, node));
+        unstored.map(|(tag, node)| (tag.clone(), *node)).collect()
     }
 
-    /// Whether what came after another fleet chose who holds a tag: the cluster names the holder, or the stored choice became the holder. A
-    /// choice that was stored already is none: another may have held the tag, and its choice not be stored yet.
-    pub fn is_chosen_since(&self, before: &Self, id: ClusterId, tag: &TagName) -> bool {
+    /// Returns whether the changes since another fleet chose the holder of a tag: the cluster names the holder, or the
+    /// stored choice became the holder. A choice that was already stored does not count, because another node may have
+    /// held the tag without a stored choice.
+    pub fn is_newly_chosen(&self, before: &Self, id: ClusterId, tag: &TagName) -> bool {
         let Some(holder) = self.holder(id, tag.as_str()) else { return false };
-        let named = self.named_primary(id, tag.as_str()).and_then(|named| self.node_meant(named));
+        let named = self.named_primary(id, tag.as_str()).and_then(|named| self.primary_node(named));
         let stored = self.stored_choice(id, tag);
-        named.is_some_and(|node| node.id() == holder)
-            || (stored == Some(holder) && before.stored_choice(id, tag) != stored)
+        named.is_some_and(|node| node.id() == holder) || (stored == Some(holder) && before.stored_choice(id, tag) != stored)
     }
 
+    /// Returns the node of the stored choice for a tag.
     fn stored_choice(&self, id: ClusterId, tag: &TagName) -> Option<NodeId> {
-        Some(self.clusters.get(&id)?.chosen.get(tag)?.spec.node)
+        Some(self.clusters.get(&id)?.stored_choices.get(tag)?.spec.node)
     }
 
-    /// The node that a cluster means in `primaries`: by its name, or by its uuid, which no name looks like.
-    pub fn node_meant(&self, text: &str) -> Option<&Arc<Node>> {
-        self.node_named(text).or_else(|| self.node(NodeId(Uuid::parse_str(text).ok()?)))
+    /// Finds the node that an entry of `primaries` refers to, by its name or its uuid. No name looks like a uuid.
+    pub fn primary_node(&self, text: &str) -> Option<&Arc<Node>> {
+        self.node_by_name(text).or_else(|| self.node(NodeId(Uuid::parse_str(text).ok()?)))
     }
 
-    /// Why a cluster's `primaries` would not be obeyed that give this tag to this node; `None`: they are.
-    pub fn not_obeyed(&self, cluster: &Cluster, tag: &TagName, node: &str) -> Option<NotObeyed> {
-        let (id, node) = (ClusterId(cluster.meta.uuid), self.node_meant(node));
-        if node.is_some_and(|node| self.could_hold(id, tag, node.id())) {
+    /// Returns why an entry of a cluster's `primaries` that gives this tag to this node would have no effect. `None` if
+    /// the entry has an effect.
+    pub fn primary_rejection(&self, cluster: &Cluster, tag: &TagName, node: &str) -> Option<PrimaryRejection> {
+        let (id, node) = (ClusterId(cluster.meta.uuid), self.primary_node(node));
+        if node.is_some_and(|node| self.can_hold(id, tag, node.id())) {
             return None;
         }
-        let tables: Vec<&RoleTable> = self.folds_of(id).filter_map(|fold| fold.table.as_deref()).collect();
-        // The cluster's own: its groups may have other releases, or it has no group yet.
-        let own = self.cluster_table(cluster);
-        let mut all = tables.iter().copied().chain([&own]);
+        let tables: Vec<&RoleTable> = self.resolved_groups(id).filter_map(|fold| fold.role_table.as_deref()).collect();
+        // Includes the table of the cluster itself, because its groups may have other releases, or it may have no group
+        // yet.
+        let cluster_table = self.role_table(cluster);
+        let mut all = tables.iter().copied().chain([&cluster_table]);
         let has_release =
             !tables.is_empty() || self.cluster_release(cluster).is_some_and(|release| self.release(release).is_some());
         if !all.clone().any(|table| table.has_primary(tag)) {
             return Some(match (all.any(|table| table.is_visible(tag.as_str())), has_release) {
-                (true, _) => NotObeyed::NoPrimary,
-                (false, true) => NotObeyed::NoTag,
-                (false, false) => NotObeyed::NoRelease,
+                (true, _) => PrimaryRejection::NoHolder,
+                (false, true) => PrimaryRejection::UnknownTag,
+                (false, false) => PrimaryRejection::NoRelease,
             });
         }
-        let Some(node) = node else { return Some(NotObeyed::NoNode) };
+        let Some(node) = node else { return Some(PrimaryRejection::UnknownNode) };
         if self.cluster_of_node(node.id()) != Some(id) {
-            return Some(NotObeyed::Elsewhere);
+            return Some(PrimaryRejection::OtherCluster);
         }
         Some(match self.profile(node.id()) {
-            None => NotObeyed::NoRelease,
-            Some(profile) if profile.place.tags.contains(tag) => NotObeyed::NoPrimary,
-            Some(_) => NotObeyed::LacksTag,
+            None => PrimaryRejection::NoRelease,
+            Some(profile) if profile.key.tags.contains(tag) => PrimaryRejection::NoHolder,
+            Some(_) => PrimaryRejection::LacksTag,
         })
     }
 
-    /// Whether a node of the cluster has a tag that has a primary, and so could hold it.
-    pub fn could_hold(&self, id: ClusterId, tag: &TagName, node: NodeId) -> bool {
+    /// Returns whether a node of the cluster can hold a tag as primary. It can if it has the tag and the tag has a
+    /// primary.
+    pub fn can_hold(&self, id: ClusterId, tag: &TagName, node: NodeId) -> bool {
         let candidates = self.clusters.get(&id).and_then(|entry| entry.candidates.get(tag));
         candidates.is_some_and(|candidates| candidates.all.contains(&node))
     }
 
-    /// Who would hold a tag without any choice, were this node not there: the first by name of those that are not parked.
-    pub fn next_holder(&self, id: ClusterId, tag: &TagName, but: NodeId) -> Option<NodeId> {
+    /// Returns the node that would hold a tag if no choice existed and node `excluded` were absent: the first by name
+    /// that is not parked.
+    pub fn next_holder(&self, id: ClusterId, tag: &TagName, excluded: NodeId) -> Option<NodeId> {
         let candidates = self.clusters.get(&id)?.candidates.get(tag)?;
-        candidates.ready.iter().map(|ranked| ranked.id).find(|node| *node != but)
+        candidates.ready.iter().map(|ranked| ranked.id).find(|node| *node != excluded)
     }
 
-    /// Chooses the holder of a tag again; returns the nodes whose place it changes.
+    /// Elects the holder of a tag again. If the holder changes, returns the previous and the new one, whose profiles
+    /// change.
     pub(super) fn elect(&mut self, id: ClusterId, tag: &TagName) -> Vec<NodeId> {
-        let elected = self.elected(id, tag);
+        let elected = self.elected_holder(id, tag);
         let Some(entry) = self.clusters.get_mut(&id) else { return Vec::new() };
         let before = entry.holders.get(tag).copied();
         if before == elected {
@@ -199,11 +209,13 @@ impl Fleet {
         before.into_iter().chain(elected).collect()
     }
 
-    fn elected(&self, id: ClusterId, tag: &TagName) -> Option<NodeId> {
+    /// Returns the node that should hold a tag: the one that `primaries:` names, else the stored choice, else the first
+    /// candidate by name that is not parked.
+    fn elected_holder(&self, id: ClusterId, tag: &TagName) -> Option<NodeId> {
         let entry = self.clusters.get(&id)?;
         let candidates = entry.candidates.get(tag)?;
-        let named = self.named_primary(id, tag.as_str()).and_then(|named| self.node_meant(named)).map(|node| node.id());
-        let stored = entry.chosen.get(tag).map(|chosen| chosen.spec.node);
+        let named = self.named_primary(id, tag.as_str()).and_then(|named| self.primary_node(named)).map(|node| node.id());
+        let stored = entry.stored_choices.get(tag).map(|chosen| chosen.spec.node);
         let mut choices = named.into_iter().chain(stored);
         let first = || candidates.ready.get_min().map(|first| first.id);
         choices.find(|node| candidates.all.contains(node)).or_else(first)

@@ -1,8 +1,8 @@
-//! What one node may know of another.
+//! What a node may read of another node.
 //!
-//! Operators' words cross as they are; what a host *reported* crosses only as a typed value: an address, a number, a
-//! boolean, a host name by RFC 1123, a name from a fixed list. A value that does not
-//! have its type is absent: a host that lies about itself puts no text of its own into another host's files.
+//! Values from operators pass unchanged. A *reported* value passes only if it has its registered type: an address, a
+//! number, a boolean, a host name by RFC 1123, or a name from a fixed list. Otherwise it is absent. A host that reports
+//! false values thus cannot put text of its own into the files of another host.
 
 use std::sync::{Arc, OnceLock};
 
@@ -10,44 +10,43 @@ use imbl::OrdSet;
 use serde_json::Value;
 
 use super::{Fleet, NodeEntry};
-use crate::input::facts::stable;
-use crate::input::{Fields, Input, Names, Path, Query, Read, Reference, SharedValue};
+use crate::input::facts::stable_facts;
+use crate::input::{FieldSet, Input, NamePatterns, NodeQuery, Path, Read, Reference, SharedValue};
 use crate::name::Name;
 use crate::object::{ClusterId, GroupId, NodeId, Observation};
 use crate::origin::Origin;
-use crate::release::select::Pattern;
-use crate::release::{Place, Profile, ProfileHash};
+use crate::release::name_selector::NamePattern;
+use crate::release::{Profile, ProfileHash, ProfileKey};
 use crate::role::natural_cmp;
 
-/// A look-up that tasks of a cluster make.
+/// A lookup that tasks of a cluster's nodes make, with its cached result.
 #[derive(Clone)]
-pub(super) struct LookUp {
-    /// Whose tasks make it: the profiles, by the groups whose nodes have them.
+pub(super) struct TaskLookup {
+    /// The profiles whose tasks make the lookup, each with a group whose nodes have the profile.
     pub(super) readers: OrdSet<(GroupId, ProfileHash)>,
-    found: Arc<LookUpResult>,
+    result: Arc<LookupResult>,
 }
 
-/// What a look-up finds while nothing that it sees changes; worked out once, when it is first read. Clones of a fleet
-/// share it.
+/// The result of a lookup. It is computed at the first read and shared by the clones of a fleet until a node that the
+/// lookup reads changes.
 #[derive(Default)]
-struct LookUpResult(OnceLock<Input>);
+struct LookupResult(OnceLock<Input>);
 
 impl Fleet {
-    /// What a look-up finds in a cluster: one value for all that read it.
+    /// Returns the result of a lookup in a cluster. All readers share one value.
     pub(crate) fn look_up(&self, cluster: ClusterId, reference: &Reference) -> Input {
-        let known = self.clusters.get(&cluster).and_then(|entry| entry.lookups.get(reference));
-        match known {
-            Some(lookup) => lookup.found.0.get_or_init(|| self.find(cluster, reference.read())).clone(),
+        let lookup = self.clusters.get(&cluster).and_then(|entry| entry.lookups.get(reference));
+        match lookup {
+            Some(lookup) => lookup.result.0.get_or_init(|| self.find(cluster, reference.read())).clone(),
             None => self.find(cluster, reference.read()),
         }
     }
 
+    /// Computes the result of a lookup. Other kinds of reads are no lookups, and their result is absent.
     fn find(&self, cluster: ClusterId, read: &Read) -> Input {
-        let found = match read {
+        let value = match read {
             Read::Nodes { query, fields } => Some(self.find_nodes(cluster, query, fields)),
-            Read::Primary { tag, fields } => {
-                self.holder(cluster, tag).and_then(|id| self.view(cluster, id, None, fields))
-            }
+            Read::Primary { tag, fields } => self.holder(cluster, tag).and_then(|id| self.lookup_view(cluster, id, None, fields)),
             Read::Label(_)
             | Read::LabelsWithPrefix(_)
             | Read::Parameter(_)
@@ -58,50 +57,53 @@ impl Fleet {
             | Read::Cluster(_)
             | Read::Secret(_) => None,
         };
-        found.map_or(Input::Absent, |value| Input::Shared(Arc::new(SharedValue::new(value))))
+        value.map_or(Input::Absent, |value| Input::Shared(Arc::new(SharedValue::new(value))))
     }
 
-    /// The nodes that a query means, by name (digits compared as numbers). Profiles are asked, not nodes.
-    fn find_nodes(&self, cluster: ClusterId, query: &Query, fields: &Fields) -> Value {
-        let patterns = Patterns::new(query);
-        let mut meant: Vec<(String, NodeId)> = Vec::new();
-        for (_, nodes) in self.placed_in(cluster).filter(|(profile, _)| patterns.mean(&profile.place)) {
-            meant.extend(nodes.iter().filter_map(|id| Some((self.node(*id)?.display_name(), *id))));
+    /// Returns the nodes that match a query, by name (digits compared as numbers). The query is compared with the
+    /// profiles only, because all nodes of a profile have the same tags and roles.
+    fn find_nodes(&self, cluster: ClusterId, query: &NodeQuery, fields: &FieldSet) -> Value {
+        let patterns = QueryPatterns::new(query);
+        let mut matching: Vec<(String, NodeId)> = Vec::new();
+        for (_, nodes) in self.profile_nodes_in_cluster(cluster).filter(|(profile, _)| patterns.matches(&profile.key)) {
+            matching.extend(nodes.iter().filter_map(|id| Some((self.node(*id)?.display_name(), *id))));
         }
-        meant.sort_by(|(a, x), (b, y)| natural_cmp(a, b).then_with(|| x.cmp(y)));
-        meant.into_iter().filter_map(|(_, id)| self.view(cluster, id, None, fields)).collect()
+        matching.sort_by(|(a, x), (b, y)| natural_cmp(a, b).then_with(|| x.cmp(y)));
+        matching.into_iter().filter_map(|(_, id)| self.lookup_view(cluster, id, None, fields)).collect()
     }
 
-    /// One node as a look-up of its cluster sees it; `None`: it is not in the cluster, or the query does not mean it.
-    fn view(&self, cluster: ClusterId, id: NodeId, query: Option<&Patterns>, fields: &Fields) -> Option<Value> {
+    /// Returns a node as a lookup of its cluster sees it, or `None` if it is not in the cluster or does not match the
+    /// query.
+    fn lookup_view(&self, cluster: ClusterId, id: NodeId, query: Option<&QueryPatterns>, fields: &FieldSet) -> Option<Value> {
         let entry = self.entry(id)?;
-        let fold = self.fold(entry.node.spec.nodegroup?).ok()?;
-        let is_meant = |query: &Patterns| entry.profile.as_ref().is_some_and(|profile| query.mean(&profile.place));
-        let is_seen = fold.cluster_id() == cluster && query.is_none_or(is_meant);
-        is_seen.then(|| fields.project(|path| field(self, entry, path)))
+        let fold = self.resolved_group(entry.node.spec.nodegroup?).ok()?;
+        let is_match = |query: &QueryPatterns| entry.profile.as_ref().is_some_and(|profile| query.matches(&profile.key));
+        let is_visible = fold.cluster_id() == cluster && query.is_none_or(is_match);
+        is_visible.then(|| fields.project(|path| node_field(self, entry, path)))
     }
 
-    /// The look-ups of a cluster that find something else than before, where these nodes may have changed.
+    /// Returns the lookups of a cluster whose result has changed, given the nodes that may have changed.
     pub(super) fn changed_lookups(&self, before: &Self, cluster: ClusterId, nodes: &[NodeId]) -> Vec<Reference> {
         let Some(entry) = self.clusters.get(&cluster) else { return Vec::new() };
-        let is_changed = |reference: &&Reference| self.finds_other(before, cluster, reference.read(), nodes);
+        let is_changed = |reference: &&Reference| self.is_lookup_changed(before, cluster, reference.read(), nodes);
         entry.lookups.keys().filter(is_changed).cloned().collect()
     }
 
-    fn finds_other(&self, before: &Self, cluster: ClusterId, read: &Read, nodes: &[NodeId]) -> bool {
+    /// Returns whether the result of a lookup differs from the one before a change of these nodes.
+    fn is_lookup_changed(&self, before: &Self, cluster: ClusterId, read: &Read, nodes: &[NodeId]) -> bool {
         match read {
             Read::Nodes { query, fields } => {
-                let patterns = Patterns::new(query);
-                // The name is the place in the list, whether or not it is read.
+                let patterns = QueryPatterns::new(query);
+                // The name decides the position in the list, even if the query does not read it.
                 let view = |fleet: &Self, id: &NodeId| {
-                    let seen = fleet.view(cluster, *id, Some(&patterns), fields)?;
-                    Some((fleet.node(*id)?.display_name(), seen))
+                    let value = fleet.lookup_view(cluster, *id, Some(&patterns), fields)?;
+                    Some((fleet.node(*id)?.display_name(), value))
                 };
                 nodes.iter().any(|id| view(before, id) != view(self, id))
             }
             Read::Primary { tag, fields } => {
                 let (old, new) = (before.holder(cluster, tag), self.holder(cluster, tag));
-                let view = |fleet: &Self, id: Option<NodeId>| fleet.view(cluster, id?, None, fields);
+                let view = |fleet: &Self, id: Option<NodeId>| fleet.lookup_view(cluster, id?, None, fields);
                 old != new || (nodes.iter().any(|id| Some(*id) == new) && view(before, old) != view(self, new))
             }
             Read::Label(_)
@@ -116,24 +118,24 @@ impl Fleet {
         }
     }
 
-    /// Forgets what a look-up found; gives the profiles whose tasks make it.
-    pub(super) fn forget_found(&mut self, cluster: ClusterId, reference: &Reference) -> OrdSet<(GroupId, ProfileHash)> {
+    /// Clears the result of a lookup. Returns the profiles whose tasks make it.
+    pub(super) fn clear_result(&mut self, cluster: ClusterId, reference: &Reference) -> OrdSet<(GroupId, ProfileHash)> {
         let entry = self.clusters.get_mut(&cluster).and_then(|entry| entry.lookups.get_mut(reference));
         let Some(lookup) = entry else { return OrdSet::new() };
-        lookup.found = Arc::default();
+        lookup.result = Arc::default();
         lookup.readers.clone()
     }
 
-    /// Nodes of a group have a profile now: what its tasks look up is watched.
+    /// Registers the lookups of a profile that nodes of a group have now.
     pub(super) fn watch(&mut self, cluster: ClusterId, group: GroupId, profile: &Profile) {
         let Some(entry) = self.clusters.get_mut(&cluster) else { return };
         for reference in lookups(profile) {
-            let new = || LookUp { readers: OrdSet::new(), found: Arc::default() };
+            let new = || TaskLookup { readers: OrdSet::new(), result: Arc::default() };
             entry.lookups.entry(reference.clone()).or_insert_with(new).readers.insert((group, profile.hash));
         }
     }
 
-    /// No node of a group has a profile any more: what nobody else looks up is watched no longer.
+    /// Unregisters the lookups of a profile that no node of a group has any more. A lookup without readers is removed.
     pub(super) fn unwatch(&mut self, cluster: ClusterId, group: GroupId, profile: &Profile) {
         let Some(entry) = self.clusters.get_mut(&cluster) else { return };
         for reference in lookups(profile) {
@@ -146,27 +148,29 @@ impl Fleet {
     }
 }
 
+/// Returns the reads of a profile that are lookups of other nodes.
 fn lookups(profile: &Profile) -> impl Iterator<Item = &Reference> {
-    profile.reads.iter().filter(|one| matches!(one.read(), Read::Nodes { .. } | Read::Primary { .. }))
+    profile.reads.iter().filter(|reference| matches!(reference.read(), Read::Nodes { .. } | Read::Primary { .. }))
 }
 
-/// A query's names and patterns, read.
-struct Patterns {
-    tags: Vec<Pattern>,
-    roles: Vec<Pattern>,
+/// The parsed names and patterns of a query.
+struct QueryPatterns {
+    tags: Vec<NamePattern>,
+    roles: Vec<NamePattern>,
 }
 
-impl Patterns {
-    fn new(query: &Query) -> Self {
-        let read = |names: &Names| names.as_slice().iter().filter_map(|name| Pattern::new(name).ok()).collect();
+impl QueryPatterns {
+    fn new(query: &NodeQuery) -> Self {
+        let read = |names: &NamePatterns| names.as_slice().iter().filter_map(|name| NamePattern::new(name).ok()).collect();
         match query {
-            Query::Tag(tags) => Self { tags: read(tags), roles: Vec::new() },
-            Query::Role(roles) => Self { tags: Vec::new(), roles: read(roles) },
-            Query::TagOrRole { tags, roles } => Self { tags: read(tags), roles: read(roles) },
+            NodeQuery::Tag(tags) => Self { tags: read(tags), roles: Vec::new() },
+            NodeQuery::Role(roles) => Self { tags: Vec::new(), roles: read(roles) },
+            NodeQuery::TagOrRole { tags, roles } => Self { tags: read(tags), roles: read(roles) },
         }
     }
 
-    fn mean(&self, place: &Place) -> bool {
+    /// Returns whether the nodes of a profile have one of the tags or roles of the query.
+    fn matches(&self, place: &ProfileKey) -> bool {
         let mut tags = place.tags.iter().map(AsRef::as_ref).chain(place.names.tag_names());
         let mut roles = place.roles.iter().map(AsRef::as_ref).chain(place.names.role_names());
         tags.any(|tag: &str| self.tags.iter().any(|pattern| pattern.matches(tag)))
@@ -174,35 +178,35 @@ impl Patterns {
     }
 }
 
-/// A field of a node as another host may see it ([`crate::input::fields::LOOKUP`]).
-fn field(fleet: &Fleet, entry: &NodeEntry, path: &Path) -> Option<Value> {
-    let fold = fleet.fold_above(&entry.node.spec);
-    let seen = entry.observation.as_deref();
+/// Returns a field of a node as another host may see it ([`crate::input::fields::LOOKUP_FIELDS`]).
+fn node_field(fleet: &Fleet, entry: &NodeEntry, path: &Path) -> Option<Value> {
+    let fold = fleet.resolved_parent(&entry.node.spec);
+    let observation = entry.observation.as_deref();
     match (path.first(), path.keys()) {
         ("name", _) => Some(entry.node.display_name().into()),
         ("uuid", _) => Some(entry.node.meta.uuid.to_string().into()),
         ("nodegroup", _) => fold.map(|fold| fold.group.meta.name.as_str().into()),
         ("roles", _) => Some(entry.roles(fold.map(|fold| &**fold)).iter().map(Name::as_str).collect()),
-        ("address", _) => fact(seen?, &["network", "address"]),
-        ("hostname", _) => fact(seen?, &["hostname"]),
+        ("address", _) => shared_fact(observation?, &["network", "address"]),
+        ("hostname", _) => shared_fact(observation?, &["hostname"]),
         ("labels", [_, key]) => {
-            // What rules give is not asked: it may be what a host reported, word for word.
-            let labels = entry.labels(fold.map(|fold| &**fold), fleet.rules().nothing());
-            let said = labels.line(&**key)?.effective()?;
-            matches!(said.origin, Origin::Level(_)).then(|| said.value.as_str().into())
+            // Values from rules are excluded, because a rule may copy what a host reported word for word.
+            let labels = entry.labels(fold.map(|fold| &**fold), fleet.rules().empty_outcome());
+            let label = labels.provenance(&**key)?.effective()?;
+            matches!(label.origin, Origin::Level(_)).then(|| label.value.as_str().into())
         }
-        ("facts", [_, rest @ ..]) => fact(seen?, &rest.iter().map(AsRef::as_ref).collect::<Vec<_>>()),
+        ("facts", [_, rest @ ..]) => shared_fact(observation?, &rest.iter().map(AsRef::as_ref).collect::<Vec<_>>()),
         _ => None,
     }
 }
 
-/// A fact of another host, if its value has the type that the registry says.
-fn fact(seen: &Observation, keys: &[&str]) -> Option<Value> {
+/// Returns a fact of another host if its value has the registered type.
+fn shared_fact(observation: &Observation, keys: &[&str]) -> Option<Value> {
     let path = Path::new(keys.iter().copied())?;
-    let found = stable(&path).ok()?;
-    let [fact] = found.as_slice() else { return None };
-    let value = seen.facts.get(&path)?;
-    (fact.is_at(&path) && fact.kind.crosses() && fact.admits(&value)).then_some(value)
+    let facts = stable_facts(&path).ok()?;
+    let [fact] = facts.as_slice() else { return None };
+    let value = observation.facts.get(&path)?;
+    (fact.matches_path(&path) && fact.fact_type.is_shareable() && fact.accepts(&value)).then_some(value)
 }
 
 #[cfg(test)]
@@ -212,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_host_reported_crosses_only_with_its_type() {
+    fn fact_is_shared_when_value_has_declared_type() {
         for (path, value, crosses) in [
             ("network.address", json!("10.0.0.1"), true),
             ("network.address", json!("10.0.0.1; rm -rf /"), false),
@@ -231,7 +235,7 @@ mod tests {
             let tree: Vec<(String, Value)> = vec![(path.to_owned(), value.clone())];
             let seen = Observation { facts: tree.into_iter().collect(), ..Observation::default() };
             let keys: Vec<&str> = path.split('.').collect();
-            assert_eq!(fact(&seen, &keys).is_some(), crosses, "{path} {value}");
+            assert_eq!(shared_fact(&seen, &keys).is_some(), crosses, "{path} {value}");
         }
     }
 }

@@ -1,27 +1,27 @@
-//! What is missing for an answer.
+//! Objects that resolve needs and that are missing.
 
 use crate::name::ReleaseRef;
 use crate::object::{ClusterId, GroupId, NodeId, TemplateId};
 
-/// What is missing.
+/// A missing object that resolve needs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, derive_more::Display)]
-pub enum Missing {
-    /// The store is still being read.
+pub enum MissingParent {
+    /// The fleet is still being loaded from the store, so any object may be missing.
     #[display("the store is still being read")]
     Store,
-    /// No node of that uuid.
+    /// No node has this uuid.
     #[display("node {_0} is not there")]
     Node(NodeId),
-    /// The node's group.
+    /// The group that a node names does not exist.
     #[display("its node group {_0} is not there")]
     NodeGroup(GroupId),
-    /// The group's cluster.
+    /// The cluster that a group names does not exist.
     #[display("its cluster {_0} is not there")]
     Cluster(ClusterId),
-    /// The cluster's template.
+    /// The template that a cluster names does not exist.
     #[display("its cluster template {_0} is not there")]
     ClusterTemplate(TemplateId),
-    /// The release that the nearest level names.
+    /// The release that the level nearest to the host names does not exist.
     #[display("release {_0} is not there")]
     Release(ReleaseRef),
 }

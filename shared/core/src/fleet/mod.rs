@@ -1,27 +1,27 @@
-//! The fleet: every object of the model in memory, with what follows from it for placement.
+//! The fleet: every object of the model in memory, with the data derived from it for placement.
 //!
-//! A snapshot is a clone, and free: all maps are persistent and share. [`Fleet::apply`] takes one change and gives
-//! the nodes that must be resolved again, exactly those: what follows from a change (folds of groups, effective
-//! tags, primaries, profiles) is kept beside the objects and mended where the change reaches, so that one node's
-//! edit costs the same in a fleet of a hundred and of a hundred thousand.
+//! A snapshot is a clone, and free, because all maps are persistent and share. [`Fleet::apply`] applies one change and
+//! returns exactly the nodes that must be resolved again. Derived data (resolved groups, effective tags, primaries,
+//! profiles) is stored next to the objects and updated only where the change has an effect. So an edit of one node
+//! costs the same in a fleet of a hundred and of a hundred thousand.
 //!
-//! Objects may come in any order, as a store gives them: a child whose parent is not there yet is kept, and counts
-//! as incomplete until it is.
+//! Objects may be added in any order, as a store returns them. A child whose parent is missing is stored, and is
+//! incomplete until the parent is added.
 
 mod apply;
 mod awaited;
 mod change;
+mod dependents;
 mod elect;
-mod fold;
+mod group;
+mod host_controlled;
 mod index;
+mod intern;
 mod lookup;
-mod lost;
+mod lost_labels;
 mod missing;
 mod node;
-mod open;
-mod place;
-mod readers;
-mod share;
+mod placement;
 mod view;
 
 use std::cmp::Ordering;
@@ -31,19 +31,19 @@ use imbl::{OrdMap, OrdSet};
 use uuid::Uuid;
 
 pub use awaited::AwaitedPrimary;
-pub use change::{Change, Dirty};
-pub use elect::{LostName, MovedPrimary, NotObeyed, lost_name, moved_primaries};
-pub use fold::{GroupFold, Levels, Maps};
-use index::Index;
-pub use index::{Among, KEPT, Term, kept_form};
-use lookup::LookUp;
-pub use lost::lost_labels;
-pub use missing::Missing;
+pub use change::{DirtyNodes, FleetChange};
+pub use elect::{LostNodeName, MovedPrimary, PrimaryRejection, lost_node_name, moved_primaries};
+pub use group::{InheritedMaps, Levels, ResolvedGroup};
+pub use host_controlled::HostControlledRead;
+use index::NodeIndex;
+pub use index::{IRONIC_FIELDS, IndexTerm, NodeSet, normalized_text};
+use intern::Interner;
+use lookup::TaskLookup;
+pub use lost_labels::lost_labels;
+pub use missing::MissingParent;
 pub(crate) use node::NodeEntry;
 pub use node::ended_unassignments;
-pub(crate) use node::roles_below;
-pub use open::OpenRead;
-use share::Shared;
+pub(crate) use node::spec_roles;
 pub use view::NodeView;
 
 use crate::catalog::Catalog;
@@ -53,16 +53,17 @@ use crate::inspection::RuleSet;
 use crate::name::{Name, NodeName, ReleaseRef, TagName};
 use crate::object::{
     Cluster, ClusterId, ClusterTemplate, GroupId, Namespace, Node, NodeGroup, NodeId, NodeSpec, Observation, Primary,
-    ReleaseTags, SaidOnHost, TemplateId,
+    ReleaseTags, ReportedState, TemplateId,
 };
 use crate::release::{CompiledRelease, Profile, ProfileHash};
 use crate::role::{RoleTable, natural_cmp};
-use crate::status::{Side, parked};
+use crate::status::{SetBy, parked_by};
 use crate::task::Mode;
 
-/// Every object of the model, and what follows from it.
+/// Every object of the model, with the data derived from it.
 #[derive(Clone, Default)]
 pub struct Fleet {
+    /// True if all stored objects have been applied.
     is_loaded: bool,
     releases: OrdMap<ReleaseRef, Arc<CompiledRelease>>,
     release_tags: OrdMap<Name, Arc<ReleaseTags>>,
@@ -70,333 +71,350 @@ pub struct Fleet {
     clusters: OrdMap<ClusterId, ClusterEntry>,
     groups: OrdMap<GroupId, GroupEntry>,
     nodes: OrdMap<NodeId, Arc<NodeEntry>>,
-    /// How many clusters have nodes.
-    peopled: usize,
-    /// What was said on hosts: seldom anything, so that a node has no room for it.
-    said: OrdMap<NodeId, Arc<SaidOnHost>>,
+    /// Number of clusters that have nodes.
+    clusters_with_nodes: usize,
+    /// The pauses, holds and parks that were set on hosts themselves. Few nodes have one, so they are not stored in the
+    /// node entries.
+    reported_states: OrdMap<NodeId, Arc<ReportedState>>,
+    /// The nodes that have a name, by name.
     by_name: OrdMap<NodeName, NodeId>,
-    /// The catalogue: no node's answer depends on it.
+    /// The namespaces of the catalogue of keys. The result of a node never depends on the catalogue.
     namespaces: OrdMap<Uuid, Arc<Namespace>>,
-    /// What these say, made when it is first asked for: every snapshot until one of them changes has the same.
+    /// The catalogue built from the namespaces at its first use. All snapshots share it until a namespace changes.
     catalog: Arc<OnceLock<Catalog>>,
     rules: RuleSet,
-    shared: Shared,
-    /// Every profile that some node has, with how many have it.
+    /// The texts that the reports of many hosts share.
+    interner: Interner,
+    /// Every profile in use, with the number of nodes that have it.
     profiles: OrdMap<ProfileHash, (Arc<Profile>, u32)>,
-    /// Nodes by what lists are filtered by, where that is asked for.
-    index: Option<Index>,
+    /// Nodes by the properties that list filters select. `None` if no index was built.
+    index: Option<NodeIndex>,
 }
 
+/// A template with the clusters that name it. `object` is `None` if the template does not exist.
 #[derive(Clone, Default)]
 struct TemplateEntry {
     object: Option<Arc<ClusterTemplate>>,
     clusters: OrdSet<ClusterId>,
 }
 
+/// A cluster with its groups and primaries. `object` is `None` if the cluster does not exist, but a group or a stored
+/// choice names it.
 #[derive(Clone, Default)]
 struct ClusterEntry {
     object: Option<Arc<Cluster>>,
     groups: OrdSet<GroupId>,
-    /// How many nodes stand in these.
+    /// Number of nodes in the groups of the cluster.
     nodes: usize,
-    /// Stored choices.
-    chosen: OrdMap<TagName, Arc<Primary>>,
-    /// Per tag that has a primary, the nodes that could be it.
-    candidates: OrdMap<TagName, Candidates>,
-    /// Per such tag, who holds it.
+    /// The stored choices of primaries.
+    stored_choices: OrdMap<TagName, Arc<Primary>>,
+    /// For each tag that has a primary, the nodes of the cluster that have the tag.
+    candidates: OrdMap<TagName, PrimaryCandidates>,
+    /// The node that holds each tag as primary.
     holders: OrdMap<TagName, NodeId>,
-    /// What tasks of its nodes look up.
-    lookups: OrdMap<Reference, LookUp>,
-    /// What the roles of each release that its groups run produce here: one table for all of these groups.
-    tables: OrdMap<ReleaseRef, KeptTable>,
-    /// What comes down to its groups, which they share.
-    maps: Option<KeptMaps>,
+    /// The lookups that tasks of the cluster's nodes make.
+    lookups: OrdMap<Reference, TaskLookup>,
+    /// The role table of each release that groups of the cluster run. The groups with one release share it.
+    tables: OrdMap<ReleaseRef, CachedTable>,
+    /// The maps that the groups of the cluster inherit from the cluster and its template, and share.
+    maps: Option<CachedMaps>,
 }
 
-/// A table of roles, with what it was made of: it is good as long as that is what is there. The groups hold it; here it is found alone, so
-/// that nothing of a release stays that no group runs any more.
+/// A role table with the objects that it was built from. The table is current while these are the stored objects. All
+/// references are weak, because the groups own the table. So nothing remains of a release that no group runs any more.
 #[derive(Clone)]
-struct KeptTable {
+struct CachedTable {
     release: Weak<CompiledRelease>,
-    beside: Option<Weak<ReleaseTags>>,
+    release_tags: Option<Weak<ReleaseTags>>,
     cluster: Weak<Cluster>,
     table: Weak<RoleTable>,
 }
 
-/// What a template and a cluster provide together, and what it was made of.
+/// The maps that a template and a cluster provide together, with the objects that they were built from. The references
+/// are weak, as those of [`CachedTable`].
 #[derive(Clone)]
-struct KeptMaps {
+struct CachedMaps {
     template: Option<Weak<ClusterTemplate>>,
     cluster: Weak<Cluster>,
-    maps: Weak<Maps>,
+    maps: Weak<InheritedMaps>,
 }
 
-/// The nodes of a cluster that have a tag which has a primary.
+/// The nodes of a cluster that have a tag with a primary.
 #[derive(Clone, Default)]
-struct Candidates {
-    /// All of them: a choice holds while its node is one.
+struct PrimaryCandidates {
+    /// All nodes that have the tag. The choice of a primary is valid while its node is one of them.
     all: OrdSet<NodeId>,
-    /// Those that are not parked: without a choice, the first of them holds the tag.
-    ready: OrdSet<Ranked>,
+    /// The nodes that have the tag and are not parked. Without a valid choice, the first of them holds the tag.
+    ready: OrdSet<RankedNode>,
 }
 
+/// A group with its nodes. `object` is `None` if the group does not exist, but a node names it.
 #[derive(Clone)]
 struct GroupEntry {
     object: Option<Arc<NodeGroup>>,
     nodes: OrdSet<NodeId>,
-    fold: Result<Arc<GroupFold>, Vec<Missing>>,
-    profiles: OrdMap<ProfileHash, ProfileUse>,
+    /// The group with everything that it inherits, or the objects that are missing.
+    resolved: Result<Arc<ResolvedGroup>, Vec<MissingParent>>,
+    /// The profiles of the group's nodes.
+    profiles: OrdMap<ProfileHash, ProfileNodes>,
 }
 
 /// The nodes of a group that have a profile.
 #[derive(Clone)]
-struct ProfileUse {
+struct ProfileNodes {
     profile: Arc<Profile>,
     nodes: OrdSet<NodeId>,
 }
 
-/// A node in the order of names, digits compared as numbers.
+/// A node in the order of names. Digits are compared as numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Ranked {
+struct RankedNode {
     name: Arc<str>,
     id: NodeId,
 }
 
-impl Ord for Ranked {
+impl Ord for RankedNode {
     fn cmp(&self, other: &Self) -> Ordering {
         natural_cmp(&self.name, &other.name).then_with(|| self.id.cmp(&other.id))
     }
 }
 
-impl PartialOrd for Ranked {
+impl PartialOrd for RankedNode {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ranked {
-    fn of(node: &Node) -> Self {
+impl RankedNode {
+    fn new(node: &Node) -> Self {
         Self { name: node.display_name().into(), id: node.id() }
     }
 }
 
 impl Default for GroupEntry {
     fn default() -> Self {
-        Self { object: None, nodes: OrdSet::new(), fold: Err(Vec::new()), profiles: OrdMap::new() }
+        Self { object: None, nodes: OrdSet::new(), resolved: Err(Vec::new()), profiles: OrdMap::new() }
     }
 }
 
-/// Objects, by uuid or name.
+/// Lookups of objects, by uuid or name.
 impl Fleet {
-    /// A fleet of nothing, still to be read: every answer is incomplete until [`Fleet::set_loaded`].
+    /// Returns an empty fleet that is still being loaded. Every result is incomplete until [`Fleet::set_loaded`] is
+    /// called.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Says that everything that is stored has been applied.
+    /// Marks the fleet as loaded, after all stored objects have been applied.
     pub fn set_loaded(&mut self) {
         self.is_loaded = true;
     }
 
-    /// Whether everything that is stored has been applied.
+    /// Returns whether all stored objects have been applied.
     pub(crate) fn is_loaded(&self) -> bool {
         self.is_loaded
     }
 
-    /// A release, compiled.
+    /// Returns a compiled release.
     pub fn release(&self, name: &ReleaseRef) -> Option<&Arc<CompiledRelease>> {
         self.releases.get(name)
     }
 
-    /// All releases, by name and version.
+    /// Returns all releases, by name and version.
     pub fn releases(&self) -> impl Iterator<Item = &Arc<CompiledRelease>> {
         self.releases.values()
     }
 
-    /// User-defined tags beside a release.
+    /// Returns the user-defined tags of a release.
     pub fn release_tags(&self, name: &Name) -> Option<&Arc<ReleaseTags>> {
         self.release_tags.get(name)
     }
 
-    /// A template.
+    /// Returns a template.
     pub fn template(&self, id: TemplateId) -> Option<&Arc<ClusterTemplate>> {
         self.templates.get(&id)?.object.as_ref()
     }
 
-    /// All templates.
+    /// Returns all templates.
     pub fn templates(&self) -> impl Iterator<Item = &Arc<ClusterTemplate>> {
         self.templates.values().filter_map(|entry| entry.object.as_ref())
     }
 
-    /// A cluster.
+    /// Returns a cluster.
     pub fn cluster(&self, id: ClusterId) -> Option<&Arc<Cluster>> {
         self.clusters.get(&id)?.object.as_ref()
     }
 
-    /// All clusters.
+    /// Returns all clusters.
     pub fn clusters(&self) -> impl Iterator<Item = &Arc<Cluster>> {
         self.clusters.values().filter_map(|entry| entry.object.as_ref())
     }
 
-    /// A group.
+    /// Returns a group.
     pub fn group(&self, id: GroupId) -> Option<&Arc<NodeGroup>> {
         self.groups.get(&id)?.object.as_ref()
     }
 
-    /// The cluster of a group.
+    /// Returns the cluster of a group.
     pub fn cluster_of_group(&self, id: GroupId) -> Option<ClusterId> {
         Some(self.group(id)?.spec.cluster)
     }
 
-    /// The cluster that a node stands in.
+    /// Returns the cluster of a node.
     pub fn cluster_of_node(&self, id: NodeId) -> Option<ClusterId> {
         self.cluster_of_group(self.node(id)?.spec.nodegroup?)
     }
 
-    /// All groups.
+    /// Returns all groups.
     pub fn groups(&self) -> impl Iterator<Item = &Arc<NodeGroup>> {
         self.groups.values().filter_map(|entry| entry.object.as_ref())
     }
 
-    /// The groups of a cluster.
-    pub fn groups_of(&self, id: ClusterId) -> impl Iterator<Item = GroupId> {
+    /// Returns the groups of a cluster.
+    pub fn groups_in_cluster(&self, id: ClusterId) -> impl Iterator<Item = GroupId> {
         self.clusters.get(&id).into_iter().flat_map(|entry| entry.groups.iter().copied())
     }
 
-    /// What comes down to a group.
+    /// Returns a group with everything that it inherits.
     ///
     /// # Errors
-    /// What is missing above it.
-    pub fn fold(&self, id: GroupId) -> Result<&Arc<GroupFold>, Vec<Missing>> {
-        let Some(entry) = self.groups.get(&id) else { return Err(vec![Missing::NodeGroup(id)]) };
-        entry.fold.as_ref().map_err(Clone::clone)
+    /// The missing parents or release.
+    pub fn resolved_group(&self, id: GroupId) -> Result<&Arc<ResolvedGroup>, Vec<MissingParent>> {
+        let Some(entry) = self.groups.get(&id) else { return Err(vec![MissingParent::NodeGroup(id)]) };
+        entry.resolved.as_ref().map_err(Clone::clone)
     }
 
-    /// What comes down to the groups of a cluster, but for those above which something is missing.
-    pub fn folds_of(&self, id: ClusterId) -> impl Iterator<Item = &Arc<GroupFold>> {
-        self.groups_of(id).filter_map(|group| self.fold(group).ok())
+    /// Returns the resolved groups of a cluster. Groups with a missing parent or release are omitted.
+    pub fn resolved_groups(&self, id: ClusterId) -> impl Iterator<Item = &Arc<ResolvedGroup>> {
+        self.groups_in_cluster(id).filter_map(|group| self.resolved_group(group).ok())
     }
 
-    /// What comes down to a node with this spec; none where it is unplaced, or something above it is missing.
-    pub fn fold_above(&self, spec: &NodeSpec) -> Option<&Arc<GroupFold>> {
-        self.fold(spec.nodegroup?).ok()
+    /// Returns the resolved group of a node with this spec. `None` if the node has no group, or a parent or release is
+    /// missing.
+    pub fn resolved_parent(&self, spec: &NodeSpec) -> Option<&Arc<ResolvedGroup>> {
+        self.resolved_group(spec.nodegroup?).ok()
     }
 
-    /// A node.
+    /// Returns a node.
     pub fn node(&self, id: NodeId) -> Option<&Arc<Node>> {
         Some(&self.nodes.get(&id)?.node)
     }
 
-    /// The node of a name.
-    pub fn node_named(&self, name: &str) -> Option<&Arc<Node>> {
+    /// Returns the node with this name.
+    pub fn node_by_name(&self, name: &str) -> Option<&Arc<Node>> {
         self.node(*self.by_name.get(name)?)
     }
 
-    /// All nodes, by uuid.
+    /// Returns all nodes, by uuid.
     pub fn nodes(&self) -> impl Iterator<Item = &Arc<Node>> {
         self.nodes.values().map(|entry| &entry.node)
     }
 
-    /// The nodes of a group, by uuid.
-    pub fn nodes_of(&self, id: GroupId) -> impl Iterator<Item = NodeId> {
+    /// Returns the nodes of a group, by uuid.
+    pub fn nodes_in_group(&self, id: GroupId) -> impl Iterator<Item = NodeId> {
         self.groups.get(&id).into_iter().flat_map(|entry| entry.nodes.iter().copied())
     }
 
-    /// The nodes of a cluster, group by group.
-    pub fn nodes_of_cluster(&self, id: ClusterId) -> impl Iterator<Item = NodeId> {
-        self.groups_of(id).flat_map(|group| self.nodes_of(group))
+    /// Returns the nodes of a cluster, group by group.
+    pub fn nodes_in_cluster(&self, id: ClusterId) -> impl Iterator<Item = NodeId> {
+        self.groups_in_cluster(id).flat_map(|group| self.nodes_in_group(group))
     }
 
-    /// What a host said, if it ever did.
+    /// Returns the report of a host, or `None` if it has not reported.
     pub fn observation(&self, id: NodeId) -> Option<&Arc<Observation>> {
         self.nodes.get(&id)?.observation.as_ref()
     }
 
-    /// What was said on a host itself; `None`: nothing.
-    pub fn said(&self, id: NodeId) -> Option<&Arc<SaidOnHost>> {
-        self.said.get(&id)
+    /// Returns the pause, hold and park that were set on a host itself, or `None` if nothing is set.
+    pub fn reported_state(&self, id: NodeId) -> Option<&Arc<ReportedState>> {
+        self.reported_states.get(&id)
     }
 
-    /// Whether barriers wait for a node: it is parked neither by its spec nor on its host, and is to apply.
-    pub fn takes_part(&self, id: NodeId) -> bool {
-        let Some(entry) = self.nodes.get(&id).filter(|entry| !self.is_set_aside(entry)) else { return false };
+    /// Returns whether barriers wait for a node. They wait for a node whose mode is `apply`, and which is parked
+    /// neither by its spec nor on its host.
+    pub fn counts_for_barriers(&self, id: NodeId) -> bool {
+        let Some(entry) = self.nodes.get(&id).filter(|entry| !self.is_excluded(entry)) else { return false };
         let group = entry.node.spec.nodegroup.and_then(|group| self.group(group));
         entry.mode(group.map(|group| &**group)).value == Mode::Apply
     }
 
-    /// Who parked a node, if anybody did.
-    pub fn parked(&self, node: &Node) -> Option<Side> {
-        parked(&node.spec, self.said(node.id()).map(|said| &**said)).next().map(|(side, _)| side)
+    /// Returns whether an operator or someone on the host parked a node. If both did, returns the operator. `None` if
+    /// the node is not parked.
+    pub fn parked_by(&self, node: &Node) -> Option<SetBy> {
+        parked_by(&node.spec, self.reported_state(node.id()).map(|state| &**state)).next().map(|(side, _)| side)
     }
 
-    /// Whether a node is out of budgets and barriers, and passed over where a primary is chosen.
-    fn is_set_aside(&self, entry: &NodeEntry) -> bool {
-        self.parked(&entry.node).is_some()
+    /// Returns whether a node is excluded from budgets, from barriers and from the election of primaries.
+    fn is_excluded(&self, entry: &NodeEntry) -> bool {
+        self.parked_by(&entry.node).is_some()
     }
 
-    /// What a node is placed by; `None`: unplaced, or something above it is missing.
+    /// Returns the profile of a node. `None` if the node has no group, or an object above it is missing, or its group
+    /// has no release.
     pub fn profile(&self, id: NodeId) -> Option<&Arc<Profile>> {
         self.nodes.get(&id)?.profile.as_ref()
     }
 
-    /// The profiles that nodes of a cluster have, group by group: one that several groups have comes once for each.
-    pub fn profiles_of(&self, id: ClusterId) -> impl Iterator<Item = &Arc<Profile>> {
-        self.placed_in(id).map(|(profile, _)| profile)
+    /// Returns the profiles that nodes of a cluster have, group by group. A profile of several groups is returned once
+    /// for each.
+    pub fn profiles_in_cluster(&self, id: ClusterId) -> impl Iterator<Item = &Arc<Profile>> {
+        self.profile_nodes_in_cluster(id).map(|(profile, _)| profile)
     }
 
-    /// The same, each with the nodes of the group that have it.
-    pub fn placed_in(&self, id: ClusterId) -> impl Iterator<Item = (&Arc<Profile>, &OrdSet<NodeId>)> {
-        self.groups_of(id).flat_map(|group| self.placed_in_group(group))
+    /// Returns the profiles of a cluster, each with the nodes of one group that have it.
+    pub fn profile_nodes_in_cluster(&self, id: ClusterId) -> impl Iterator<Item = (&Arc<Profile>, &OrdSet<NodeId>)> {
+        self.groups_in_cluster(id).flat_map(|group| self.profile_nodes_in_group(group))
     }
 
-    /// The same of one group.
-    pub(crate) fn placed_in_group(&self, id: GroupId) -> impl Iterator<Item = (&Arc<Profile>, &OrdSet<NodeId>)> {
+    /// Returns the profiles of a group, each with its nodes.
+    pub(crate) fn profile_nodes_in_group(&self, id: GroupId) -> impl Iterator<Item = (&Arc<Profile>, &OrdSet<NodeId>)> {
         let profiles = self.groups.get(&id).into_iter().flat_map(|entry| entry.profiles.values());
         profiles.map(|used| (&used.profile, &used.nodes))
     }
 
-    /// Whether conditions of privileged tasks on nodes of a cluster look other nodes up.
-    pub fn has_privileged_look_up(&self, id: ClusterId) -> bool {
+    /// Returns whether conditions of privileged tasks on nodes of a cluster read other nodes.
+    pub fn has_privileged_lookup(&self, id: ClusterId) -> bool {
         let looks_up = self.clusters.get(&id).is_some_and(|entry| !entry.lookups.is_empty());
-        looks_up && self.profiles_of(id).any(|profile| profile.has_privileged_look_up())
+        looks_up && self.profiles_in_cluster(id).any(|profile| profile.has_privileged_lookup())
     }
 
-    /// Who holds each tag of a cluster that has a primary.
+    /// Returns each tag of a cluster that has a primary, with the node that holds it.
     pub fn holders(&self, id: ClusterId) -> impl Iterator<Item = (&TagName, NodeId)> {
         self.clusters.get(&id).into_iter().flat_map(|entry| entry.holders.iter().map(|(tag, node)| (tag, *node)))
     }
 
-    /// The node that a cluster's `primaries:` names for a tag, whether or not it is there.
+    /// Returns the node name that a cluster's `primaries:` has for a tag. The node need not exist.
     pub fn named_primary(&self, id: ClusterId, tag: &str) -> Option<&str> {
         Some(self.cluster(id)?.spec.primaries.get(tag)?.as_str())
     }
 
-    /// The stored choices of primaries in a cluster.
+    /// Returns the stored choices of primaries in a cluster.
     pub fn primaries(&self, id: ClusterId) -> impl Iterator<Item = &Arc<Primary>> {
-        self.clusters.get(&id).into_iter().flat_map(|entry| entry.chosen.values())
+        self.clusters.get(&id).into_iter().flat_map(|entry| entry.stored_choices.values())
     }
 
-    /// What the catalogue says of keys.
+    /// Returns the catalogue of keys.
     pub fn catalog(&self) -> &Catalog {
-        self.catalog.get_or_init(|| Catalog::of(self.namespaces.values()))
+        self.catalog.get_or_init(|| Catalog::new(self.namespaces.values()))
     }
 
-    /// The inspection rules.
+    /// Returns the inspection rules.
     pub fn rules(&self) -> &RuleSet {
         &self.rules
     }
 
-    /// Whether nodes of a group have a profile under this very fold.
-    pub(crate) fn uses(&self, group: GroupId, profile: &ProfileHash, fold: &Arc<GroupFold>) -> bool {
+    /// Returns whether a node of a group has a profile, and `fold` is still the current resolved form of the group.
+    pub(crate) fn is_profile_used(&self, group: GroupId, profile: &ProfileHash, fold: &Arc<ResolvedGroup>) -> bool {
         let Some(entry) = self.groups.get(&group) else { return false };
-        entry.profiles.contains_key(profile) && entry.fold.as_ref().is_ok_and(|own| Arc::ptr_eq(own, fold))
+        entry.profiles.contains_key(profile) && entry.resolved.as_ref().is_ok_and(|own| Arc::ptr_eq(own, fold))
     }
 
+    /// Returns a node with its derived data.
     pub(crate) fn entry(&self, id: NodeId) -> Option<&Arc<NodeEntry>> {
         self.nodes.get(&id)
     }
 
-    /// Who holds a tag of a cluster as primary.
+    /// Returns the node that holds a tag of a cluster as primary.
     pub fn holder(&self, cluster: ClusterId, tag: &str) -> Option<NodeId> {
         self.clusters.get(&cluster)?.holders.get(tag).copied()
     }

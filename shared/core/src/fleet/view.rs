@@ -1,215 +1,222 @@
-//! What requirements, selectors, conditions and templates see of a node, read one thing at a time.
+//! What requirements, selectors, conditions and templates read of a node, one value at a time.
 //!
-//! Nothing is folded for a read: of a node with three labels of its own, a label is its own or its group's. So a read
-//! costs two look-ups in small maps, and a node that is like its neighbours allocates nothing. A node whose host fills
-//! labels is the exception: its labels are folded once for the view.
+//! A read merges no maps. It looks a key up in the node's own map and in the group's map, which are small. It allocates
+//! nothing for a node without values of its own. The exception is a node whose labels a rule or the host fills: its
+//! labels are merged once for the view.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{Fleet, GroupFold, NodeEntry};
-use crate::condition::MAX_STEPS;
+use super::{Fleet, NodeEntry, ResolvedGroup};
+use crate::condition::MAX_CONDITION_STEPS;
 use crate::input::{Input, Path, Read, Reference};
-use crate::inspection::{Ruled, RuledProperty};
+use crate::inspection::{RuleOutcome, RuleProperty};
 use crate::key::{LabelKey, LabelValue};
-use crate::labels::{Annotations, Differences, Labels, Parameters, differences};
+use crate::labels::{Annotations, Labels, MapDiff, Parameters, map_diff};
 use crate::name::{Name, TagName};
 use crate::object::{Node, NodeId, ReportedLabel};
 use crate::origin::Level;
-use crate::ownership::Said;
-use crate::requirement::{Field, FieldLookup, Unmet, Value as FieldValue};
+use crate::ownership::ProvidedValue;
+use crate::requirement::{FieldLookup, LiteralValue as FieldValue, RequirementField, UnmetRequirement};
 use crate::selector::{LabelLookup, Selector};
 use crate::traits::{InstanceTraits, NodeTraits, Trait};
 
-/// One node below its group. Where something above it is missing, it is what its own level says.
+/// A node with everything that it inherits. If an object above the node is missing, the view has only the values of the
+/// node itself.
 pub struct NodeView<'a> {
     fleet: &'a Fleet,
     entry: &'a NodeEntry,
-    fold: Option<&'a GroupFold>,
-    /// What rules give it.
-    ruled: Arc<Ruled>,
-    /// The effective labels, where a rule or the host may fill some.
-    filled: Option<Labels>,
+    group: Option<&'a ResolvedGroup>,
+    /// The result of the inspection rules for the node.
+    rule_outcome: Arc<RuleOutcome>,
+    /// The effective labels, if a rule or the host may fill some.
+    filled_labels: Option<Labels>,
 }
 
 impl Fleet {
-    /// A node as requirements and selectors see it; `None`: there is none of that uuid.
+    /// Returns a node as requirements and selectors see it, or `None` if no node has that uuid.
     pub fn node_view(&self, id: NodeId) -> Option<NodeView<'_>> {
-        Some(self.view_of(self.entry(id)?))
+        Some(self.entry_view(self.entry(id)?))
     }
 
-    /// Whether a node is selected, as it is or as it was at another revision, with what is inherited and reported now. Of one that is gone
-    /// nobody knows what its host reported, nor which labels came of that. Terms about these hold: whoever has followed it hears that it
-    /// goes, and so does who never saw it.
+    /// Returns whether a selector selects this version of a node, with the values that are inherited and reported now.
+    /// If the node was deleted, the report of its host is unknown, and terms about reported or filled labels count as
+    /// met. So every client that followed the node sees its deletion, as do some clients that never saw the node.
     pub fn selects(&self, node: &Node, selector: &Selector) -> bool {
-        let Some(present) = self.entry(node.id()) else {
-            let gone = NodeEntry::bare(Arc::new(node.clone()));
-            let view = self.view_of(&gone);
-            return selector.matches_unreported(&view, |key| view.may_have_been_filled(key));
+        let Some(current) = self.entry(node.id()) else {
+            let deleted = NodeEntry::new(Arc::new(node.clone()));
+            let view = self.entry_view(&deleted);
+            return selector.matches_without_report(&view, |key| view.may_be_filled(key));
         };
-        let is_now = present.node.meta.resource_version == node.meta.resource_version;
-        let then = (!is_now).then(|| present.with_node(Arc::new(node.clone())));
-        let view = self.view_of(then.as_ref().unwrap_or(present));
-        selector.matches(&view, &view.reported())
+        let is_current = current.node.meta.resource_version == node.meta.resource_version;
+        let old = (!is_current).then(|| current.with_node(Arc::new(node.clone())));
+        let view = self.entry_view(old.as_ref().unwrap_or(current));
+        selector.matches(&view, &view.reported_labels())
     }
 
-    fn view_of<'a>(&'a self, entry: &'a NodeEntry) -> NodeView<'a> {
-        NodeView::new(self, entry, self.fold_above(&entry.node.spec).map(|fold| &**fold))
+    /// Returns the view of an entry, which may be another version than the stored one.
+    fn entry_view<'a>(&'a self, entry: &'a NodeEntry) -> NodeView<'a> {
+        NodeView::new(self, entry, self.resolved_parent(&entry.node.spec).map(|group| &**group))
     }
 }
 
 impl<'a> NodeView<'a> {
-    pub(crate) fn new(fleet: &'a Fleet, entry: &'a NodeEntry, fold: Option<&'a GroupFold>) -> Self {
-        let fills = fold.zip(entry.observation.as_ref()).is_some_and(|(fold, seen)| fold.accepts_labels(seen));
-        let ruled = entry.ruled(fleet.rules());
-        let fills = fills || !ruled.labels.is_empty();
-        let filled = fills.then(|| entry.labels(fold, &ruled));
-        Self { fleet, entry, fold, ruled, filled }
+    /// Creates the view of a node in a group. Merges its labels if a rule or the host fills some.
+    pub(crate) fn new(fleet: &'a Fleet, entry: &'a NodeEntry, group: Option<&'a ResolvedGroup>) -> Self {
+        let has_accepted = group.zip(entry.observation.as_ref()).is_some_and(|(group, seen)| group.has_accepted_labels(seen));
+        let rule_outcome = entry.rule_outcome(fleet.rules());
+        let is_filled = has_accepted || !rule_outcome.labels.is_empty();
+        let filled_labels = is_filled.then(|| entry.labels(group, &rule_outcome));
+        Self { fleet, entry, group, rule_outcome, filled_labels }
     }
 
     pub(crate) fn fleet(&self) -> &'a Fleet {
         self.fleet
     }
 
-    /// What rules give it.
-    pub(crate) fn ruled(&self) -> &Arc<Ruled> {
-        &self.ruled
+    /// Returns the result of the inspection rules for the node.
+    pub(crate) fn rule_outcome(&self) -> &Arc<RuleOutcome> {
+        &self.rule_outcome
     }
 
-    /// The node's spec and meta.
+    /// Returns the node's spec and meta.
     pub fn node(&self) -> &'a Node {
         &self.entry.node
     }
 
-    /// The effective labels, each with its line of descent.
+    /// Returns the effective labels, each with its provenance.
     pub fn labels(&self) -> Labels {
-        self.filled.clone().unwrap_or_else(|| self.entry.labels(self.fold, &self.ruled))
+        self.filled_labels.clone().unwrap_or_else(|| self.entry.labels(self.group, &self.rule_outcome))
     }
 
-    /// The effective parameters.
+    /// Returns the effective parameters.
     pub fn parameters(&self) -> Parameters {
-        self.entry.parameters(self.fold)
+        self.entry.parameters(self.group)
     }
 
-    /// The effective annotations.
+    /// Returns the effective annotations.
     pub fn annotations(&self) -> Annotations {
-        self.entry.annotations(self.fold)
+        self.entry.annotations(self.group)
     }
 
-    /// How the labels that operators give differ from those of its group; none where nothing comes down to it.
-    pub fn label_differences(&self) -> Option<Differences<LabelKey, LabelValue>> {
-        let above = &self.fold?.maps.labels;
-        let own = above.below(Level::Node, &self.entry.node.spec.inherited.labels);
-        Some(if own.is_same(above) { Differences::default() } else { differences(&above.values(), &own.values()) })
+    /// Returns the difference between the labels that operators set on the node and those of its group. `None` if the
+    /// node inherits nothing.
+    pub fn label_diff(&self) -> Option<MapDiff<LabelKey, LabelValue>> {
+        let above = &self.group?.maps.labels;
+        let labels = above.with_level(Level::Node, &self.entry.node.spec.inherited.labels);
+        Some(if labels.is_same(above) { MapDiff::default() } else { map_diff(&above.values(), &labels.values()) })
     }
 
-    /// The plain roles, its group's and its own.
+    /// Returns the roles of the node: those of its group and its own.
     pub fn roles(&self) -> BTreeSet<Name> {
-        self.entry.roles(self.fold)
+        self.entry.roles(self.group)
     }
 
-    /// The effective tags; of a node without a place, those assigned by hand.
+    /// Returns the effective tags. For a node without a profile, returns the manually assigned tags.
     pub fn tags(&self) -> Vec<TagName> {
         self.entry.tags().cloned().collect()
     }
 
-    /// The tags that it holds as primary.
+    /// Returns the tags that the node holds as primary.
     pub fn primary_tags(&self) -> &'a [TagName] {
-        self.entry.profile.as_ref().map_or(&[], |profile| &profile.place.primaries)
+        self.entry.profile.as_ref().map_or(&[], |profile| &profile.key.primaries)
     }
 
-    /// The traits, each with its sources.
+    /// Returns the traits, each with its sources.
     pub fn traits(&self) -> NodeTraits {
-        self.entry.traits(&self.ruled).resolve()
+        self.entry.traits(&self.rule_outcome).resolve()
     }
 
-    /// The properties that rules give it, whether or not an operator says them too.
-    pub fn ruled_properties(&self) -> &BTreeMap<String, RuledProperty> {
-        &self.ruled.properties
+    /// Returns the properties that rules give the node, including those that an operator also sets.
+    pub fn rule_properties(&self) -> &BTreeMap<String, RuleProperty> {
+        &self.rule_outcome.properties
     }
 
-    /// How many traits it has that are not among these.
-    pub(crate) fn count_traits_beyond(&self, wanted: &BTreeSet<&Trait>) -> usize {
-        self.entry.traits(&self.ruled).names().filter(|name| !wanted.contains(name)).count()
+    /// Returns the number of traits of the node that are not in `wanted`.
+    pub(crate) fn count_other_traits(&self, wanted: &BTreeSet<&Trait>) -> usize {
+        self.entry.traits(&self.rule_outcome).names().filter(|name| !wanted.contains(name)).count()
     }
 
-    /// Checks that the node has the traits that its instance wants.
+    /// Checks that the node has the traits that its instance requires.
     ///
     /// # Errors
     /// [`InstanceTraits`].
-    pub fn check_instance(&self) -> Result<(), InstanceTraits> {
-        self.entry.check_instance(&self.ruled)
+    pub fn check_instance_traits(&self) -> Result<(), InstanceTraits> {
+        self.entry.check_instance_traits(&self.rule_outcome)
     }
 
-    /// The requirements of its group that it does not meet.
-    pub(crate) fn unmet(&self) -> Vec<Unmet> {
-        let unmet = self.fold.into_iter().flat_map(|fold| fold.group.spec.requirements.unmet(self));
-        unmet.map(|one| one.unmet_by(self)).collect()
+    /// Returns the requirements of its group that the node does not meet.
+    pub(crate) fn unmet_requirements(&self) -> Vec<UnmetRequirement> {
+        let unmet = self.group.into_iter().flat_map(|group| group.group.spec.requirements.unmet(self));
+        unmet.map(|requirement| requirement.unmet(self)).collect()
     }
 
-    /// The labels that the host reports.
-    pub fn reported(&self) -> &'a [ReportedLabel] {
-        self.entry.reported()
+    /// Returns the labels that the host reports.
+    pub fn reported_labels(&self) -> &'a [ReportedLabel] {
+        self.entry.reported_labels()
     }
 
-    /// What a condition that looks nodes up may take for this one.
-    pub(crate) fn steps(&self) -> usize {
-        self.fold.map_or(MAX_STEPS, |fold| self.fleet.steps(fold.cluster_id()))
+    /// Returns the maximum number of steps of a condition that looks up nodes, for this node.
+    pub(crate) fn condition_step_limit(&self) -> usize {
+        self.group.map_or(MAX_CONDITION_STEPS, |group| self.fleet.condition_step_limit(group.cluster_id()))
     }
 
-    /// What all conditions of this node may take together.
-    pub(crate) fn steps_together(&self) -> usize {
-        self.fold.map_or(MAX_STEPS, |fold| self.fleet.steps_together(fold.cluster_id()))
+    /// Returns the maximum number of steps of all conditions of this node together.
+    pub(crate) fn node_step_limit(&self) -> usize {
+        self.group.map_or(MAX_CONDITION_STEPS, |group| self.fleet.node_step_limit(group.cluster_id()))
     }
 
-    /// Whether a rule or the host may have filled a label while there was a report: no level speaks for it.
-    fn may_have_been_filled(&self, key: &str) -> bool {
-        let own = self.entry.node.spec.inherited.labels.provided.as_ref().and_then(|map| map.get(key));
-        if own.is_some() || self.label(key).is_some() {
+    /// Returns whether a rule or the host may have filled a label of a deleted node. This is possible if no level
+    /// decides the label.
+    fn may_be_filled(&self, key: &str) -> bool {
+        let entry = self.entry.node.spec.inherited.labels.provided.as_ref().and_then(|map| map.get(key));
+        if entry.is_some() || self.label(key).is_some() {
             return false;
         }
-        self.fold.is_some_and(|fold| fold.host_labels.value.accepts(key))
-            || LabelKey::new(key).is_ok_and(|key| self.fleet.rules().gives().may_give_label(&key))
+        self.group.is_some_and(|group| group.host_labels.value.is_accepted(key))
+            || LabelKey::new(key).is_ok_and(|key| self.fleet.rules().possible_effects().may_set_label(&key))
     }
 
-    /// Whether a rule or the host fills labels, so that any of them may be the node's own.
-    pub(crate) fn fills_labels(&self) -> bool {
-        self.filled.is_some()
+    /// Returns whether a rule or the host fills labels, so that any label may differ from the group's.
+    pub(crate) fn has_filled_labels(&self) -> bool {
+        self.filled_labels.is_some()
     }
 
-    /// The input of a reference.
+    /// Returns the value of a reference for the node.
     pub(crate) fn input(&self, reference: &Reference) -> Input {
         match reference.read() {
             Read::Label(key) => Input::from(self.label(key).map(Value::from)),
             Read::LabelsWithPrefix(prefix) => labels_with_prefix(&self.labels(), prefix),
             Read::Parameter(path) => Input::from(self.parameter(path)),
-            Read::Trait(name) => Input::Value(self.entry.traits(&self.ruled).has(name).into()),
+            Read::Trait(name) => Input::Value(self.entry.traits(&self.rule_outcome).has_trait(name).into()),
             Read::Tag(name) => Input::Value(self.has_tag(name).into()),
             Read::Fact(path) => Input::from(self.entry.observation.as_ref().and_then(|seen| seen.facts.get(path))),
             Read::Node(path) => Input::from(self.node_field(path)),
             Read::Cluster(path) => Input::from(self.cluster_field(path)),
             Read::Nodes { .. } => self.look_up(reference).unwrap_or(Input::Value(Value::Array(Vec::new()))),
             Read::Primary { .. } => self.look_up(reference).unwrap_or(Input::Absent),
-            // The controller holds no secret: the host has it, or the task fails there.
+            // The controller stores no secret. Either the host has it, or the task fails on the host.
             Read::Secret(name) => Input::Secret { name: name.clone(), version: 0 },
         }
     }
 
+    /// Returns the result of a lookup in the node's cluster, or `None` if the node is in no cluster.
     fn look_up(&self, reference: &Reference) -> Option<Input> {
-        self.fold.map(|fold| self.fleet.look_up(fold.cluster_id(), reference))
+        self.group.map(|group| self.fleet.look_up(group.cluster_id(), reference))
     }
 
-    /// The group's input of a reference, as if the node said nothing itself.
+    /// Returns the value of a reference for a node of the group that provides no labels and parameters itself. All
+    /// other values are those of this node.
     pub(crate) fn group_input(&self, reference: &Reference) -> Input {
-        let Some(fold) = self.fold else { return self.input(reference) };
+        let Some(group) = self.group else { return self.input(reference) };
         match reference.read() {
-            Read::Label(key) => Input::from(fold.maps.labels.get(&**key).map(|value| value.as_str().into())),
+            Read::Label(key) => Input::from(group.maps.labels.get(&**key).map(|value| value.as_str().into())),
             Read::Parameter(path) => {
-                Input::from(parameter(fold.maps.parameters.get(path.first()).map(|value| &**value), path))
+                Input::from(value_at_path(group.maps.parameters.get(path.first()).map(|value| &**value), path))
             }
-            Read::LabelsWithPrefix(prefix) => labels_with_prefix(&fold.maps.labels, prefix),
+            Read::LabelsWithPrefix(prefix) => labels_with_prefix(&group.maps.labels, prefix),
             Read::Trait(_)
             | Read::Tag(_)
             | Read::Fact(_)
@@ -221,37 +228,42 @@ impl<'a> NodeView<'a> {
         }
     }
 
+    /// Returns the effective value at a path within a parameter. The node's own value or tombstone for the key
+    /// overrides the inherited value.
     fn parameter(&self, path: &Path) -> Option<Value> {
-        let own = self.entry.node.spec.inherited.parameters.provided.as_ref().and_then(|map| map.get(path.first()));
-        match own.map(|entry| &entry.said) {
-            Some(Said::Value(value)) => parameter(Some(value), path),
-            Some(Said::Tombstone) => None,
-            None => parameter(self.fold?.maps.parameters.get(path.first()).map(|value| &**value), path),
+        let entry = self.entry.node.spec.inherited.parameters.provided.as_ref().and_then(|map| map.get(path.first()));
+        match entry.map(|entry| &entry.value) {
+            Some(ProvidedValue::Value(value)) => value_at_path(Some(value), path),
+            Some(ProvidedValue::Tombstone) => None,
+            None => value_at_path(self.group?.maps.parameters.get(path.first()).map(|value| &**value), path),
         }
     }
 
     fn has_tag(&self, name: &str) -> bool {
-        self.entry.profile.as_ref().is_some_and(|profile| profile.place.names.tag_names().any(|tag| tag == name))
+        self.entry.profile.as_ref().is_some_and(|profile| profile.key.names.tag_names().any(|tag| tag == name))
     }
 
+    /// Returns the value of a field of the node, as templates and conditions read it. `None` if there is no such field
+    /// or it has no value.
     fn node_field(&self, path: &Path) -> Option<Value> {
         let node = &self.entry.node;
         let fact = |keys: &[&str]| self.entry.observation.as_ref()?.facts.get(&Path::new(keys.iter().copied())?);
         match (path.first(), path.keys()) {
             ("name", _) => Some(node.display_name().into()),
             ("uuid", _) => Some(node.meta.uuid.to_string().into()),
-            // The pseudo node `master` has a fold of its cluster, and stands in no group.
-            ("nodegroup", _) => node.spec.nodegroup.and(self.fold).map(|fold| fold.group.meta.name.as_str().into()),
+            // The pseudo node `master` inherits from its cluster and is in no group.
+            ("nodegroup", _) => node.spec.nodegroup.and(self.group).map(|group| group.group.meta.name.as_str().into()),
             ("roles", _) => Some(self.roles().iter().map(Name::as_str).collect()),
             ("address", _) => fact(&["network", "address"]),
             ("hostname", _) => fact(&["hostname"]),
-            ("properties", [_, name]) => self.ruled.property(&node.spec.properties, name).cloned(),
+            ("properties", [_, name]) => self.rule_outcome.effective_property(&node.spec.properties, name).cloned(),
             _ => None,
         }
     }
 
+    /// Returns the value of a field of the node's cluster, or `None` if there is no such field or it has no value.
     fn cluster_field(&self, path: &Path) -> Option<Value> {
-        let cluster = &self.fold?.cluster;
+        let cluster = &self.group?.cluster;
         match path.first() {
             "name" => Some(cluster.meta.name.as_str().into()),
             "uuid" => Some(cluster.meta.uuid.to_string().into()),
@@ -261,47 +273,48 @@ impl<'a> NodeView<'a> {
     }
 }
 
+/// Returns the effective labels whose keys begin with a prefix, as a JSON object.
 fn labels_with_prefix(labels: &Labels, prefix: &str) -> Input {
-    let below = labels.iter().filter(|(key, _)| key.starts_with(prefix));
-    Input::Value(below.map(|(key, said)| (key.to_string(), Value::from(said.value.as_str()))).collect())
+    let matching = labels.iter().filter(|(key, _)| key.starts_with(prefix));
+    Input::Value(matching.map(|(key, label)| (key.to_string(), Value::from(label.value.as_str()))).collect())
 }
 
-fn parameter(first: Option<&Value>, path: &Path) -> Option<Value> {
-    path.walk_rest(first?).cloned()
+fn value_at_path(root: Option<&Value>, path: &Path) -> Option<Value> {
+    path.get_in_first(root?).cloned()
 }
 
 impl LabelLookup for NodeView<'_> {
-    /// The node's own statement, else what comes from above. The rule is that of [`crate::labels::Folded::below`], of
-    /// which this is one key.
+    /// Returns the node's own value, else the inherited one. This applies the rule of
+    /// [`crate::labels::EffectiveMap::with_level`] to a single key.
     fn label(&self, key: &str) -> Option<&str> {
-        if let Some(filled) = &self.filled {
+        if let Some(filled) = &self.filled_labels {
             return filled.get(key).map(LabelValue::as_str);
         }
-        let own = &self.entry.node.spec.inherited.labels;
-        let above = || self.fold?.maps.labels.get(key).map(LabelValue::as_str);
-        let Some(provided) = &own.provided else { return above() };
-        match provided.get(key).map(|entry| &entry.said) {
-            Some(Said::Value(value)) => Some(value.as_str()),
-            Some(Said::Tombstone) => None,
-            None => own.merges().then(above).flatten(),
+        let layer = &self.entry.node.spec.inherited.labels;
+        let inherited = || self.group?.maps.labels.get(key).map(LabelValue::as_str);
+        let Some(provided) = &layer.provided else { return inherited() };
+        match provided.get(key).map(|entry| &entry.value) {
+            Some(ProvidedValue::Value(value)) => Some(value.as_str()),
+            Some(ProvidedValue::Tombstone) => None,
+            None => layer.is_merging().then(inherited).flatten(),
         }
     }
 }
 
 impl FieldLookup for NodeView<'_> {
     fn has_trait(&self, name: &Trait) -> bool {
-        self.entry.traits(&self.ruled).has(name)
+        self.entry.traits(&self.rule_outcome).has_trait(name)
     }
 
-    fn value(&self, field: &Field) -> Option<FieldValue<'_>> {
+    fn value(&self, field: &RequirementField) -> Option<FieldValue<'_>> {
         let read = match field {
-            Field::Label(key) => return self.label(key).map(FieldValue::text),
-            Field::Property(name) => {
-                return FieldValue::of(self.ruled.property(&self.entry.node.spec.properties, name)?);
+            RequirementField::Label(key) => return self.label(key).map(FieldValue::text),
+            RequirementField::Property(name) => {
+                return FieldValue::from_json(self.rule_outcome.effective_property(&self.entry.node.spec.properties, name)?);
             }
-            Field::Fact(name) => self.entry.observation.as_ref()?.facts.get(&Path::new(name.split('.'))?)?,
-            Field::Parameter(key) => self.parameter(&Path::new([key.as_str()])?)?,
+            RequirementField::Fact(name) => self.entry.observation.as_ref()?.facts.get(&Path::new(name.split('.'))?)?,
+            RequirementField::Parameter(key) => self.parameter(&Path::new([key.as_str()])?)?,
         };
-        Some(FieldValue::of(&read)?.into_owned())
+        Some(FieldValue::from_json(&read)?.into_owned())
     }
 }

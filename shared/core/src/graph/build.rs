@@ -1,55 +1,57 @@
-//! From the barriers of profiles to edges between classes, and back to pairs.
+//! Builds the edges between classes from the barriers of profiles, and pairs from edges.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Class, ClusterGraph, Instance, Pair};
-use crate::release::{Barrier, CompiledRelease, Source, TaskIx};
+use super::{ClusterGraph, InstancePair, NodeClass, TaskOnNode};
+use crate::release::{Barrier, BarrierScope, CompiledRelease, TaskIndex};
 use crate::task::Policy;
 
-/// One end of an edge: a task of a class, or a stage, by their places.
+/// One end of an edge: a task of a class, or a stage, by index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Point {
-    /// A class, and a position among its profile's tasks.
+pub enum EdgeEnd {
+    /// The index of a class, and a position among its profile's tasks.
     Task(u32, u32),
-    /// A stage.
+    /// The index of a stage.
     Stage(u32),
 }
 
-/// Which nodes of the two classes an edge joins.
+/// The pairs of nodes of two classes that an edge joins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Reach {
-    /// Every node of the one with every node of the other, an instance with itself left out.
+pub enum EdgeScope {
+    /// Every node of the first with every node of the second, but no instance with itself.
     All,
     /// Each node with itself.
     Same,
 }
 
-/// What comes first, and what waits for it.
+/// An edge of the order: `after` waits for `before`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClassEdge {
-    /// The first.
-    pub before: Point,
-    /// The second.
-    pub after: Point,
-    /// Which nodes.
-    pub reach: Reach,
+    /// The task or stage that comes first.
+    pub before: EdgeEnd,
+    /// The task or stage that waits.
+    pub after: EdgeEnd,
+    /// The pairs of nodes that the edge joins.
+    pub scope: EdgeScope,
 }
 
 impl ClusterGraph {
+    /// Builds the edges from the order on each node, from barriers with `policy: all`, and from what stages wait for.
+    /// `policy: any` gives single pairs instead of edges.
     pub(super) fn build_edges(&mut self, releases: &[Arc<CompiledRelease>]) {
         let mut edges = Vec::new();
-        let index = Index::new(self);
+        let index = TaskPositions::new(self);
         for (at, class) in (0..).zip(&self.classes) {
-            let task = |position| Point::Task(at, position);
+            let task = |position| EdgeEnd::Task(at, position);
             for (before, after) in &class.profile.edges {
-                edges.push(ClassEdge { before: task(*before), after: task(*after), reach: Reach::Same });
+                edges.push(ClassEdge { before: task(*before), after: task(*after), scope: EdgeScope::Same });
             }
             for (position, barrier) in &class.profile.waits {
                 let barrier = &class.profile.barriers[*barrier as usize];
                 if barrier.policy == Policy::All {
-                    let opens = index.opens(self, &class.profile.release, barrier);
-                    edges.extend(opens.map(|before| ClassEdge { before, after: task(*position), reach: Reach::All }));
+                    let opens = index.barrier_predecessors(self, &class.profile.release, barrier);
+                    edges.extend(opens.map(|before| ClassEdge { before, after: task(*position), scope: EdgeScope::All }));
                 }
             }
         }
@@ -57,40 +59,41 @@ impl ClusterGraph {
             for stage in &release.stages {
                 let Some(after) = index.stage(release.id(*stage)) else { continue };
                 for wait in release.stage_waits(*stage) {
-                    edges.extend(index.opens(self, release, &wait).map(|before| ClassEdge {
+                    edges.extend(index.barrier_predecessors(self, release, &wait).map(|before| ClassEdge {
                         before,
                         after,
-                        reach: Reach::All,
+                        scope: EdgeScope::All,
                     }));
                 }
             }
         }
         edges.sort_unstable();
         edges.dedup();
-        // `All` sorts before `Same`, and says as much about each node's own.
+        // `All` sorts before `Same`, and covers each node's own pair too.
         edges.dedup_by(|later, first| (later.before, later.after) == (first.before, first.after));
         edges.retain(|edge| edge.pair_count(self) > 0);
         self.edges = edges;
         self.drop_implied();
     }
 
-    /// Takes out single pairs that an edge stands for anyway.
+    /// Removes the single pairs that an edge already covers.
     fn drop_implied(&mut self) {
-        if self.singles.is_empty() {
+        if self.single_pairs.is_empty() {
             return;
         }
-        let places = Places::new(self);
-        let is_implied = |(before, after): &Pair| {
-            let ends = (places.find(self, before), places.find(self, after));
+        let places = ClassByNode::new(self);
+        let is_implied = |(before, after): &InstancePair| {
+            let ends = (places.task_end(self, before), places.task_end(self, after));
             let (Some(first), Some(second)) = ends else { return false };
             let from = self.edges.partition_point(|edge| (edge.before, edge.after) < (first, second));
             let edge = self.edges.get(from).filter(|edge| (edge.before, edge.after) == (first, second));
-            edge.is_some_and(|edge| edge.reach == Reach::All || before.0 == after.0)
+            edge.is_some_and(|edge| edge.scope == EdgeScope::All || before.0 == after.0)
         };
-        let singles = self.singles.iter().filter(|pair| !is_implied(pair)).cloned().collect();
-        self.singles = singles;
+        let singles = self.single_pairs.iter().filter(|pair| !is_implied(pair)).cloned().collect();
+        self.single_pairs = singles;
     }
 
+    /// Numbers the tasks of the classes and the stages as vertices.
     pub(super) fn vertices(&self) -> Vertices {
         let mut first = Vec::with_capacity(self.classes.len());
         let mut count = 0;
@@ -98,68 +101,72 @@ impl ClusterGraph {
             first.push(count);
             count += class.profile.tasks.len();
         }
-        Vertices { first, stages: count, count: count + self.stages.len() }
+        Vertices { first_index: first, stages: count, count: count + self.stages.len() }
     }
 
-    fn points(&self) -> impl Iterator<Item = Point> {
+    /// Returns all ends that an edge can have: the tasks of each class, then the stages.
+    fn ends(&self) -> impl Iterator<Item = EdgeEnd> {
         let classes = (0..).zip(&self.classes);
-        let tasks = classes.flat_map(|(at, class)| {
-            (0..).zip(&class.profile.tasks).map(move |(position, _)| Point::Task(at, position))
-        });
-        tasks.chain((0..).zip(&self.stages).map(|(at, _)| Point::Stage(at)))
+        let tasks =
+            classes.flat_map(|(at, class)| (0..).zip(&class.profile.tasks).map(move |(position, _)| EdgeEnd::Task(at, position)));
+        tasks.chain((0..).zip(&self.stages).map(|(at, _)| EdgeEnd::Stage(at)))
     }
 
-    fn id(&self, point: Point) -> &str {
+    /// Returns the id of the task or stage.
+    fn id(&self, point: EdgeEnd) -> &str {
         match point {
-            Point::Task(class, position) => {
+            EdgeEnd::Task(class, position) => {
                 let profile = &self.classes[class as usize].profile;
                 profile.release.id(profile.tasks[position as usize])
             }
-            Point::Stage(at) => &self.stages[at as usize],
+            EdgeEnd::Stage(at) => &self.stages[at as usize],
         }
     }
 
-    fn node_names(&self, point: Point) -> Vec<Option<Arc<str>>> {
+    /// Returns the names of the nodes that have the task, or `None` for a stage.
+    fn node_names(&self, point: EdgeEnd) -> Vec<Option<Arc<str>>> {
         match point {
-            Point::Task(class, _) => self.classes[class as usize].nodes.iter().cloned().map(Some).collect(),
-            Point::Stage(_) => vec![None],
+            EdgeEnd::Task(class, _) => self.classes[class as usize].nodes.iter().cloned().map(Some).collect(),
+            EdgeEnd::Stage(_) => vec![None],
         }
     }
 
-    fn width(&self, point: Point) -> usize {
+    /// Returns the number of instances: one for each node that has the task, or one for a stage.
+    fn width(&self, point: EdgeEnd) -> usize {
         match point {
-            Point::Task(class, _) => self.classes[class as usize].nodes.len(),
-            Point::Stage(_) => 1,
+            EdgeEnd::Task(class, _) => self.classes[class as usize].nodes.len(),
+            EdgeEnd::Stage(_) => 1,
         }
     }
 }
 
-impl Class {
+impl NodeClass {
+    /// Returns the position of a task among the tasks of the class, by its id.
     fn position(&self, id: &str) -> Option<u32> {
-        let ix = self.profile.release.find(id)?;
-        self.profile.tasks.iter().position(|own| *own == ix).and_then(|at| u32::try_from(at).ok())
+        let ix = self.profile.release.task_index(id)?;
+        self.profile.tasks.iter().position(|task| *task == ix).and_then(|at| u32::try_from(at).ok())
     }
 }
 
 impl ClassEdge {
-    /// How many pairs it stands for.
+    /// Returns the number of pairs that the edge stands for.
     pub fn pair_count(&self, graph: &ClusterGraph) -> usize {
         let (before, after) = (graph.width(self.before), graph.width(self.after));
-        match self.reach {
-            Reach::Same => before,
-            Reach::All if self.before == self.after => before * after - before,
-            Reach::All => before * after,
+        match self.scope {
+            EdgeScope::Same => before,
+            EdgeScope::All if self.before == self.after => before * after - before,
+            EdgeScope::All => before * after,
         }
     }
 
-    /// Gives every pair that it stands for.
-    pub fn pairs(&self, graph: &ClusterGraph, give: &mut dyn FnMut(Pair)) {
+    /// Calls `give` with each pair that the edge stands for.
+    pub fn for_each_pair(&self, graph: &ClusterGraph, give: &mut dyn FnMut(InstancePair)) {
         let (first, second): (Arc<str>, Arc<str>) = (graph.id(self.before).into(), graph.id(self.after).into());
         let after = graph.node_names(self.after);
         for (at, node) in graph.node_names(self.before).into_iter().enumerate() {
-            let others = match self.reach {
-                Reach::Same => &after[at..=at],
-                Reach::All => &after[..],
+            let others = match self.scope {
+                EdgeScope::Same => &after[at..=at],
+                EdgeScope::All => &after[..],
             };
             for other in others.iter().filter(|other| self.before != self.after || **other != node) {
                 give(((node.clone(), Arc::clone(&first)), (other.clone(), Arc::clone(&second))));
@@ -168,67 +175,69 @@ impl ClassEdge {
     }
 }
 
-/// Where tasks stand, by release.
-struct Index {
+/// The positions of tasks and stages in the graph, by release.
+struct TaskPositions {
     stages: BTreeMap<Arc<str>, u32>,
-    /// Per class, the position of each task of its release; `u32::MAX`: it does not fall there.
+    /// Per class, the position of each task of its release. `u32::MAX` if the task is not placed on the class.
     positions: Vec<Vec<u32>>,
 }
 
-impl Index {
+impl TaskPositions {
     fn new(graph: &ClusterGraph) -> Self {
         let positions = graph.classes.iter().map(|class| {
             let mut positions = vec![u32::MAX; class.profile.release.tasks.len()];
             for (position, ix) in (0..).zip(&class.profile.tasks) {
-                positions[ix.at()] = position;
+                positions[ix.as_usize()] = position;
             }
             positions
         });
         Self { stages: graph.stages.iter().cloned().zip(0..).collect(), positions: positions.collect() }
     }
 
-    fn stage(&self, id: &str) -> Option<Point> {
-        self.stages.get(id).copied().map(Point::Stage)
+    /// Returns the end of a stage, if a release in the cluster has the stage.
+    fn stage(&self, id: &str) -> Option<EdgeEnd> {
+        self.stages.get(id).copied().map(EdgeEnd::Stage)
     }
 
-    /// Everything that must be done before a barrier of a release opens.
-    fn opens<'a>(
+    /// Returns everything that must be done before a barrier of a release opens.
+    fn barrier_predecessors<'a>(
         &'a self,
         graph: &'a ClusterGraph,
         release: &'a Arc<CompiledRelease>,
         barrier: &'a Barrier,
-    ) -> impl Iterator<Item = Point> + 'a {
-        let stage = match barrier.source {
-            Source::Stage => self.stage(release.id(barrier.task)),
-            Source::Anywhere | Source::Everyone | Source::Tags(_) | Source::Roles(_) => None,
+    ) -> impl Iterator<Item = EdgeEnd> + 'a {
+        let stage = match barrier.scope {
+            BarrierScope::Stage => self.stage(release.id(barrier.task)),
+            BarrierScope::Anywhere | BarrierScope::Everyone | BarrierScope::Tags(_) | BarrierScope::Roles(_) => None,
         };
         let tasks = (0..).zip(&graph.classes).filter_map(move |(at, class)| {
-            let own = class.profile.release.hash == release.hash;
-            let is_source = match barrier.source {
-                Source::Stage => false,
-                Source::Anywhere => own,
-                Source::Everyone | Source::Tags(_) | Source::Roles(_) => {
-                    class.profile.place.is_source(release.matching.roles, &barrier.source)
+            let is_same_release = class.profile.release.hash == release.hash;
+            let is_source = match barrier.scope {
+                BarrierScope::Stage => false,
+                BarrierScope::Anywhere => is_same_release,
+                BarrierScope::Everyone | BarrierScope::Tags(_) | BarrierScope::Roles(_) => {
+                    class.profile.key.is_in_scope(release.matching.roles, &barrier.scope)
                 }
             };
             let position = is_source.then(|| self.position(at, class, release, barrier.task))??;
-            Some(Point::Task(at, position))
+            Some(EdgeEnd::Task(at, position))
         });
         stage.into_iter().chain(tasks)
     }
 
-    /// The position of a task in a class. The class may run another release; then its task of the same id is meant.
-    fn position(&self, at: u32, class: &Class, release: &CompiledRelease, ix: TaskIx) -> Option<u32> {
+    /// Returns the position of a task of a release in a class. If the class runs another release, this is the position
+    /// of the task with the same id.
+    fn position(&self, at: u32, class: &NodeClass, release: &CompiledRelease, ix: TaskIndex) -> Option<u32> {
         let ix =
-            if class.profile.release.hash == release.hash { ix } else { class.profile.release.find(release.id(ix))? };
-        Some(self.positions[at as usize][ix.at()]).filter(|position| *position != u32::MAX)
+            if class.profile.release.hash == release.hash { ix } else { class.profile.release.task_index(release.id(ix))? };
+        Some(self.positions[at as usize][ix.as_usize()]).filter(|position| *position != u32::MAX)
     }
 }
 
 /// The classes by the names of their nodes.
-pub(super) struct Places(BTreeMap<Arc<str>, Vec<u32>>);
+pub(super) struct ClassByNode(BTreeMap<Arc<str>, Vec<u32>>);
 
-impl Places {
+impl ClassByNode {
     pub(super) fn new(graph: &ClusterGraph) -> Self {
         let mut places: BTreeMap<Arc<str>, Vec<u32>> = BTreeMap::new();
         for (at, class) in (0..).zip(&graph.classes) {
@@ -237,17 +246,21 @@ impl Places {
         Self(places)
     }
 
-    /// Where a task of a node stands: what is picked of many is no stage.
-    pub(super) fn find(&self, graph: &ClusterGraph, (node, id): &Instance) -> Option<Point> {
-        let found = |at: &u32| Some(Point::Task(*at, graph.classes[*at as usize].position(id)?));
-        self.0.get(node.as_ref()?)?.iter().find_map(found)
+    /// Returns the edge end of a task on a node, or `None` if the node does not have the task. A stage has no end here,
+    /// because `policy: any` never picks a stage.
+    pub(super) fn task_end(&self, graph: &ClusterGraph, (node, id): &TaskOnNode) -> Option<EdgeEnd> {
+        let end_in = |at: &u32| Some(EdgeEnd::Task(*at, graph.classes[*at as usize].position(id)?));
+        self.0.get(node.as_ref()?)?.iter().find_map(end_in)
     }
 }
 
-/// The classes' tasks and the stages, numbered.
+/// The numbers of the tasks and stages as vertices. The tasks come first, class by class, then the stages.
 pub(super) struct Vertices {
-    first: Vec<usize>,
+    /// The number of the first task of each class.
+    first_index: Vec<usize>,
+    /// The number of the first stage.
     stages: usize,
+    /// Number of all vertices.
     count: usize,
 }
 
@@ -256,27 +269,28 @@ impl Vertices {
         self.count
     }
 
-    /// Which stage a number means, if it means one.
+    /// Returns the stage with this number, or `None` if it is the number of a task.
     pub(super) fn stage(&self, at: usize) -> Option<usize> {
         at.checked_sub(self.stages)
     }
 
-    pub(super) fn at(&self, point: Point) -> usize {
+    /// Returns the number of a task or stage.
+    pub(super) fn index_of(&self, point: EdgeEnd) -> usize {
         match point {
-            Point::Task(class, position) => self.first[class as usize] + position as usize,
-            Point::Stage(at) => self.stages + at as usize,
+            EdgeEnd::Task(class, position) => self.first_index[class as usize] + position as usize,
+            EdgeEnd::Stage(at) => self.stages + at as usize,
         }
     }
 
-    /// One node of each class stands for it; a task that waits for itself on other nodes takes two.
-    pub(super) fn spell(&self, graph: &ClusterGraph, cycle: &[usize]) -> Vec<Instance> {
-        let points: Vec<Point> =
-            cycle.iter().filter_map(|at| graph.points().find(|point| self.at(*point) == *at)).collect();
-        let named =
-            |point: &Point, nth: usize| (graph.node_names(*point).get(nth).cloned().flatten(), graph.id(*point).into());
-        let mut path: Vec<Instance> = points.iter().map(|point| named(point, 0)).collect();
-        if let [only] = points.as_slice() {
-            path.push(named(only, 1));
+    /// Converts a cycle of vertices to tasks on nodes. One node represents each class. If a task waits for itself on
+    /// other nodes, two nodes represent the class.
+    pub(super) fn cycle_instances(&self, graph: &ClusterGraph, cycle: &[usize]) -> Vec<TaskOnNode> {
+        let ends: Vec<EdgeEnd> = cycle.iter().filter_map(|at| graph.ends().find(|point| self.index_of(*point) == *at)).collect();
+        let instance =
+            |point: &EdgeEnd, nth: usize| (graph.node_names(*point).get(nth).cloned().flatten(), graph.id(*point).into());
+        let mut path: Vec<TaskOnNode> = ends.iter().map(|point| instance(point, 0)).collect();
+        if let [only] = ends.as_slice() {
+            path.push(instance(only, 1));
         }
         path.extend(path.first().cloned());
         path

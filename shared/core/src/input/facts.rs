@@ -1,8 +1,8 @@
-//! Which facts are stable, and so may be read by a template or a condition.
+//! The stable facts, which templates and conditions may read.
 //!
-//! A fact that changes by itself (uptime, free memory, load) would change the digest of each task that
-//! reads it and roll the fleet. So the registry is a list of what may be read, not of what may not: a new
-//! fact is unreadable until somebody has thought about it. Observations hold these facts and no others.
+//! A fact that changes by itself (uptime, free memory, load) would change the digest of each task that reads it, and
+//! roll the fleet. So the registry lists the facts that may be read, not those that may not: a new fact is unreadable
+//! until it is added here. Observations contain these facts and no others.
 
 use std::net::IpAddr;
 
@@ -10,10 +10,10 @@ use serde_json::Value;
 
 use super::path::Path;
 
-/// What `uname` prints for the machines that Linux runs on.
+/// The values that `uname` prints for machines that Linux runs on.
 const ARCHITECTURES: &[&str] =
     &["aarch64", "armv6l", "armv7l", "i686", "loongarch64", "mips64", "ppc64", "ppc64le", "riscv64", "s390x", "x86_64"];
-/// What systemd-detect-virt prints.
+/// The values that systemd-detect-virt prints.
 const VIRTUALIZATIONS: &[&str] = &[
     "acrn",
     "amazon",
@@ -48,9 +48,9 @@ const VIRTUALIZATIONS: &[&str] = &[
     "zvm",
 ];
 
-/// What kind of value a fact is: decides whether another host may see it.
+/// The type of a fact's value. It decides whether another host may read the fact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FactType {
     /// An IP address, as text.
     Address,
     /// An array of IP addresses, sorted.
@@ -70,66 +70,66 @@ pub enum Kind {
 /// A stable fact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fact {
-    /// Its keys joined by dots; `*` stands for any one key.
+    /// The keys, joined by dots. `*` stands for any one key.
     pub path: &'static str,
-    /// What its value is.
-    pub kind: Kind,
-    /// What it says, with unit.
+    /// The type of the value.
+    pub fact_type: FactType,
+    /// A short description, with the unit.
     pub title: &'static str,
 }
 
 /// A fact that may not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`facts{path}` is not a stable fact; stable are {}", names(.near))]
+#[error("`facts{path}` is not a stable fact; stable are {}", joined_paths(.candidates))]
 pub struct UnstableFact {
-    /// What was asked for.
+    /// The path that was requested.
     pub path: Path,
-    /// The stable facts below the same first key; all of them where there is none.
-    pub near: Vec<&'static str>,
+    /// The stable facts with the same first key, or all stable facts if there are none.
+    pub candidates: Vec<&'static str>,
 }
 
-const fn fact(path: &'static str, kind: Kind, title: &'static str) -> Fact {
-    Fact { path, kind, title }
+const fn fact(path: &'static str, kind: FactType, title: &'static str) -> Fact {
+    Fact { path, fact_type: kind, title }
 }
 
 /// The stable facts, by path.
-pub const STABLE: &[Fact] = &[
-    fact("architecture", Kind::Name, "machine name as of uname: x86_64, aarch64, …"),
-    fact("cpu.cores", Kind::Number, "physical cores"),
-    fact("cpu.count", Kind::Number, "logical processors"),
-    fact("cpu.model", Kind::Text, "model name of the first processor"),
-    fact("cpu.vendor", Kind::Text, "vendor of the first processor"),
-    fact("disks.*.model", Kind::Text, "model of a disk, by kernel name"),
-    fact("disks.*.rotational", Kind::Boolean, "whether a disk spins"),
-    fact("disks.*.size_bytes", Kind::Number, "size of a disk"),
-    fact("dmi.board", Kind::Text, "name of the main board"),
-    fact("dmi.product", Kind::Text, "product name"),
-    fact("dmi.serial", Kind::Text, "serial number"),
-    fact("dmi.uuid", Kind::Text, "system uuid"),
-    fact("dmi.vendor", Kind::Text, "system vendor"),
-    fact("firmware", Kind::Name, "bios or uefi"),
-    fact("fqdn", Kind::HostName, "full host name"),
-    fact("hostname", Kind::HostName, "host name up to its first dot"),
-    fact("kernel.name", Kind::Name, "Linux"),
-    fact("kernel.release", Kind::Text, "release of the running kernel"),
-    fact("memory.total_bytes", Kind::Number, "memory of the host"),
-    fact("network.address", Kind::Address, "source address of the default route"),
-    fact("network.addresses", Kind::Addresses, "global addresses of all interfaces"),
-    fact("network.interfaces.*.addresses", Kind::Addresses, "global addresses of an interface"),
-    fact("network.interfaces.*.mac", Kind::Text, "hardware address of an interface"),
-    fact("network.interfaces.*.mtu", Kind::Number, "largest packet of an interface in bytes"),
-    fact("os.codename", Kind::Text, "VERSION_CODENAME of os-release"),
-    fact("os.id", Kind::Text, "ID of os-release: debian, fedora, …"),
-    fact("os.name", Kind::Text, "PRETTY_NAME of os-release"),
-    fact("os.version", Kind::Text, "VERSION_ID of os-release"),
-    fact("swap.total_bytes", Kind::Number, "swap space of the host"),
-    fact("timezone", Kind::Text, "name in the tz database"),
-    fact("virtualization", Kind::Name, "what systemd-detect-virt prints: none, kvm, lxc, …"),
+pub const STABLE_FACTS: &[Fact] = &[
+    fact("architecture", FactType::Name, "machine name as of uname: x86_64, aarch64, …"),
+    fact("cpu.cores", FactType::Number, "physical cores"),
+    fact("cpu.count", FactType::Number, "logical processors"),
+    fact("cpu.model", FactType::Text, "model name of the first processor"),
+    fact("cpu.vendor", FactType::Text, "vendor of the first processor"),
+    fact("disks.*.model", FactType::Text, "model of a disk, by kernel name"),
+    fact("disks.*.rotational", FactType::Boolean, "whether a disk spins"),
+    fact("disks.*.size_bytes", FactType::Number, "size of a disk"),
+    fact("dmi.board", FactType::Text, "name of the main board"),
+    fact("dmi.product", FactType::Text, "product name"),
+    fact("dmi.serial", FactType::Text, "serial number"),
+    fact("dmi.uuid", FactType::Text, "system uuid"),
+    fact("dmi.vendor", FactType::Text, "system vendor"),
+    fact("firmware", FactType::Name, "bios or uefi"),
+    fact("fqdn", FactType::HostName, "full host name"),
+    fact("hostname", FactType::HostName, "host name up to its first dot"),
+    fact("kernel.name", FactType::Name, "Linux"),
+    fact("kernel.release", FactType::Text, "release of the running kernel"),
+    fact("memory.total_bytes", FactType::Number, "memory of the host"),
+    fact("network.address", FactType::Address, "source address of the default route"),
+    fact("network.addresses", FactType::Addresses, "global addresses of all interfaces"),
+    fact("network.interfaces.*.addresses", FactType::Addresses, "global addresses of an interface"),
+    fact("network.interfaces.*.mac", FactType::Text, "hardware address of an interface"),
+    fact("network.interfaces.*.mtu", FactType::Number, "largest packet of an interface in bytes"),
+    fact("os.codename", FactType::Text, "VERSION_CODENAME of os-release"),
+    fact("os.id", FactType::Text, "ID of os-release: debian, fedora, …"),
+    fact("os.name", FactType::Text, "PRETTY_NAME of os-release"),
+    fact("os.version", FactType::Text, "VERSION_ID of os-release"),
+    fact("swap.total_bytes", FactType::Number, "swap space of the host"),
+    fact("timezone", FactType::Text, "name in the tz database"),
+    fact("virtualization", FactType::Name, "what systemd-detect-virt prints: none, kvm, lxc, …"),
 ];
 
-impl Kind {
-    /// Whether another host may read it: typed values cross, free text never does.
-    pub const fn crosses(self) -> bool {
+impl FactType {
+    /// Returns whether another host may read the fact. Typed values may be shared, free text may not.
+    pub const fn is_shareable(self) -> bool {
         match self {
             Self::Address | Self::Addresses | Self::Number | Self::Boolean | Self::HostName | Self::Name => true,
             Self::Text => false,
@@ -138,29 +138,30 @@ impl Kind {
 }
 
 impl Fact {
-    /// Whether the path leads to this fact.
-    pub fn is_at(&self, path: &Path) -> bool {
-        self.reaches(path) == Some(0)
+    /// Returns whether the path is that of this fact.
+    pub fn matches_path(&self, path: &Path) -> bool {
+        self.remaining_keys(path) == Some(0)
     }
 
-    /// Whether a value is of this fact's kind: what a host reports is checked so before another host sees it.
-    pub fn admits(&self, value: &Value) -> bool {
+    /// Returns whether a value has this fact's type. The value that a host reports is checked this way before another
+    /// host can read it.
+    pub fn accepts(&self, value: &Value) -> bool {
         let text = value.as_str();
-        match self.kind {
-            Kind::Address => text.is_some_and(is_address),
-            Kind::Addresses => {
-                value.as_array().is_some_and(|all| all.iter().all(|one| one.as_str().is_some_and(is_address)))
+        match self.fact_type {
+            FactType::Address => text.is_some_and(is_address),
+            FactType::Addresses => {
+                value.as_array().is_some_and(|items| items.iter().all(|item| item.as_str().is_some_and(is_address)))
             }
-            Kind::Number => value.is_number(),
-            Kind::Boolean => value.is_boolean(),
-            Kind::HostName => text.is_some_and(is_host_name),
-            Kind::Name => text.is_some_and(|name| self.names().contains(&name)),
-            Kind::Text => value.is_string(),
+            FactType::Number => value.is_number(),
+            FactType::Boolean => value.is_boolean(),
+            FactType::HostName => text.is_some_and(is_host_name),
+            FactType::Name => text.is_some_and(|name| self.allowed_names().contains(&name)),
+            FactType::Text => value.is_string(),
         }
     }
 
-    /// The names that a fact of [`Kind::Name`] may have; none for other kinds.
-    pub fn names(&self) -> &'static [&'static str] {
+    /// Returns the values that a fact of [`FactType::Name`] may have. Empty for other types.
+    pub fn allowed_names(&self) -> &'static [&'static str] {
         match self.path {
             "architecture" => ARCHITECTURES,
             "firmware" => &["bios", "uefi"],
@@ -170,39 +171,40 @@ impl Fact {
         }
     }
 
-    /// How many keys of this fact are left after those of `path`; `None` if `path` leads elsewhere or past it.
-    fn reaches(&self, path: &Path) -> Option<usize> {
-        let mut own = self.path.split('.');
+    /// Returns how many keys of this fact's path follow after those of `path`. Returns `None` if `path` is not a
+    /// beginning of this fact's path.
+    fn remaining_keys(&self, path: &Path) -> Option<usize> {
+        let mut segments = self.path.split('.');
         for key in path.keys() {
-            let mine = own.next()?;
-            if mine != "*" && mine != &**key {
+            let segment = segments.next()?;
+            if segment != "*" && segment != &**key {
                 return None;
             }
         }
-        Some(own.count())
+        Some(segments.count())
     }
 }
 
-/// The stable facts that a path reads: one, or for a path that ends above them (`facts.cpu`) all below it.
+/// Returns the stable facts that a path reads: one fact, or all facts below a path that ends above them (`facts.cpu`).
 ///
 /// # Errors
-/// [`UnstableFact`] where there are none.
-pub fn stable(path: &Path) -> Result<Vec<&'static Fact>, UnstableFact> {
-    let found: Vec<_> = STABLE.iter().filter(|fact| fact.reaches(path).is_some()).collect();
-    if !found.is_empty() {
-        return Ok(found);
+/// [`UnstableFact`] if there are none.
+pub fn stable_facts(path: &Path) -> Result<Vec<&'static Fact>, UnstableFact> {
+    let facts: Vec<_> = STABLE_FACTS.iter().filter(|fact| fact.remaining_keys(path).is_some()).collect();
+    if !facts.is_empty() {
+        return Ok(facts);
     }
     let first = path.first();
-    let mut near: Vec<_> =
-        STABLE.iter().map(|fact| fact.path).filter(|own| own.split('.').next() == Some(first)).collect();
-    if near.is_empty() {
-        near = STABLE.iter().map(|fact| fact.path).collect();
+    let mut candidates: Vec<_> =
+        STABLE_FACTS.iter().map(|fact| fact.path).filter(|dotted| dotted.split('.').next() == Some(first)).collect();
+    if candidates.is_empty() {
+        candidates = STABLE_FACTS.iter().map(|fact| fact.path).collect();
     }
-    Err(UnstableFact { path: path.clone(), near })
+    Err(UnstableFact { path: path.clone(), candidates })
 }
 
-/// Whether a text is a host name by RFC 1123: letters, digits and hyphens between dots, each part 1 to 63, all of it
-/// up to 253.
+/// Returns whether a text is a host name by RFC 1123: letters, digits and hyphens between dots, 1 to 63 characters in
+/// each part, at most 253 in total.
 pub fn is_host_name(text: &str) -> bool {
     let is_part = |part: &str| {
         (1..=63).contains(&part.len())
@@ -217,8 +219,8 @@ fn is_address(text: &str) -> bool {
     text.parse::<IpAddr>().is_ok()
 }
 
-fn names(near: &[&str]) -> String {
-    near.join(", ")
+fn joined_paths(paths: &[&str]) -> String {
+    paths.join(", ")
 }
 
 #[cfg(test)]
@@ -230,21 +232,17 @@ mod tests {
     }
 
     #[test]
-    fn a_path_reads_a_fact_or_all_below_it() {
-        for (dotted, count) in [
-            ("cpu.count", 1),
-            ("cpu", 4),
-            ("network.interfaces.eth0.mtu", 1),
-            ("network.interfaces.eth0", 3),
-            ("dmi", 5),
-        ] {
-            assert_eq!(stable(&path(dotted)).unwrap().len(), count, "{dotted}");
+    fn stable_facts_returns_fact_or_all_below_path() {
+        for (dotted, count) in
+            [("cpu.count", 1), ("cpu", 4), ("network.interfaces.eth0.mtu", 1), ("network.interfaces.eth0", 3), ("dmi", 5)]
+        {
+            assert_eq!(stable_facts(&path(dotted)).unwrap().len(), count, "{dotted}");
         }
-        assert!(STABLE.is_sorted_by_key(|fact| fact.path));
+        assert!(STABLE_FACTS.is_sorted_by_key(|fact| fact.path));
     }
 
     #[test]
-    fn a_value_is_of_its_facts_kind() {
+    fn fact_accepts_only_values_of_declared_type() {
         for (dotted, value, admitted) in [
             ("virtualization", serde_json::json!("vm-other"), true),
             ("virtualization", serde_json::json!("a cloud"), false),
@@ -253,18 +251,18 @@ mod tests {
             ("cpu.model", serde_json::json!("any text"), true),
             ("cpu.model", serde_json::json!(1), false),
         ] {
-            assert_eq!(stable(&path(dotted)).unwrap()[0].admits(&value), admitted, "{dotted} {value}");
+            assert_eq!(stable_facts(&path(dotted)).unwrap()[0].accepts(&value), admitted, "{dotted} {value}");
         }
     }
 
     #[test]
-    fn what_is_not_stable_is_refused_with_what_is() {
+    fn stable_facts_names_alternatives_when_path_is_unstable() {
         assert_eq!(
-            stable(&path("memory.free_bytes")).unwrap_err().to_string(),
+            stable_facts(&path("memory.free_bytes")).unwrap_err().to_string(),
             "`facts.memory.free_bytes` is not a stable fact; stable are memory.total_bytes"
         );
-        let all = stable(&path("uptime")).unwrap_err();
-        assert_eq!(all.near.len(), STABLE.len());
-        assert!(stable(&path("cpu.count.x")).is_err());
+        let all = stable_facts(&path("uptime")).unwrap_err();
+        assert_eq!(all.candidates.len(), STABLE_FACTS.len());
+        assert!(stable_facts(&path("cpu.count.x")).is_err());
     }
 }

@@ -1,48 +1,48 @@
-//! Which fields `node`, `cluster` and the nodes of a look-up have.
+//! The fields of `node`, of `cluster` and of the nodes that a look-up returns.
 //!
-//! Few on purpose: each one that a template reads is an input, and one that changes often would roll what
-//! reads it. A look-up's nodes have fewer than the host itself, since what another host reported crosses
-//! only as a typed value.
+//! There are few on purpose. Each field that a template reads is an input, and one that changes often would roll the
+//! tasks that read it. A look-up's nodes have fewer fields than the host itself, because what another host reported is
+//! shared only as a typed value.
 
 use super::facts;
 use super::path::Path;
 
-/// A field: its keys joined by dots (`*` any one key), and what it holds.
+/// A field that templates and conditions can read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Field {
-    /// Its keys joined by dots; `*` stands for any one key.
+pub struct ReadableField {
+    /// The keys, joined by dots. `*` stands for any one key.
     pub path: &'static str,
-    /// What it holds.
+    /// A short description.
     pub title: &'static str,
 }
 
-/// What a root has no field for.
+/// An error in a path below `node`, `cluster` or a look-up's node.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownField {
-    /// No such field.
-    #[error("`{root}{path}` does not exist; {root} has {}", paths(.known))]
+    /// The field does not exist.
+    #[error("`{root}{path}` does not exist; {root} has {}", joined_paths(.known))]
     Missing {
-        /// What was asked: `node`, `cluster`, or the look-up's function.
+        /// The root of the path: `node`, `cluster`, or the look-up's function.
         root: &'static str,
-        /// The path that was asked for.
+        /// The path that was requested.
         path: Path,
-        /// What there is.
-        known: &'static [Field],
+        /// The fields that exist.
+        known: &'static [ReadableField],
     },
-    /// A fact of another host that is free text or not stable.
-    #[error("fact `{}` of another host cannot be read: only stable facts that are no free text cross hosts", .path.to_string().trim_start_matches('.'))]
+    /// The field is a fact of another host that is free text or not stable.
+    #[error("fact `{}` of another host cannot be read: only stable facts that are not free text are shared between hosts", .path.to_string().trim_start_matches('.'))]
     Fact {
-        /// The path below the node, `facts` first.
+        /// The path below the node, beginning with `facts`.
         path: Path,
     },
 }
 
-const fn field(path: &'static str, title: &'static str) -> Field {
-    Field { path, title }
+const fn field(path: &'static str, title: &'static str) -> ReadableField {
+    ReadableField { path, title }
 }
 
 /// The fields of `node`, the host itself.
-pub const NODE: &[Field] = &[
+pub const NODE_FIELDS: &[ReadableField] = &[
     field("address", "the fact network.address"),
     field("hostname", "the fact hostname"),
     field("name", "name of the node"),
@@ -53,14 +53,14 @@ pub const NODE: &[Field] = &[
 ];
 
 /// The fields of `cluster`.
-pub const CLUSTER: &[Field] = &[
+pub const CLUSTER_FIELDS: &[ReadableField] = &[
     field("name", "name of the cluster"),
     field("release", "the cluster's release as NAME@VERSION"),
     field("uuid", "uuid of the cluster"),
 ];
 
-/// The fields of the nodes that `nodes(…)` and `primary(…)` give.
-pub(crate) const LOOKUP: &[Field] = &[
+/// The fields of the nodes that `nodes(…)` and `primary(…)` return.
+pub(crate) const LOOKUP_FIELDS: &[ReadableField] = &[
     field("address", "the fact network.address"),
     field("facts.*", "a stable fact that is no free text"),
     field("hostname", "the fact hostname"),
@@ -76,7 +76,7 @@ pub(crate) const LOOKUP: &[Field] = &[
 /// # Errors
 /// [`UnknownField::Missing`], which lists the fields.
 pub fn check_node(path: &Path) -> Result<(), UnknownField> {
-    check("node", NODE, path)
+    check_root("node", NODE_FIELDS, path)
 }
 
 /// Checks a path below `cluster`.
@@ -84,29 +84,30 @@ pub fn check_node(path: &Path) -> Result<(), UnknownField> {
 /// # Errors
 /// [`UnknownField::Missing`], which lists the fields.
 pub fn check_cluster(path: &Path) -> Result<(), UnknownField> {
-    check("cluster", CLUSTER, path)
+    check_root("cluster", CLUSTER_FIELDS, path)
 }
 
-/// Checks a path below a node of a look-up; `function` is the one that was called.
+/// Checks a path below a node of a look-up. `function` is the look-up's function.
 ///
 /// # Errors
-/// [`UnknownField`]: no such field, or a fact that does not cross hosts.
+/// [`UnknownField`] if the field does not exist, or is a fact that is not shared with other hosts.
 pub fn check_lookup(function: &'static str, path: &Path) -> Result<(), UnknownField> {
     let [first, rest @ ..] = path.keys() else { unreachable!("a path is never empty") };
     if &**first != "facts" {
-        return check(function, LOOKUP, path);
+        return check_root(function, LOOKUP_FIELDS, path);
     }
-    let crossing = Path::new(rest.iter().cloned())
-        .and_then(|fact| facts::stable(&fact).ok())
-        .is_some_and(|found| found.iter().all(|fact| fact.kind.crosses()));
-    if crossing { Ok(()) } else { Err(UnknownField::Fact { path: path.clone() }) }
+    let is_shared = Path::new(rest.iter().cloned())
+        .and_then(|fact| facts::stable_facts(&fact).ok())
+        .is_some_and(|matching| matching.iter().all(|fact| fact.fact_type.is_shareable()));
+    if is_shared { Ok(()) } else { Err(UnknownField::Fact { path: path.clone() }) }
 }
 
-fn check(root: &'static str, known: &'static [Field], path: &Path) -> Result<(), UnknownField> {
-    let fits = |field: &Field| {
-        let mut own = field.path.split('.');
-        path.keys().iter().all(|key| own.next().is_some_and(|mine| mine == "*" || mine == &**key))
-            && own.next().is_none()
+/// Checks a path against the fields of a root.
+fn check_root(root: &'static str, known: &'static [ReadableField], path: &Path) -> Result<(), UnknownField> {
+    let fits = |field: &ReadableField| {
+        let mut segments = field.path.split('.');
+        path.keys().iter().all(|key| segments.next().is_some_and(|segment| segment == "*" || segment == &**key))
+            && segments.next().is_none()
     };
     if known.iter().any(fits) {
         return Ok(());
@@ -114,7 +115,7 @@ fn check(root: &'static str, known: &'static [Field], path: &Path) -> Result<(),
     Err(UnknownField::Missing { root, path: path.clone(), known })
 }
 
-fn paths(known: &[Field]) -> String {
+fn joined_paths(known: &[ReadableField]) -> String {
     known.iter().map(|field| field.path).collect::<Vec<_>>().join(", ")
 }
 
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_listed_can_be_read() {
+    fn check_accepts_only_listed_fields() {
         assert_eq!(check_node(&path("properties.memory_mb")), Ok(()));
         assert_eq!(
             check_cluster(&path("nam")).unwrap_err().to_string(),
@@ -139,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn free_text_of_another_host_never_crosses() {
+    fn check_lookup_rejects_free_text_of_another_host() {
         for (dotted, crosses) in [
             ("facts.network.address", true),
             ("facts.cpu.count", true),

@@ -1,21 +1,20 @@
 //! Inputs: what a template or a condition reads, by name, and the value of each.
 //!
-//! A host renders from the inputs that it was sent and from nothing else, the controller evaluates
-//! conditions over the same map, and a task's digest is computed from it without rendering. So three
-//! parties must agree on what a read is called: that is a [`Reference`], which has one text and no other.
-//! What is absent is an input too. Were it left out, a label that is taken away would change no digest
-//! and the file that was made from it would stay.
+//! A host renders only from the inputs that it received. The controller evaluates conditions over the same map, and
+//! computes a task's digest from it without rendering. So three parties must use the same name for a read: a
+//! [`Reference`], which has exactly one text. An absent value is an input too. If it were omitted, removing a label
+//! would change no digest, and the file made from it would stay.
 
 pub mod facts;
 pub mod fields;
-mod need;
+mod merge;
 mod path;
 mod read;
 mod reference;
+mod required_reference;
 pub mod shell;
 mod syntax;
 pub mod template;
-mod unite;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -28,59 +27,61 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 use crate::digest::{Hex, sha256, sha256_of_parts, write_canonical};
-use crate::shared_text::{JsonText, SharedTexts, weigh};
+use crate::shared_text::{JsonText, SharedTexts, estimate_bytes};
 
-pub use need::Need;
-pub use path::{MAX_DEPTH, Path};
-pub use read::{Fields, MAX_NAMES, Names, Query, Read, ReferenceError};
+use merge::WiderInput;
+pub use path::{MAX_PATH_KEYS, Path};
+pub use read::{FieldSet, MAX_NAMES, NamePatterns, NodeQuery, Read, ReferenceError};
 pub use reference::Reference;
-use unite::Wider;
+pub use required_reference::RequiredReference;
 
-pub use unite::unite;
+pub use merge::merge_references;
 
-/// The most inputs that one task may have.
+/// Maximum number of inputs of one task.
 pub(crate) const MAX_INPUTS: usize = 1_024;
 
-/// The most bytes, as JSON with their references, that the inputs of one task may take: that of a desired state.
+/// Maximum size of one task's inputs with their references, in bytes of JSON. It equals the maximum size of a desired
+/// state.
 pub(crate) const MAX_INPUT_BYTES: usize = 256 * 1024;
 
-/// The most bytes of a value that is copied for each task that reads it.
-const MAX_COPIED: usize = 128;
+/// Maximum size of a value that is copied for each task that reads it, in bytes.
+const MAX_COPIED_BYTES: usize = 128;
 
 /// The value of one reference for one host.
 ///
-/// Two inputs are equal if their values are, however they are held.
+/// Two inputs are equal if their values are equal, however they are stored.
 #[derive(Clone, Debug)]
 pub enum Input {
-    /// The value. `null` is a value: a parameter may hold one.
+    /// A value. `null` is a value: a parameter may contain it.
     Value(Value),
-    /// One value for all that read it: what a look-up found, which may be as large as its cluster, or a large text of a level above.
+    /// A value that is stored once for all tasks that read it: the result of a look-up, which may be as large as its
+    /// cluster, or a large text from a level above.
     Shared(Arc<SharedValue>),
-    /// Nothing is there. Templates see it as undefined, conditions as an error that `has()` asks for.
+    /// There is no value. Templates see it as undefined. In conditions it is an error unless `has()` tests for it.
     Absent,
     /// A secret, by name and version. Its value is never an input, so it is in no digest, log or history.
     Secret {
         /// The name of the Secret object.
         name: Box<str>,
-        /// The version of the object's value; 0 where the controller has none and the host must.
+        /// The version of the object's value. 0 if the controller does not store the value, so that the host must.
         version: u64,
     },
 }
 
-/// A value that is held once for all that read it: its size is taken once, and its digest once somebody asks for it.
+/// A value that is stored once for all tasks that read it. Its size is computed once, its digest at the first use.
 #[derive(Debug)]
 pub struct SharedValue {
-    held: Held,
-    weight: usize,
+    storage: ValueStorage,
+    size_bytes: usize,
     digest: OnceLock<String>,
 }
 
-/// How a shared value is held.
+/// How a shared value is stored.
 #[derive(Debug)]
-enum Held {
-    /// As it is.
+enum ValueStorage {
+    /// As a value.
     Value(Value),
-    /// As its canonical text, from which it comes back equal.
+    /// As its canonical text, which parses to an equal value.
     Text(JsonText),
 }
 
@@ -91,11 +92,11 @@ pub struct Inputs {
     bytes: usize,
 }
 
-/// A task reads more than may be sent.
+/// A task reads more than may be sent to a host.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "with `{}` the inputs exceed {MAX_INPUTS} entries or {MAX_INPUT_BYTES} bytes; read fewer or smaller values",
-    .reference.as_written()
+    .reference.display_text()
 )]
 pub struct InputsTooLarge {
     /// The reference that did not fit.
@@ -103,38 +104,39 @@ pub struct InputsTooLarge {
 }
 
 impl Input {
-    /// The value, if there is one to see.
+    /// Returns the value, or `None` if it is absent or secret.
     pub fn value(&self) -> Option<Cow<'_, Value>> {
         match self {
             Self::Value(value) => Some(Cow::Borrowed(value)),
-            Self::Shared(found) => Some(found.value()),
+            Self::Shared(shared) => Some(shared.value()),
             Self::Absent | Self::Secret { .. } => None,
         }
     }
 
-    /// The same, held once for all that read it where it is large, of the texts that others hold.
-    pub(crate) fn shared(self, texts: &SharedTexts) -> Self {
+    /// Moves a large value into a shared one, with text chunks from `texts`.
+    pub(crate) fn into_shared(self, texts: &SharedTexts) -> Self {
         match self {
-            Self::Value(value) if weigh(&value) > MAX_COPIED => {
-                Self::Shared(Arc::new(SharedValue::of_texts(value, texts)))
+            Self::Value(value) if estimate_bytes(&value) > MAX_COPIED_BYTES => {
+                Self::Shared(Arc::new(SharedValue::from_texts(value, texts)))
             }
             other => other,
         }
     }
 
-    /// Whether the other is known to be equal without a comparison of what is shared.
-    pub fn is_same(&self, other: &Self) -> bool {
+    /// Returns whether two inputs are equal. Shared values are compared by address, which is fast, so the result may be
+    /// `false` for shared values that are equal.
+    pub fn is_identical(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Shared(one), Self::Shared(other)) => Arc::ptr_eq(one, other),
             (one, other) => one == other,
         }
     }
 
-    /// Appends it as canonical JSON.
+    /// Appends the input as canonical JSON, from which a task's digest is computed.
     pub(crate) fn write_canonical(&self, out: &mut String) {
         let text = match self {
-            Self::Value(value) => JsonText::of(value),
-            Self::Shared(found) => found.text(),
+            Self::Value(value) => JsonText::from_value(value),
+            Self::Shared(shared) => shared.text(),
             Self::Absent | Self::Secret { .. } => {
                 return write_canonical(out, &serde_json::to_value(self).expect("an input is JSON"));
             }
@@ -144,11 +146,11 @@ impl Input {
         out.push('}');
     }
 
-    /// Bytes that this input takes as JSON, about: escapes of strings are not counted.
-    fn weight(&self) -> usize {
+    /// Returns the approximate size as JSON, in bytes. Escapes in strings are not counted.
+    fn size_bytes(&self) -> usize {
         match self {
-            Self::Value(value) => weigh(value),
-            Self::Shared(found) => found.weight,
+            Self::Value(value) => estimate_bytes(value),
+            Self::Shared(shared) => shared.size_bytes,
             Self::Absent => 8,
             Self::Secret { name, .. } => name.len() + 32,
         }
@@ -156,42 +158,43 @@ impl Input {
 }
 
 impl SharedValue {
-    /// A value to share.
+    /// Creates a shared value.
     pub fn new(value: Value) -> Self {
-        Self { weight: weigh(&value), held: Held::Value(value), digest: OnceLock::new() }
+        Self { size_bytes: estimate_bytes(&value), storage: ValueStorage::Value(value), digest: OnceLock::new() }
     }
 
-    /// A value to share, as a text whose chunks are shared with others. One that would not come back equal is held as it is.
-    fn of_texts(value: Value, texts: &SharedTexts) -> Self {
-        if !comes_back(&value) {
+    /// Creates a shared value that is stored as text, with chunks shared through `texts`. It is stored as a value if
+    /// its canonical text would not parse to an equal one.
+    fn from_texts(value: Value, texts: &SharedTexts) -> Self {
+        if !round_trips(&value) {
             return Self::new(value);
         }
-        let mut text = JsonText::of(&value);
-        texts.share(text.chunks_mut().iter_mut());
-        Self { weight: weigh(&value), held: Held::Text(text), digest: OnceLock::new() }
+        let mut text = JsonText::from_value(&value);
+        texts.intern_all(text.chunks_mut().iter_mut());
+        Self { size_bytes: estimate_bytes(&value), storage: ValueStorage::Text(text), digest: OnceLock::new() }
     }
 
-    /// The value.
+    /// Returns the value.
     pub fn value(&self) -> Cow<'_, Value> {
-        match &self.held {
-            Held::Value(value) => Cow::Borrowed(value),
-            Held::Text(text) => Cow::Owned(serde_json::from_str(&text.as_text()).expect("a text of a value is JSON")),
+        match &self.storage {
+            ValueStorage::Value(value) => Cow::Borrowed(value),
+            ValueStorage::Text(text) => Cow::Owned(serde_json::from_str(&text.to_text()).expect("a text of a value is JSON")),
         }
     }
 
-    /// Its canonical text.
+    /// Returns the canonical text of the value.
     pub fn text(&self) -> JsonText {
-        match &self.held {
-            Held::Value(value) => JsonText::of(value),
-            Held::Text(text) => text.clone(),
+        match &self.storage {
+            ValueStorage::Value(value) => JsonText::from_value(value),
+            ValueStorage::Text(text) => text.clone(),
         }
     }
 
-    /// A text as short as any, that tells two values apart.
-    pub(crate) fn digest(&self) -> &str {
-        let sum = || match &self.held {
-            Held::Value(value) => sha256(value.to_string().as_bytes()),
-            Held::Text(text) => sha256_of_parts(text.chunks().iter().map(|chunk| chunk.as_bytes())),
+    /// Returns a text that identifies the value: different values have different texts.
+    pub(crate) fn value_digest(&self) -> &str {
+        let sum = || match &self.storage {
+            ValueStorage::Value(value) => sha256(value.to_string().as_bytes()),
+            ValueStorage::Text(text) => sha256_of_parts(text.chunks().iter().map(|chunk| chunk.as_bytes())),
         };
         self.digest.get_or_init(|| Hex(&sum()).to_string())
     }
@@ -201,8 +204,8 @@ impl PartialEq for Input {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Shared(one), Self::Shared(other)) if Arc::ptr_eq(one, other) => true,
-            (Self::Shared(one), Self::Shared(other)) => match (&one.held, &other.held) {
-                (Held::Text(one), Held::Text(other)) => one == other,
+            (Self::Shared(one), Self::Shared(other)) => match (&one.storage, &other.storage) {
+                (ValueStorage::Text(one), ValueStorage::Text(other)) => one == other,
                 _ => one.value() == other.value(),
             },
             (Self::Secret { name, version }, Self::Secret { name: other_name, version: other_version }) => {
@@ -220,35 +223,36 @@ impl From<Option<Value>> for Input {
     }
 }
 
-/// Whether a value is read back equal from its canonical text, which prints whole floats and integers past 2^53 as other numbers.
-fn comes_back(value: &Value) -> bool {
-    const EXACT: u64 = 1 << 53;
+/// Returns whether a value's canonical text parses to an equal value. Whole floats and integers past 2^53 do not: they
+/// are printed as other numbers.
+fn round_trips(value: &Value) -> bool {
+    const MAX_EXACT_INTEGER: u64 = 1 << 53;
     match value {
         Value::Null | Value::Bool(_) | Value::String(_) => true,
         Value::Number(number) => match number.as_i64() {
-            Some(integer) => integer.unsigned_abs() <= EXACT,
+            Some(integer) => integer.unsigned_abs() <= MAX_EXACT_INTEGER,
             None => number.is_f64() && number.as_f64().is_some_and(|float| float.fract() != 0.0),
         },
-        Value::Array(items) => items.iter().all(comes_back),
-        Value::Object(fields) => fields.values().all(comes_back),
+        Value::Array(items) => items.iter().all(round_trips),
+        Value::Object(fields) => fields.values().all(round_trips),
     }
 }
 
 impl Inputs {
-    /// No inputs.
+    /// Creates an empty map.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets the value of one reference.
+    /// Sets the input of one reference.
     ///
     /// # Errors
-    /// [`InputsTooLarge`] past [`MAX_INPUTS`] or [`MAX_INPUT_BYTES`]; nothing is changed then.
+    /// [`InputsTooLarge`] past [`MAX_INPUTS`] or [`MAX_INPUT_BYTES`]. Nothing is changed then.
     pub fn insert(&mut self, reference: Reference, input: Input) -> Result<(), InputsTooLarge> {
-        let (gone, known) =
-            self.entries.get(&reference).map_or((0, false), |old| (reference.as_str().len() + old.weight(), true));
-        let bytes = self.bytes - gone + reference.as_str().len() + input.weight();
-        let count = self.entries.len() + usize::from(!known);
+        let (old_bytes, is_replaced) =
+            self.entries.get(&reference).map_or((0, false), |old| (reference.as_str().len() + old.size_bytes(), true));
+        let bytes = self.bytes - old_bytes + reference.as_str().len() + input.size_bytes();
+        let count = self.entries.len() + usize::from(!is_replaced);
         if bytes > MAX_INPUT_BYTES || count > MAX_INPUTS {
             return Err(InputsTooLarge { reference });
         }
@@ -257,35 +261,35 @@ impl Inputs {
         Ok(())
     }
 
-    /// The input of a reference; `None` where it was not sent, which is not the same as absent.
+    /// Returns the input of a reference. `None` means that it was not sent, which differs from [`Input::Absent`].
     pub fn get(&self, reference: &Reference) -> Option<&Input> {
         self.entries.get(reference)
     }
 
-    /// What a reference reads here: its own input, or its part of another that reads more ([`unite`] keeps
-    /// only that one). `None` where neither was sent.
+    /// Returns what a reference reads: its own input, or a part of an input that contains more, because
+    /// [`merge_references`] retains only the wider input. Returns `None` if neither was sent.
     pub fn find(&self, reference: &Reference) -> Option<Cow<'_, Input>> {
         if let Some(input) = self.get(reference) {
             return Some(Cow::Borrowed(input));
         }
-        reference.wider().find_map(|wider| match wider {
-            Wider::Whole(whole, rest) => {
-                let value = self.get_text(&whole)?.1.value();
-                Some(Cow::Owned(value.and_then(|value| rest.walk(&value).cloned()).into()))
+        reference.wider_inputs().find_map(|wider| match wider {
+            WiderInput::Whole(whole, rest) => {
+                let value = self.get_by_text(&whole)?.1.value();
+                Some(Cow::Owned(value.and_then(|value| rest.get(&value).cloned()).into()))
             }
-            Wider::MoreFields(bare, fields) => self
-                .with_text_prefix(&bare)
+            WiderInput::MoreFields(prefix, fields) => self
+                .with_text_prefix(&prefix)
                 .find(|(other, _)| other.read().fields().is_some_and(|more| fields.is_within(more)))
                 .map(|(_, input)| Cow::Borrowed(input)),
         })
     }
 
-    /// The input whose reference has this canonical text.
-    pub(crate) fn get_text(&self, reference: &str) -> Option<(&Reference, &Input)> {
+    /// Returns the input whose reference has this canonical text.
+    pub(crate) fn get_by_text(&self, reference: &str) -> Option<(&Reference, &Input)> {
         self.entries.get_key_value(reference)
     }
 
-    /// All inputs whose reference's text begins with `prefix`, in order.
+    /// Returns all inputs whose reference's text begins with `prefix`, in order.
     pub(crate) fn with_text_prefix<'a, 'p>(
         &'a self,
         prefix: &'p str,
@@ -295,22 +299,23 @@ impl Inputs {
             .take_while(move |(reference, _)| reference.as_str().starts_with(prefix))
     }
 
-    /// All inputs in order.
+    /// Returns all inputs in order.
     pub fn iter(&self) -> btree_map::Iter<'_, Reference, Input> {
         self.entries.iter()
     }
 
-    /// How many there are.
+    /// Returns the number of inputs.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Bytes of the references and of their values as JSON, about: escapes of strings are not counted.
-    pub fn bytes(&self) -> usize {
+    /// Returns the approximate size of the references and their values as JSON, in bytes. Escapes in strings are not
+    /// counted.
+    pub fn size_bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Whether nothing is read.
+    /// Returns whether there are no inputs.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -333,8 +338,8 @@ impl Serialize for Inputs {
 
 impl<'de> Deserialize<'de> for Inputs {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Bounded;
-        impl<'de> Visitor<'de> for Bounded {
+        struct InputsVisitor;
+        impl<'de> Visitor<'de> for InputsVisitor {
             type Value = Inputs;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -352,15 +357,15 @@ impl<'de> Deserialize<'de> for Inputs {
                 Ok(inputs)
             }
         }
-        deserializer.deserialize_map(Bounded)
+        deserializer.deserialize_map(InputsVisitor)
     }
 }
 
-/// What stands on the wire. JSON keeps its shape where the format can hold it; elsewhere (postcard, which
-/// has no recursive types and must not get one) it is the JSON text, whose parser bounds its depth.
+/// The serialized form of an input. A self-describing format contains the value as JSON. Other formats contain the JSON
+/// as text: postcard has no recursive types, and the parser of the text bounds its depth.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Wire<T> {
+enum InputWire<T> {
     Value(T),
     Absent,
     Secret { name: Box<str>, version: u64 },
@@ -371,17 +376,17 @@ impl Serialize for Input {
         let readable = serializer.is_human_readable();
         let write = |value: &Value, serializer: S| {
             if readable {
-                Wire::Value(value).serialize(serializer)
+                InputWire::Value(value).serialize(serializer)
             } else {
-                Wire::Value(value.to_string()).serialize(serializer)
+                InputWire::Value(value.to_string()).serialize(serializer)
             }
         };
         match self {
             Self::Value(value) => write(value, serializer),
-            Self::Shared(found) => write(&found.value(), serializer),
-            Self::Absent => Wire::<()>::Absent.serialize(serializer),
+            Self::Shared(shared) => write(&shared.value(), serializer),
+            Self::Absent => InputWire::<()>::Absent.serialize(serializer),
             Self::Secret { name, version } => {
-                Wire::<()>::Secret { name: name.clone(), version: *version }.serialize(serializer)
+                InputWire::<()>::Secret { name: name.clone(), version: *version }.serialize(serializer)
             }
         }
     }
@@ -390,18 +395,18 @@ impl Serialize for Input {
 impl<'de> Deserialize<'de> for Input {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let wire = if deserializer.is_human_readable() {
-            Wire::<Value>::deserialize(deserializer)?
+            InputWire::<Value>::deserialize(deserializer)?
         } else {
-            match Wire::<String>::deserialize(deserializer)? {
-                Wire::Value(text) => Wire::Value(serde_json::from_str(&text).map_err(D::Error::custom)?),
-                Wire::Absent => Wire::Absent,
-                Wire::Secret { name, version } => Wire::Secret { name, version },
+            match InputWire::<String>::deserialize(deserializer)? {
+                InputWire::Value(text) => InputWire::Value(serde_json::from_str(&text).map_err(D::Error::custom)?),
+                InputWire::Absent => InputWire::Absent,
+                InputWire::Secret { name, version } => InputWire::Secret { name, version },
             }
         };
         Ok(match wire {
-            Wire::Value(value) => Self::Value(value),
-            Wire::Absent => Self::Absent,
-            Wire::Secret { name, version } => Self::Secret { name, version },
+            InputWire::Value(value) => Self::Value(value),
+            InputWire::Absent => Self::Absent,
+            InputWire::Secret { name, version } => Self::Secret { name, version },
         })
     }
 }
@@ -416,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn inputs_come_back_from_json_in_the_order_of_their_texts() {
+    fn inputs_round_trip_through_json_in_text_order() {
         let text = r#"{"'A' in traits":{"value":true},"labels.a":{"value":"x"},"labels.b":"absent","params.p":{"value":null},"secret('db')":{"secret":{"name":"db","version":3}}}"#;
         let inputs: Inputs = serde_json::from_str(text).unwrap();
         assert_eq!(serde_json::to_string(&inputs).unwrap(), text);
@@ -426,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn inputs_are_bounded_on_the_way_in_and_unchanged_by_what_does_not_fit() {
+    fn insert_changes_nothing_when_inputs_become_too_large() {
         let mut inputs = Inputs::new();
         let large = json!("x".repeat(MAX_INPUT_BYTES / 2));
         inputs.insert(reference("params.a"), Input::Value(large.clone())).unwrap();
@@ -441,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_is_found_in_one_that_reads_more() {
+    fn find_reads_part_of_wider_input() {
         let mut inputs = Inputs::new();
         for (text, value) in [
             ("params.x", json!({"y": {"z": 1}})),
@@ -466,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reference_that_stands_twice_is_refused() {
+    fn inputs_reject_duplicate_reference() {
         let twice = r#"{"labels.a":"absent","labels.a":{"value":"x"}}"#;
         let error = serde_json::from_str::<Inputs>(twice).unwrap_err();
         assert!(error.to_string().contains("`labels.a` stands twice"), "{error}");

@@ -1,90 +1,91 @@
-//! A path into a value: keys, the outermost first.
+//! A path into a value: keys, from the outermost to the innermost.
 //!
-//! Keys are kept apart and not joined by dots, since a label's key has dots of its own.
+//! Keys are stored separately and not joined by dots, because a label's key contains dots.
 
 use std::fmt;
 
 use serde_json::{Map, Value};
 
-/// The most keys in a path: the depth that parameters may have.
-pub const MAX_DEPTH: usize = 16;
+/// Maximum number of keys in a path. It equals the depth of parameters.
+pub const MAX_PATH_KEYS: usize = 16;
 
 /// One or more keys into a value. Built by [`Path::new`] or as part of a reference's text.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Path(Box<[Box<str>]>);
 
 impl Path {
-    /// A path of these keys; `None` for none at all or more than [`MAX_DEPTH`].
+    /// Creates a path. Returns `None` if there are no keys or more than [`MAX_PATH_KEYS`].
     pub fn new<K: Into<Box<str>>>(keys: impl IntoIterator<Item = K>) -> Option<Self> {
         let keys: Box<[Box<str>]> = keys.into_iter().map(Into::into).collect();
-        (1..=MAX_DEPTH).contains(&keys.len()).then_some(Self(keys))
+        (1..=MAX_PATH_KEYS).contains(&keys.len()).then_some(Self(keys))
     }
 
-    /// The keys, the outermost first; never empty.
+    /// Returns the keys, the outermost first. There is at least one.
     pub fn keys(&self) -> &[Box<str>] {
         &self.0
     }
 
-    /// The outermost key: of a parameter, the one by which levels override each other.
+    /// Returns the outermost key. Levels override parameters by this key.
     pub fn first(&self) -> &str {
         &self.0[0]
     }
 
-    /// Whether this path is `other` or leads to something within it.
+    /// Returns whether this path equals `other` or lies within it.
     pub fn is_within(&self, other: &Self) -> bool {
         self.0.starts_with(&other.0)
     }
 
-    /// What stands at this path below `value`; `None` where it leads nowhere.
-    pub fn walk<'a>(&self, value: &'a Value) -> Option<&'a Value> {
-        walk(&self.0, value)
+    /// Returns the value at this path in `value`, or `None` if there is none.
+    pub fn get<'a>(&self, value: &'a Value) -> Option<&'a Value> {
+        get_at(&self.0, value)
     }
 
-    /// What stands at the rest of this path below the value of its first key.
-    pub(crate) fn walk_rest<'a>(&self, first: &'a Value) -> Option<&'a Value> {
-        walk(&self.0[1..], first)
+    /// Returns the value at this path, given the value of its first key.
+    pub(crate) fn get_in_first<'a>(&self, first: &'a Value) -> Option<&'a Value> {
+        get_at(&self.0[1..], first)
     }
 
-    /// Each way to cut this path in two, the longest first part first.
+    /// Returns each way to cut this path in two, the longest first part first.
     pub(crate) fn splits(&self) -> impl Iterator<Item = (Self, Self)> + '_ {
         (1..self.0.len()).rev().map(|at| (Self(self.0[..at].into()), Self(self.0[at..].into())))
     }
 
-    /// Puts a value at this path of a map, making the maps on the way; without a value only those are made.
-    pub(super) fn place(&self, value: Option<Value>, map: &mut Map<String, Value>) {
-        let (last, way) = self.0.split_last().expect("a path is never empty");
-        let mut here = map;
-        for key in way {
-            let next = here.entry(&**key).or_insert_with(|| Value::Object(Map::new()));
-            match next {
-                Value::Object(inner) => here = inner,
+    /// Inserts a value at this path into a map, and creates the maps on the way. Without a value, only the maps are
+    /// created.
+    pub(super) fn insert_into(&self, value: Option<Value>, map: &mut Map<String, Value>) {
+        let (last, parents) = self.0.split_last().expect("a path is never empty");
+        let mut current = map;
+        for key in parents {
+            let child = current.entry(&**key).or_insert_with(|| Value::Object(Map::new()));
+            match child {
+                Value::Object(inner) => current = inner,
                 _ => return,
             }
         }
         if let Some(value) = value {
-            here.insert(last.to_string(), value);
+            current.insert(last.to_string(), value);
         }
     }
 }
 
-fn walk<'a>(keys: &[Box<str>], value: &'a Value) -> Option<&'a Value> {
+fn get_at<'a>(keys: &[Box<str>], value: &'a Value) -> Option<&'a Value> {
     keys.iter().try_fold(value, |value, key| value.as_object()?.get(&**key))
 }
 
-/// As in a template after the root: `.x['a/b']`.
+/// Writes the path as in a template after the root: `.x['a/b']`.
 impl fmt::Display for Path {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|key| write_key(f, key))
     }
 }
 
-/// Whether a key can stand after a dot.
+/// Returns whether a key can follow a dot.
 pub(super) fn is_identifier(key: &str) -> bool {
     let mut bytes = key.bytes();
-    bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
-        && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_')
+    bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_') && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
+/// Writes a key of a path as in a template: `.x` for an identifier, `['a/b']` for any other key.
 pub(super) fn write_key(out: &mut impl fmt::Write, key: &str) -> fmt::Result {
     if is_identifier(key) {
         return write!(out, ".{key}");
@@ -94,6 +95,7 @@ pub(super) fn write_key(out: &mut impl fmt::Write, key: &str) -> fmt::Result {
     out.write_char(']')
 }
 
+/// Writes a text in single quotes, with quotes and backslashes escaped.
 pub(super) fn write_literal(out: &mut impl fmt::Write, text: &str) -> fmt::Result {
     out.write_char('\'')?;
     for c in text.chars() {
@@ -111,7 +113,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_path_leads_through_maps_only() {
+    fn path_descends_only_into_maps() {
         let value = json!({"a": {"b/c": 1, "list": [7], "none": null}});
         for (keys, found) in [
             (vec!["a", "b/c"], Some(json!(1))),
@@ -120,9 +122,9 @@ mod tests {
             (vec!["a", "list", "0"], None),
             (vec!["a", "b/c", "d"], None),
         ] {
-            assert_eq!(Path::new(keys.clone()).unwrap().walk(&value).cloned(), found, "{keys:?}");
+            assert_eq!(Path::new(keys.clone()).unwrap().get(&value).cloned(), found, "{keys:?}");
         }
         assert!(Path::new(Vec::<String>::new()).is_none());
-        assert!(Path::new(vec!["k"; MAX_DEPTH + 1]).is_none());
+        assert!(Path::new(vec!["k"; MAX_PATH_KEYS + 1]).is_none());
     }
 }

@@ -1,4 +1,4 @@
-//! What can be read, and of whom.
+//! What a template or a condition can read, and from which objects.
 
 use std::collections::BTreeSet;
 
@@ -6,99 +6,99 @@ use serde_json::{Map, Value};
 
 use super::path::Path;
 
-/// The most bytes of a literal in a reference: a label's key with its prefix has 317.
-pub(crate) const MAX_LITERAL: usize = 512;
+/// Maximum length of a literal in a reference, in bytes. A label key with its prefix has at most 317.
+pub(crate) const MAX_LITERAL_BYTES: usize = 512;
 
-/// The most names in a look-up, and fields read of its result.
+/// Maximum number of names in a look-up, and of fields read from its result.
 pub const MAX_NAMES: usize = 64;
 
-/// What a reference reads, and what its [`Input`](super::Input)'s value then is.
+/// What a reference reads. Each variant names the value of its [`Input`](super::Input).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Read {
     /// `labels.ntp`, `labels['a/b']`: the effective label, a string.
     Label(Box<str>),
-    /// `labels_with_prefix('x/')`: an object of the effective labels whose key begins so, by whole key; empty if none does.
+    /// `labels_with_prefix('x/')`: an object of the effective labels whose key begins with the prefix, by whole key.
+    /// Empty if there are none.
     LabelsWithPrefix(Box<str>),
-    /// `params.x`, `params.x.y`: the parameter of the first key, and what stands in it at the rest of the path.
+    /// `params.x`, `params.x.y`: the parameter of the first key, and in it the value at the rest of the path.
     Parameter(Path),
     /// `'HW_CPU_X86_AVX2' in traits`: a boolean, never absent.
     Trait(Box<str>),
-    /// `'mysql' in tags`: a boolean, never absent. The tag as selectors match it.
+    /// `'mysql' in tags`: a boolean, never absent. Selectors match the tag in the same way.
     Tag(Box<str>),
     /// `facts.cpu.count`: a stable fact of the host itself ([`facts`](super::facts)).
     Fact(Path),
-    /// `node.name`: a field of the host itself ([`fields::NODE`](super::fields::NODE)).
+    /// `node.name`: a field of the host itself ([`fields::NODE_FIELDS`](super::fields::NODE_FIELDS)).
     Node(Path),
-    /// `cluster.name` ([`fields::CLUSTER`](super::fields::CLUSTER)).
+    /// `cluster.name` ([`fields::CLUSTER_FIELDS`](super::fields::CLUSTER_FIELDS)).
     Cluster(Path),
-    /// `nodes(tag='mysql')`: an array of the cluster's nodes that match, by name (digits compared as
-    /// numbers), each an object made by [`Fields::project`].
+    /// `nodes(tag='mysql')`: an array of the cluster's nodes that match, sorted by name (digits compared as numbers).
+    /// Each is an object built by [`FieldSet::project`].
     Nodes {
-        /// Which nodes.
-        query: Query,
-        /// Which fields of them are read.
-        fields: Fields,
+        /// The nodes to find.
+        query: NodeQuery,
+        /// The fields to read from them.
+        fields: FieldSet,
     },
-    /// `primary('mysql')`: the node that holds the tag as primary, made by [`Fields::project`]; absent if none does.
+    /// `primary('mysql')`: the node that holds the tag as primary, built by [`FieldSet::project`]. Absent if there is
+    /// none.
     Primary {
-        /// The plain tag.
+        /// The tag, without a pattern.
         tag: Box<str>,
-        /// Which fields of the node are read.
-        fields: Fields,
+        /// The fields to read from the node.
+        fields: FieldSet,
     },
     /// `secret('NAME')`: always [`Input::Secret`](super::Input::Secret).
     Secret(Box<str>),
 }
 
-/// Which nodes of the cluster a look-up means.
+/// The nodes of the cluster that a look-up selects.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Query {
-    /// `nodes(tag=…)`: those that hold one of these tags.
-    Tag(Names),
-    /// `nodes(role=…)`: those that have one of these roles.
-    Role(Names),
-    /// `nodes(tag=…, or_role=…)`: those that hold one of the tags or have one of the roles.
+pub enum NodeQuery {
+    /// `nodes(tag=…)`: the nodes that hold one of these tags.
+    Tag(NamePatterns),
+    /// `nodes(role=…)`: the nodes that have one of these roles.
+    Role(NamePatterns),
+    /// `nodes(tag=…, or_role=…)`: the nodes that hold one of the tags or have one of the roles.
     TagOrRole {
         /// The tags.
-        tags: Names,
+        tags: NamePatterns,
         /// The roles.
-        roles: Names,
+        roles: NamePatterns,
     },
 }
 
-/// Names and `/patterns/` of a look-up, a union: sorted, each once, at least one.
+/// The union of names and `/patterns/` of a look-up: sorted, without duplicates, at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Names(Box<[Box<str>]>);
+pub struct NamePatterns(Box<[Box<str>]>);
 
-/// The fields that are read of a look-up's nodes; none where only their number is.
+/// The fields to read from a look-up's nodes. Empty if only the number of nodes is read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Fields(pub(super) BTreeSet<Path>);
+pub struct FieldSet(pub(super) BTreeSet<Path>);
 
-/// A text or a read is no reference.
+/// An error in a reference.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReferenceError {
-    /// The text is not one that a reference has.
-    #[error(
-        "{text:?} is no reference; it reads as `labels.ntp`, `params.x`, `'NAME' in traits` or `nodes(tag='x'){{name}}`"
-    )]
+    /// The text is not a reference in canonical form.
+    #[error("{text:?} is not a reference, such as `labels.ntp`, `params.x`, `'NAME' in traits` or `nodes(tag='x'){{name}}`")]
     Syntax {
         /// The text, cut to 64 characters.
         text: String,
     },
     /// A key or name is empty, too long, or has control characters.
-    #[error("{literal:?} cannot be read: a key or name has 1 to {MAX_LITERAL} bytes and no control characters")]
+    #[error("{literal:?} cannot be read: a key or name has 1 to {MAX_LITERAL_BYTES} bytes and no control characters")]
     Literal {
         /// The key or name, cut to 64 characters.
         literal: String,
     },
-    /// Too many names or fields.
+    /// There are too many names or fields.
     #[error("a look-up takes at most {MAX_NAMES} names and {MAX_NAMES} fields")]
     TooMany,
 }
 
 impl Read {
-    /// The fields that are read of a look-up's nodes; `None` for what is no such look-up.
-    pub fn fields(&self) -> Option<&Fields> {
+    /// Returns the fields that are read from a look-up's nodes, or `None` if this is not such a look-up.
+    pub fn fields(&self) -> Option<&FieldSet> {
         match self {
             Self::Nodes { fields, .. } | Self::Primary { fields, .. } => Some(fields),
             Self::Label(_)
@@ -113,8 +113,8 @@ impl Read {
         }
     }
 
-    /// Whether a node answers it by itself alone, whatever the levels above say.
-    pub(crate) fn is_of_node(&self) -> bool {
+    /// Returns whether the value depends on the node alone, and not on the levels above it.
+    pub(crate) fn is_node_local(&self) -> bool {
         match self {
             Self::Trait(_) | Self::Fact(_) | Self::Node(_) => true,
             Self::Label(_)
@@ -128,13 +128,12 @@ impl Read {
         }
     }
 
+    /// Checks the lengths and characters of all keys and names.
     pub(super) fn check(&self) -> Result<(), ReferenceError> {
         match self {
-            Self::Label(name)
-            | Self::LabelsWithPrefix(name)
-            | Self::Trait(name)
-            | Self::Tag(name)
-            | Self::Secret(name) => check_literal(name),
+            Self::Label(name) | Self::LabelsWithPrefix(name) | Self::Trait(name) | Self::Tag(name) | Self::Secret(name) => {
+                check_literal(name)
+            }
             Self::Parameter(path) | Self::Fact(path) | Self::Node(path) | Self::Cluster(path) => check_path(path),
             Self::Nodes { query, fields } => {
                 query.names().try_for_each(check_literal)?;
@@ -153,58 +152,58 @@ fn check_path(path: &Path) -> Result<(), ReferenceError> {
 }
 
 fn check_literal(literal: &str) -> Result<(), ReferenceError> {
-    if (1..=MAX_LITERAL).contains(&literal.len()) && !literal.contains(char::is_control) {
+    if (1..=MAX_LITERAL_BYTES).contains(&literal.len()) && !literal.contains(char::is_control) {
         return Ok(());
     }
     Err(ReferenceError::Literal { literal: literal.chars().take(64).collect() })
 }
 
-impl Query {
-    /// All names and patterns, tags before roles.
+impl NodeQuery {
+    /// Returns all names and patterns, tags before roles.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        let (first, second): (&Names, Option<&Names>) = match self {
+        let (first, second): (&NamePatterns, Option<&NamePatterns>) = match self {
             Self::Tag(names) | Self::Role(names) => (names, None),
             Self::TagOrRole { tags, roles } => (tags, Some(roles)),
         };
-        first.as_slice().iter().chain(second.map_or(&[][..], Names::as_slice)).map(|name| &**name)
+        first.as_slice().iter().chain(second.map_or(&[][..], NamePatterns::as_slice)).map(|name| &**name)
     }
 }
 
-impl Names {
-    /// A union of names and `/patterns/`; `None` for none or more than [`MAX_NAMES`].
+impl NamePatterns {
+    /// Creates a union of names and `/patterns/`. Returns `None` if there are none or more than [`MAX_NAMES`].
     pub fn new(names: impl IntoIterator<Item = Box<str>>) -> Option<Self> {
         let names: BTreeSet<Box<str>> = names.into_iter().collect();
         (1..=MAX_NAMES).contains(&names.len()).then(|| Self(names.into_iter().collect()))
     }
 
-    /// The names and patterns, sorted.
+    /// Returns the names and patterns, sorted.
     pub fn as_slice(&self) -> &[Box<str>] {
         &self.0
     }
 }
 
-impl Fields {
-    /// The fields in order.
+impl FieldSet {
+    /// Returns the fields in order.
     pub fn iter(&self) -> impl Iterator<Item = &Path> {
         self.0.iter()
     }
 
-    /// Whether no field is read, only the number of nodes.
+    /// Returns whether no field is read, only the number of nodes.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether each of these fields is one of `more`, or lies within one of them.
+    /// Returns whether each of these fields is in `more`, or lies within one of its fields.
     pub fn is_within(&self, more: &Self) -> bool {
         self.0.iter().all(|field| more.0.iter().any(|other| field.is_within(other)))
     }
 
-    /// A node as a template sees it: an object of the fields that are read and no others. A field that
-    /// `value_of` does not know is left out; the maps on the way to it are there, so that `is defined` works.
+    /// Builds a node as a template sees it: an object with these fields only. A field for which `value_of` returns
+    /// `None` is omitted. The maps around it are still created, so that `is defined` works.
     pub fn project(&self, mut value_of: impl FnMut(&Path) -> Option<Value>) -> Value {
         let mut node = Map::new();
         for field in &self.0 {
-            field.place(value_of(field), &mut node);
+            field.insert_into(value_of(field), &mut node);
         }
         Value::Object(node)
     }
@@ -217,22 +216,22 @@ impl Fields {
     }
 }
 
-/// Those that lie within another are left out.
-impl FromIterator<Path> for Fields {
+/// Omits fields that lie within another one.
+impl FromIterator<Path> for FieldSet {
     fn from_iter<I: IntoIterator<Item = Path>>(fields: I) -> Self {
-        Self(outermost(fields.into_iter().collect()))
+        Self(remove_nested(fields.into_iter().collect()))
     }
 }
 
-/// The paths without those that lie within another: in order, what lies within a path follows it.
-pub(super) fn outermost(paths: BTreeSet<Path>) -> BTreeSet<Path> {
-    let mut kept: BTreeSet<Path> = BTreeSet::new();
+/// Removes paths that lie within another one. In sorted order, a path is directly followed by those within it.
+pub(super) fn remove_nested(paths: BTreeSet<Path>) -> BTreeSet<Path> {
+    let mut outer: BTreeSet<Path> = BTreeSet::new();
     for path in paths {
-        if !kept.last().is_some_and(|last| path.is_within(last)) {
-            kept.insert(path);
+        if !outer.last().is_some_and(|last| path.is_within(last)) {
+            outer.insert(path);
         }
     }
-    kept
+    outer
 }
 
 #[cfg(test)]
@@ -246,11 +245,9 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_seen_by_the_fields_that_are_read() {
-        let fields: Fields =
-            [path(&["name"]), path(&["labels", "zone"]), path(&["labels", "gone"]), path(&["facts", "x"])]
-                .into_iter()
-                .collect();
+    fn project_returns_only_requested_fields() {
+        let fields: FieldSet =
+            [path(&["name"]), path(&["labels", "zone"]), path(&["labels", "gone"]), path(&["facts", "x"])].into_iter().collect();
         let node = fields.project(|field| match field.keys()[field.keys().len() - 1].as_ref() {
             "name" => Some(json!("web-1")),
             "zone" => Some(json!("a")),
@@ -260,8 +257,8 @@ mod tests {
     }
 
     #[test]
-    fn a_field_within_another_is_that_other() {
-        let fields: Fields = [path(&["facts", "cpu"]), path(&["facts", "cpu", "count"])].into_iter().collect();
+    fn field_set_drops_nested_field() {
+        let fields: FieldSet = [path(&["facts", "cpu"]), path(&["facts", "cpu", "count"])].into_iter().collect();
         assert_eq!(fields.iter().collect::<Vec<_>>(), [&path(&["facts", "cpu"])]);
     }
 }

@@ -1,4 +1,4 @@
-//! A reference: one thing that a template or a condition reads.
+//! References: each names one thing that a template or a condition reads.
 
 use std::borrow::Borrow;
 use std::hash::{Hash, Hasher};
@@ -6,49 +6,49 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use super::path::Path;
-use super::read::{Fields, Read, ReferenceError};
+use super::read::{FieldSet, Read, ReferenceError};
 use super::syntax;
 
-/// One thing that is read, with its canonical text. Compared, ordered and stored by that text; cheap to clone.
+/// One thing to read, with its canonical text. It is compared, ordered and stored by that text, and cheap to clone.
 #[derive(Clone, derive_more::Display, derive_more::Debug)]
 #[display("{}", self.as_str())]
 #[debug("{self}")]
-pub struct Reference(Arc<Inner>);
+pub struct Reference(Arc<ReferenceInner>);
 
-struct Inner {
+struct ReferenceInner {
     text: Box<str>,
     read: Read,
 }
 
 impl Reference {
-    /// The reference of a read.
+    /// Creates the reference for a read.
     ///
     /// # Errors
-    /// [`ReferenceError`] where a key or name is empty, too long or has control characters.
+    /// [`ReferenceError`] if a key or name is empty, is too long or has control characters.
     pub fn new(read: Read) -> Result<Self, ReferenceError> {
         read.check()?;
-        Ok(Self(Arc::new(Inner { text: syntax::print(&read).into(), read })))
+        Ok(Self(Arc::new(ReferenceInner { text: syntax::to_text(&read).into(), read })))
     }
 
-    /// What is read.
+    /// Returns what the reference reads.
     pub fn read(&self) -> &Read {
         &self.0.read
     }
 
-    /// The canonical text.
+    /// Returns the canonical text.
     pub fn as_str(&self) -> &str {
         &self.0.text
     }
 
-    /// The text as an author writes it: `primary('w').name`, whose canonical text is `primary('w'){name}`. Of a look-up of which several fields
-    /// are read, or that is a list, it is the look-up.
-    pub fn as_written(&self) -> String {
+    /// Returns the text as an author writes it: `primary('w').name` for the canonical text `primary('w'){name}`. If a
+    /// look-up returns a list, or several fields of it are read, the text is the look-up without fields.
+    pub fn display_text(&self) -> String {
         let bare = match self.read().clone() {
-            Read::Nodes { query, fields: _ } => Read::Nodes { query, fields: Fields::default() },
-            Read::Primary { tag, fields: _ } => Read::Primary { tag, fields: Fields::default() },
+            Read::Nodes { query, fields: _ } => Read::Nodes { query, fields: FieldSet::default() },
+            Read::Primary { tag, fields: _ } => Read::Primary { tag, fields: FieldSet::default() },
             _ => return self.to_string(),
         };
-        let look_up = syntax::print(&bare);
+        let look_up = syntax::to_text(&bare);
         match self.read() {
             Read::Primary { fields, .. } if fields.iter().count() == 1 => {
                 look_up + &fields.iter().map(Path::to_string).collect::<String>()
@@ -62,10 +62,9 @@ impl FromStr for Reference {
     type Err = ReferenceError;
 
     fn from_str(text: &str) -> Result<Self, ReferenceError> {
-        let read =
-            syntax::parse(text).ok_or_else(|| ReferenceError::Syntax { text: text.chars().take(64).collect() })?;
+        let read = syntax::parse(text).ok_or_else(|| ReferenceError::Syntax { text: text.chars().take(64).collect() })?;
         read.check()?;
-        Ok(Self(Arc::new(Inner { text: text.into(), read })))
+        Ok(Self(Arc::new(ReferenceInner { text: text.into(), read })))
     }
 }
 
@@ -105,21 +104,20 @@ impl Borrow<str> for Reference {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Fields, Names, Path, Query};
+    use super::super::{FieldSet, NamePatterns, NodeQuery, Path};
     use super::*;
 
     fn path(keys: &[&str]) -> Path {
         Path::new(keys.iter().copied()).expect("a path of the test")
     }
 
-    fn names(names: &[&str]) -> Names {
-        Names::new(names.iter().map(|&name| name.into())).expect("names of the test")
+    fn names(names: &[&str]) -> NamePatterns {
+        NamePatterns::new(names.iter().map(|&name| name.into())).expect("names of the test")
     }
 
     #[test]
-    fn a_read_has_one_text_and_comes_back_from_it() {
-        let fields: Fields =
-            [path(&["name"]), path(&["labels", "a/b"]), path(&["labels", "zone"])].into_iter().collect();
+    fn reference_text_round_trips() {
+        let fields: FieldSet = [path(&["name"]), path(&["labels", "a/b"]), path(&["labels", "zone"])].into_iter().collect();
         for (read, text) in [
             (Read::Label("ntp".into()), "labels.ntp"),
             (Read::Label("a/b".into()), "labels['a/b']"),
@@ -132,15 +130,15 @@ mod tests {
             (Read::Fact(path(&["cpu", "count"])), "facts.cpu.count"),
             (Read::Node(path(&["name"])), "node.name"),
             (Read::Cluster(path(&["name"])), "cluster.name"),
-            (Read::Nodes { query: Query::Tag(names(&["a"])), fields: Fields::default() }, "nodes(tag='a')"),
+            (Read::Nodes { query: NodeQuery::Tag(names(&["a"])), fields: FieldSet::default() }, "nodes(tag='a')"),
             (
-                Read::Nodes { query: Query::Role(names(&["b", "/a.*/", "b"])), fields: fields.clone() },
+                Read::Nodes { query: NodeQuery::Role(names(&["b", "/a.*/", "b"])), fields: fields.clone() },
                 "nodes(role=['/a.*/', 'b']){labels['a/b'], labels.zone, name}",
             ),
             (
                 Read::Nodes {
-                    query: Query::TagOrRole { tags: names(&["a"]), roles: names(&["b"]) },
-                    fields: Fields::default(),
+                    query: NodeQuery::TagOrRole { tags: names(&["a"]), roles: names(&["b"]) },
+                    fields: FieldSet::default(),
                 },
                 "nodes(tag='a', or_role='b')",
             ),
@@ -153,9 +151,10 @@ mod tests {
         }
     }
 
-    /// An error of a condition said "reads `primary('w'){name}`", which is no text that a condition may have.
+    /// Regression test: an error of a condition contained "reads `primary('w'){name}`", which an author cannot write in
+    /// a condition.
     #[test]
-    fn y09_a_reference_is_told_as_an_author_writes_it() {
+    fn y09_display_text_uses_author_notation() {
         for (canonical, written) in [
             ("primary('w'){name}", "primary('w').name"),
             ("primary('w'){labels['a/b']}", "primary('w').labels['a/b']"),
@@ -167,12 +166,12 @@ mod tests {
             ("params.x['y z'].w", "params.x['y z'].w"),
             ("'X' in tags", "'X' in tags"),
         ] {
-            assert_eq!(canonical.parse::<Reference>().unwrap().as_written(), written);
+            assert_eq!(canonical.parse::<Reference>().unwrap().display_text(), written);
         }
     }
 
     #[test]
-    fn another_spelling_is_no_reference() {
+    fn reference_rejects_noncanonical_text() {
         for text in [
             "",
             "labels",
@@ -195,9 +194,6 @@ mod tests {
             assert!(text.parse::<Reference>().is_err(), "{text:?}");
         }
         let error = "labels['']".parse::<Reference>().unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "\"\" cannot be read: a key or name has 1 to 512 bytes and no control characters"
-        );
+        assert_eq!(error.to_string(), "\"\" cannot be read: a key or name has 1 to 512 bytes and no control characters");
     }
 }

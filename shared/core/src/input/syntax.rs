@@ -1,15 +1,16 @@
-//! The text of references: one spelling for each, read back strictly.
+//! The text of references: one spelling for each, parsed strictly.
 //!
-//! It looks as an author writes it, so that `explain` and errors need no translation. A second spelling
-//! would be a second digest, so [`parse`] refuses what the printer would not have printed.
+//! The text looks like what an author writes, so `explain` and errors need no translation. A second spelling would give
+//! a second digest, so [`parse`] refuses any text that [`to_text`] would not produce.
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
 
 use super::path::{Path, is_identifier, write_key, write_literal};
-use super::read::{Fields, Names, Query, Read};
+use super::read::{FieldSet, NamePatterns, NodeQuery, Read};
 
-fn write_names(out: &mut impl fmt::Write, names: &Names) -> fmt::Result {
+/// Writes a single name as a literal, and several names as a list.
+fn write_names(out: &mut impl fmt::Write, names: &NamePatterns) -> fmt::Result {
     if let [name] = names.as_slice() {
         return write_literal(out, name);
     }
@@ -21,7 +22,8 @@ fn write_names(out: &mut impl fmt::Write, names: &Names) -> fmt::Result {
     out.write_char(']')
 }
 
-fn write_fields(out: &mut impl fmt::Write, fields: &Fields) -> fmt::Result {
+/// Writes the fields that are read from looked-up nodes in braces, or nothing if only their number is read.
+fn write_fields(out: &mut impl fmt::Write, fields: &FieldSet) -> fmt::Result {
     if fields.is_empty() {
         return Ok(());
     }
@@ -33,13 +35,14 @@ fn write_fields(out: &mut impl fmt::Write, fields: &Fields) -> fmt::Result {
     out.write_char('}')
 }
 
-/// The canonical text of a read.
-pub(super) fn print(read: &Read) -> String {
+/// Returns the canonical text of a read.
+pub(super) fn to_text(read: &Read) -> String {
     let mut out = String::new();
     write_read(&mut out, read).expect("writing to a string does not fail");
     out
 }
 
+/// Writes the canonical text of a read.
 fn write_read(out: &mut String, read: &Read) -> fmt::Result {
     match read {
         Read::Label(key) => {
@@ -77,18 +80,19 @@ fn write_call(out: &mut String, function: &str, literal: &str) -> fmt::Result {
     out.write_char(')')
 }
 
-fn write_query(out: &mut String, query: &Query) -> fmt::Result {
+/// Writes the look-up of nodes by tags, by roles or by either.
+fn write_query(out: &mut String, query: &NodeQuery) -> fmt::Result {
     out.write_str("nodes(")?;
     match query {
-        Query::Tag(tags) => {
+        NodeQuery::Tag(tags) => {
             out.write_str("tag=")?;
             write_names(out, tags)?;
         }
-        Query::Role(roles) => {
+        NodeQuery::Role(roles) => {
             out.write_str("role=")?;
             write_names(out, roles)?;
         }
-        Query::TagOrRole { tags, roles } => {
+        NodeQuery::TagOrRole { tags, roles } => {
             out.write_str("tag=")?;
             write_names(out, tags)?;
             out.write_str(", or_role=")?;
@@ -98,18 +102,20 @@ fn write_query(out: &mut String, query: &Query) -> fmt::Result {
     out.write_char(')')
 }
 
-/// Reads what [`print`] wrote; anything else is `None`.
+/// Parses a text that [`to_text`] produced. Returns `None` for any other text.
 pub(super) fn parse(text: &str) -> Option<Read> {
     let mut cursor = Cursor { rest: text };
     let read = cursor.read()?;
-    (cursor.rest.is_empty() && print(&read) == text).then_some(read)
+    (cursor.rest.is_empty() && to_text(&read) == text).then_some(read)
 }
 
+/// The rest of a reference's text that is not parsed yet. Each method parses a part at its start, or returns `None`.
 struct Cursor<'a> {
     rest: &'a str,
 }
 
 impl<'a> Cursor<'a> {
+    /// Parses a read. What it reads is determined by the first identifier, or by the text after a literal.
     fn read(&mut self) -> Option<Read> {
         if self.rest.starts_with('\'') {
             let name = self.literal()?;
@@ -145,6 +151,7 @@ impl<'a> Cursor<'a> {
         is_identifier(name).then_some(name)
     }
 
+    /// Parses a literal in single quotes, in which a backslash precedes quotes and backslashes.
     fn literal(&mut self) -> Option<Box<str>> {
         self.eat("'")?;
         let mut out = String::new();
@@ -169,6 +176,7 @@ impl<'a> Cursor<'a> {
         Some(literal)
     }
 
+    /// Parses keys, each as `.x` or `['a/b']`, up to the first text that is neither.
     fn keys(&mut self) -> Option<Box<[Box<str>]>> {
         let mut keys = Vec::new();
         loop {
@@ -188,9 +196,10 @@ impl<'a> Cursor<'a> {
         Path::new(self.keys()?)
     }
 
-    fn fields(&mut self) -> Option<Fields> {
+    /// Parses the fields in braces, or no fields if there is no brace.
+    fn fields(&mut self) -> Option<FieldSet> {
         if self.eat("{").is_none() {
-            return Some(Fields::default());
+            return Some(FieldSet::default());
         }
         let mut fields = BTreeSet::new();
         loop {
@@ -203,30 +212,32 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    fn names(&mut self) -> Option<Names> {
+    /// Parses one name, or a list of names in brackets.
+    fn names(&mut self) -> Option<NamePatterns> {
         if self.eat("[").is_none() {
-            return Names::new([self.literal()?]);
+            return NamePatterns::new([self.literal()?]);
         }
         let mut names = Vec::new();
         loop {
             names.push(self.literal()?);
             if self.eat("]").is_some() {
-                return Names::new(names);
+                return NamePatterns::new(names);
             }
             self.eat(", ")?;
         }
     }
 
-    fn query(&mut self) -> Option<Query> {
+    /// Parses the arguments of `nodes(…)`.
+    fn query(&mut self) -> Option<NodeQuery> {
         self.eat("(")?;
         let query = if self.eat("role=").is_some() {
-            Query::Role(self.names()?)
+            NodeQuery::Role(self.names()?)
         } else {
             self.eat("tag=")?;
             let tags = self.names()?;
             match self.eat(", or_role=") {
-                Some(()) => Query::TagOrRole { tags, roles: self.names()? },
-                None => Query::Tag(tags),
+                Some(()) => NodeQuery::TagOrRole { tags, roles: self.names()? },
+                None => NodeQuery::Tag(tags),
             }
         };
         self.eat(")")?;

@@ -1,19 +1,19 @@
 //! What a template may use: the limits, filters, tests and functions.
 //!
-//! The side that stores templates refuses by this list, and the side that renders them offers it and
-//! nothing else, so that what was stored can be rendered. Left out of minijinja's own: what would unquote
-//! (`safe`, `escape`), what reads by a computed name (`attr`), and what grows without bound (`namespace`).
+//! The side that stores templates refuses anything that is not listed here. The side that renders them offers exactly
+//! these lists, so every stored template can be rendered. Some of minijinja's own are left out: those that would remove
+//! quoting (`safe`, `escape`), read by a computed name (`attr`), or grow without bound (`namespace`).
 
-/// The most bytes of a template.
+/// Maximum size of a template, in bytes.
 pub const MAX_TEMPLATE_BYTES: usize = 64 * 1024;
 
-/// The most tokens between one `{{` or `{%` and its end: bounds the depth of what is parsed.
-pub const MAX_TAG_TOKENS: usize = 250;
+/// Maximum number of tokens between `{{` or `{%` and its end. It bounds the depth of the parsed tree.
+pub const MAX_TOKENS_PER_TAG: usize = 250;
 
-/// The most `elif` in a template: each stands within the one before it. Blocks are bounded by minijinja.
-pub const MAX_BRANCHES: usize = 100;
+/// Maximum number of `elif` in a template. Each is nested in the one before it. Minijinja bounds the other blocks.
+pub const MAX_ELIF_BRANCHES: usize = 100;
 
-/// The filters, sorted. `raw` stands beside them, in scripts alone.
+/// The filters, sorted. Scripts also have `raw`.
 pub const FILTERS: &[&str] = &[
     "abs",
     "batch",
@@ -95,7 +95,7 @@ pub const TESTS: &[&str] = &[
     "upper",
 ];
 
-/// The functions beside the look-ups, sorted.
+/// The functions other than look-ups, sorted.
 pub const FUNCTIONS: &[&str] = &["dict", "range"];
 
 /// The look-ups, sorted.
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_are_sorted_for_search() {
+    fn template_lists_are_sorted() {
         for list in [FILTERS, TESTS, FUNCTIONS, LOOKUPS] {
             assert!(list.is_sorted(), "{list:?}");
         }

@@ -1,24 +1,24 @@
-//! What all rules together may take for one report.
+//! The limit on the work of all rules for one report.
 
 use super::limits::Failure;
 
-/// How many steps all rules take for one report at most: a condition that is asked, a step of a path, 64 bytes of a text that
-/// is made, a byte that a regular expression looks at.
-const STEPS: usize = 1_000_000;
+/// Maximum number of steps of all rules for one report. A step is a condition that is evaluated, a step of a path, 64
+/// bytes of a text that is built, or a byte that a regular expression reads.
+const MAX_STEPS: usize = 1_000_000;
 
-/// What is left of it.
+/// The number of steps left.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Budget(usize);
+pub(super) struct RuleBudget(usize);
 
-impl Budget {
-    /// What one report may take.
-    pub(super) const fn of_report() -> Self {
-        Self(STEPS)
+impl RuleBudget {
+    /// Creates the budget for one report.
+    pub(super) const fn for_report() -> Self {
+        Self(MAX_STEPS)
     }
 
-    /// Takes so many steps.
-    pub(super) fn take(&mut self, steps: usize) -> Result<(), Failure> {
-        self.0 = self.0.checked_sub(steps).ok_or(Failure::Spent)?;
+    /// Consumes this number of steps. Fails if fewer are left.
+    pub(super) fn consume(&mut self, steps: usize) -> Result<(), Failure> {
+        self.0 = self.0.checked_sub(steps).ok_or(Failure::BudgetExceeded)?;
         Ok(())
     }
 }

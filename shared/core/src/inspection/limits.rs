@@ -1,59 +1,57 @@
-//! How much rules may say, take and give, and what is wrong where they go beyond it.
+//! The limits of rules, and the errors of rules.
 
-/// How many rules a fleet may have.
+/// Maximum number of rules in a fleet.
 pub const MAX_RULES: usize = 1_000;
-/// How many conditions, and how many actions, a rule may have.
-pub const MAX_PARTS: usize = 64;
-/// How many items a loop may have.
-pub const MAX_ITEMS: usize = 256;
-/// How large a rule may be, in bytes of its JSON.
-pub const MAX_RULE: usize = 64 * 1024;
-/// How many steps the path of a place may have.
-pub(super) const MAX_STEPS_OF_PATH: usize = 16;
-/// The longest text that is made, in bytes.
-pub(super) const MAX_TEXT: usize = 16 * 1024;
-/// The longest text that a pattern looks at, in bytes.
-pub(super) const MAX_MATCHED: usize = 4096;
-/// The longest pattern, in bytes.
-pub(super) const MAX_PATTERN: usize = 512;
-/// The bounds of the data that rules hand on, in bytes of JSON and in depth. What the host reported is part of it.
-pub(super) const MAX_DATA: usize = 128 * 1024;
+/// Maximum number of conditions, and of actions, in a rule.
+pub const MAX_CLAUSES: usize = 64;
+/// Maximum number of items in a loop.
+pub const MAX_LOOP_ITEMS: usize = 256;
+/// Maximum size of a rule, in bytes of JSON.
+pub const MAX_RULE_BYTES: usize = 64 * 1024;
+/// Maximum number of steps in a placeholder's path.
+pub(super) const MAX_PATH_STEPS: usize = 16;
+/// Maximum length of a text that is built, in bytes.
+pub(super) const MAX_TEXT_BYTES: usize = 16 * 1024;
+/// Maximum length of a text that a pattern is matched against, in bytes.
+pub(super) const MAX_MATCHED_BYTES: usize = 4096;
+/// Maximum length of a pattern, in bytes.
+pub(super) const MAX_PATTERN_BYTES: usize = 512;
+/// Maximum size of the plugin data in bytes of JSON, and its maximum depth. This includes what the host reported.
+pub(super) const MAX_DATA_BYTES: usize = 128 * 1024;
 pub(super) const MAX_DATA_DEPTH: usize = 16;
-/// How many labels rules give a node at most, and of how many bytes together.
-pub(super) const MAX_LABELS: (usize, usize) = (64, 16 * 1024);
-/// The same of properties.
-pub(super) const MAX_PROPERTIES: (usize, usize) = (64, 16 * 1024);
-/// How many notes are kept of a node, and how many characters of each.
+/// Maximum number of labels that rules set on a node, and their maximum total size in bytes.
+pub(super) const MAX_LABELS_AND_BYTES: (usize, usize) = (64, 16 * 1024);
+/// Maximum number of properties that rules set on a node, and their maximum total size in bytes.
+pub(super) const MAX_PROPERTIES_AND_BYTES: (usize, usize) = (64, 16 * 1024);
+/// Maximum number of notes that are stored for a node, and of characters in each.
 pub(super) const MAX_NOTES: usize = 32;
-pub(super) const MAX_NOTE: usize = 256;
+pub(super) const MAX_NOTE_CHARS: usize = 256;
 
-/// What is wrong with a rule, and where.
+/// An error in a rule, with its location.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {reason}")]
 pub struct InvalidRule {
-    /// The field, as `conditions[0].args.regex`.
+    /// The field, such as `conditions[0].args.regex`.
     pub field: String,
-    /// What is wrong, as a sentence.
+    /// The error, as a sentence.
     pub reason: String,
-    /// Whether it is something of Ironic's that has no meaning here.
+    /// True if Ironic supports this, but it has no meaning here.
     pub is_unsupported: bool,
 }
 
-/// Why a rule did nothing.
+/// The reason why a rule had no effect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Failure {
-    /// A value is none that can be used so.
+    /// A value cannot be used in this way.
     #[error("{_0}")]
     Argument(String),
     /// A text is too long.
-    #[error(
-        "a text is longer than what is looked at: {MAX_TEXT} bytes, and {MAX_MATCHED} of one that a pattern is looked for in"
-    )]
+    #[error("a text is too long: at most {MAX_TEXT_BYTES} bytes, and {MAX_MATCHED_BYTES} if a pattern is matched against it")]
     TooLong,
-    /// All rules together took too much.
-    #[error("all rules together take more than they may for one report")]
-    Spent,
-    /// The rule says that the machine is not as it should be.
+    /// All rules together exceeded the budget.
+    #[error("all rules together exceed the number of steps for one report")]
+    BudgetExceeded,
+    /// The rule's `fail` action: the machine does not meet the rule's expectation.
     #[error("{_0}")]
     Fail(String),
 }
@@ -67,7 +65,7 @@ impl InvalidRule {
         Self { is_unsupported: true, ..Self::new(field, reason) }
     }
 
-    pub(super) fn within(self, outer: &str) -> Self {
+    pub(super) fn prefixed(self, outer: &str) -> Self {
         let field = if self.field.is_empty() { outer.to_owned() } else { format!("{outer}.{}", self.field) };
         Self { field, ..self }
     }

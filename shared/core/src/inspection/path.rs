@@ -1,71 +1,70 @@
-//! A path that an action is done to: its steps are those that the rule's author wrote.
+//! The path that an action changes. Only the rule's author separates its steps.
 //!
-//! Ironic fills a path in and then takes it apart. So a host that reports `a.b` where a name was meant would write beside the name.
-//! Here a value that is filled in separates nothing: it is one step, or part of one, whatever stands in it.
+//! Ironic fills in a path and then splits it. So a host that reports `a.b` instead of a name would write to another
+//! path. Here a value that is filled in never separates steps. It is one step, or part of one, whatever it contains.
 
 use std::ops::Range;
 
-use super::arguments::Argument;
-use super::budget::Budget;
+use super::arguments::RuleArgument;
+use super::budget::RuleBudget;
 use super::limits::Failure;
-use super::text::{Scope, Text};
+use super::text::{TextScope, TextTemplate};
 
-/// A path, filled in, and where values stand in it.
+/// A path after it was filled in, with the byte ranges of the values in it.
 #[derive(Clone, Debug)]
-pub(super) struct Path {
+pub(super) struct FilledPath {
     text: String,
-    values: Vec<Range<usize>>,
+    value_ranges: Vec<Range<usize>>,
 }
 
-impl Path {
-    /// A path that is written out.
-    pub(super) fn written(text: &str) -> Self {
-        Self { text: text.to_owned(), values: Vec::new() }
+impl FilledPath {
+    /// Creates a path into which nothing is filled.
+    pub(super) fn literal(text: &str) -> Self {
+        Self { text: text.to_owned(), value_ranges: Vec::new() }
     }
 
-    /// A path that is filled in for an item of a loop. What the author wrote into the item counts as written here; what is filled into
-    /// the item is a value.
+    /// Fills in a path for an item of a loop. Text that the author wrote into the item counts as written, so its
+    /// separators split the path. Anything that was filled into the item counts as a value.
     pub(super) fn fill(
-        text: &Text,
-        item: Option<&Argument>,
-        scope: Scope<'_>,
-        budget: &mut Budget,
+        text: &TextTemplate,
+        item: Option<&RuleArgument>,
+        scope: TextScope<'_>,
+        budget: &mut RuleBudget,
     ) -> Result<Self, Failure> {
         let mut places = Vec::new();
-        let filled = text.fill_noting(scope, budget, |root, steps, range| places.push((root, steps, range)))?;
-        let Some(filled) = filled else { return Ok(Self::written(text.source())) };
+        let filled = text.fill_with_ranges(scope, budget, |root, steps, range| places.push((root, steps, range)))?;
+        let Some(filled) = filled else { return Ok(Self::literal(text.source())) };
         let mut values = Vec::new();
         for (root, steps, range) in places {
-            let written = item.filter(|_| root == "item").and_then(|item| item.text_at(steps));
-            let inner =
-                written.map(|text| Self::fill(text, None, Scope { item: None, ..scope }, budget)).transpose()?;
-            // The item was filled in from the same text. If it ever differed, all of it would count as a value.
+            let item_text = item.filter(|_| root == "item").and_then(|item| item.text_at(steps));
+            let inner = item_text.map(|text| Self::fill(text, None, TextScope { item: None, ..scope }, budget)).transpose()?;
+            // The item was filled in from the same text. If the two differ, the whole item counts as a value.
             match inner.filter(|inner| inner.text == filled[range.clone()]) {
                 Some(inner) => {
                     let begin = range.start;
-                    values.extend(inner.values.into_iter().map(|one| begin + one.start..begin + one.end));
+                    values.extend(inner.value_ranges.into_iter().map(|one| begin + one.start..begin + one.end));
                 }
                 None => values.push(range),
             }
         }
-        Ok(Self { text: filled, values })
+        Ok(Self { text: filled, value_ranges: values })
     }
 
-    /// The whole path.
+    /// Returns the whole path.
     pub(super) fn text(&self) -> &str {
         &self.text
     }
 
-    /// Whether a value is filled into it.
+    /// Returns whether a value is filled into the path.
     pub(super) fn has_value(&self) -> bool {
-        !self.values.is_empty()
+        !self.value_ranges.is_empty()
     }
 
-    /// The names between the dots that the author wrote; one at least.
-    pub(super) fn names(&self) -> Vec<&str> {
+    /// Returns the names of a path whose parts the author separated by dots. There is at least one.
+    pub(super) fn segments(&self) -> Vec<&str> {
         let mut names = Vec::new();
         let mut begin = 0;
-        for at in self.cuts(&['.']) {
+        for at in self.split_points(&['.']) {
             names.push(&self.text[begin..at]);
             begin = at + 1;
         }
@@ -73,27 +72,27 @@ impl Path {
         names
     }
 
-    /// The first name of an attribute's path, without the slashes before it, and what stands behind it. Ironic has a slash or a dot
-    /// between them.
-    pub(super) fn first(&self) -> (&str, &str) {
-        let begin = self.text.bytes().enumerate().take_while(|(at, byte)| *byte == b'/' && !self.is_value(*at)).count();
-        match self.cuts(&['/', '.']).find(|at| *at >= begin) {
+    /// Returns the first name of an attribute's path, without leading slashes, and the rest of the path. In Ironic a
+    /// slash or a dot separates them.
+    pub(super) fn split_first(&self) -> (&str, &str) {
+        let begin = self.text.bytes().enumerate().take_while(|(at, byte)| *byte == b'/' && !self.is_in_value(*at)).count();
+        match self.split_points(&['/', '.']).find(|at| *at >= begin) {
             Some(at) => (&self.text[begin..at], &self.text[at + 1..]),
             None => (&self.text[begin..], ""),
         }
     }
 
-    /// Whether a value has a slash in it.
+    /// Returns whether a value that was filled into the path contains a slash.
     pub(super) fn has_slash_in_value(&self) -> bool {
-        self.text.match_indices('/').any(|(at, _)| self.is_value(at))
+        self.text.match_indices('/').any(|(at, _)| self.is_in_value(at))
     }
 
-    /// Where the author wrote one of these characters.
-    fn cuts(&self, separators: &'static [char]) -> impl Iterator<Item = usize> {
-        self.text.match_indices(separators).map(|(at, _)| at).filter(move |at| !self.is_value(*at))
+    /// Returns the positions at which the author wrote one of these characters.
+    fn split_points(&self, separators: &'static [char]) -> impl Iterator<Item = usize> {
+        self.text.match_indices(separators).map(|(at, _)| at).filter(move |at| !self.is_in_value(*at))
     }
 
-    fn is_value(&self, at: usize) -> bool {
-        self.values.iter().any(|value| value.contains(&at))
+    fn is_in_value(&self, at: usize) -> bool {
+        self.value_ranges.iter().any(|value| value.contains(&at))
     }
 }

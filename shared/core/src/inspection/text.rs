@@ -1,53 +1,52 @@
-//! A text with places that are filled in: what Python's `str.format` does with `{node.name}` and `{inventory[cpu][count]}`,
-//! and what `str` gives of a value.
+//! Texts with placeholders such as `{node.name}` and `{inventory[cpu][count]}`. They are filled in like Python's
+//! `str.format`, with values printed like `str`.
 //!
-//! A place that leads nowhere leaves the whole text as it is written, as in Ironic. So does a form of Python's that is not
-//! known here (`!r`, `:>8`).
+//! If a placeholder has no value, the whole text is left unchanged, as in Ironic. The same holds for Python's other
+//! forms, which are not supported here (`!r`, `:>8`).
 
 use std::ops::Range;
 
 use serde_json::Value;
 
-use super::budget::Budget;
-use super::limits::{Failure, InvalidRule, MAX_STEPS_OF_PATH, MAX_TEXT};
+use super::budget::RuleBudget;
+use super::limits::{Failure, InvalidRule, MAX_PATH_STEPS, MAX_TEXT_BYTES};
 use crate::json::python_number;
 
-/// What is never told of an inventory.
-const MASKED: [&str; 3] = ["password", "auth_token", "bmc_password"];
+/// Fields of an inventory that are never shown.
+const MASKED_FIELDS: [&str; 3] = ["password", "auth_token", "bmc_password"];
 
-/// What a text may name.
+/// The values that a text may read.
 #[derive(Clone, Copy)]
-pub(super) struct Scope<'a> {
+pub(super) struct TextScope<'a> {
     pub(super) node: &'a Value,
     pub(super) inventory: &'a Value,
     pub(super) plugin_data: &'a Value,
-    /// The turn of a loop.
+    /// The current item of a loop.
     pub(super) item: Option<&'a Value>,
 }
 
-impl Scope<'static> {
-    /// What a text may name before any report has come.
-    pub(super) const NOTHING: Self =
-        Self { node: &Value::Null, inventory: &Value::Null, plugin_data: &Value::Null, item: None };
+impl TextScope<'static> {
+    /// The scope without a report.
+    pub(super) const EMPTY: Self = Self { node: &Value::Null, inventory: &Value::Null, plugin_data: &Value::Null, item: None };
 }
 
-/// A text, read.
+/// A parsed text with placeholders.
 #[derive(Clone, Debug)]
-pub(super) struct Text {
+pub(super) struct TextTemplate {
     source: Box<str>,
-    /// Its pieces; none where it stands as it is.
-    pieces: Box<[Piece]>,
+    /// The pieces. Empty if the text is used unchanged.
+    pieces: Box<[TextPiece]>,
 }
 
 #[derive(Clone, Debug)]
-enum Piece {
+enum TextPiece {
     Plain(Box<str>),
-    Place { root: Box<str>, steps: Box<[Step]> },
+    Placeholder { root: Box<str>, steps: Box<[PathStep]> },
 }
 
-/// A step of a place's path.
+/// A step in the path of a placeholder.
 #[derive(Clone, Debug)]
-pub(super) enum Step {
+pub(super) enum PathStep {
     /// `.name`
     Attribute(Box<str>),
     /// `[name]`
@@ -56,235 +55,242 @@ pub(super) enum Step {
     Index(usize),
 }
 
-/// Why a place leads nowhere.
+/// The reason why a placeholder has no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Nowhere {
-    /// A key is not there.
-    Key,
-    /// Anything else.
+enum LookupFailure {
+    /// A key is missing.
+    MissingKey,
+    /// Any other reason.
     Other,
 }
 
-impl Text {
-    /// Reads a text.
+impl TextTemplate {
+    /// Parses a text.
     pub(super) fn new(source: &str) -> Result<Self, InvalidRule> {
-        let pieces = if source.contains(['{', '}']) { read(source).unwrap_or_default() } else { Vec::new() };
+        let pieces = if source.contains(['{', '}']) { parse_pieces(source).unwrap_or_default() } else { Vec::new() };
         for piece in &pieces {
-            if let Piece::Place { steps, .. } = piece
-                && steps.len() > MAX_STEPS_OF_PATH
+            if let TextPiece::Placeholder { steps, .. } = piece
+                && steps.len() > MAX_PATH_STEPS
             {
-                let reason = format!("a path has at most {MAX_STEPS_OF_PATH} steps, one of {source:?} more");
+                let reason = format!("a path has at most {MAX_PATH_STEPS} steps, but one in {source:?} has more");
                 return Err(InvalidRule::new("", reason));
             }
         }
         Ok(Self { source: source.into(), pieces: pieces.into() })
     }
 
-    /// The text as it is written.
+    /// Returns the text as written.
     pub(super) fn source(&self) -> &str {
         &self.source
     }
 
-    /// Whether nothing is filled in.
-    pub(super) fn is_plain(&self) -> bool {
-        !self.pieces.iter().any(|piece| matches!(piece, Piece::Place { .. }))
+    /// Returns whether the text has no placeholders.
+    pub(super) fn is_literal(&self) -> bool {
+        !self.pieces.iter().any(|piece| matches!(piece, TextPiece::Placeholder { .. }))
     }
 
-    /// The text, filled in; as it is written where a place leads nowhere.
-    pub(super) fn fill(&self, scope: Scope<'_>, budget: &mut Budget) -> Result<String, Failure> {
-        Ok(self.filled(scope, budget, |_, _, _| ())?.unwrap_or_else(|_| self.source.to_string()))
+    /// Returns the text with its placeholders filled in, or the text as written if a placeholder has no value.
+    pub(super) fn fill(&self, scope: TextScope<'_>, budget: &mut RuleBudget) -> Result<String, Failure> {
+        Ok(self.fill_pieces(scope, budget, |_, _, _| ())?.unwrap_or_else(|_| self.source.to_string()))
     }
 
-    /// The same, where each place leads somewhere: `note` is told of each by its root and steps, and which bytes its value has.
-    pub(super) fn fill_noting<'t>(
+    /// Returns the text, filled in, or `None` if a placeholder has no value. For each placeholder, `note` receives its
+    /// root, its steps, and the byte range of its value.
+    pub(super) fn fill_with_ranges<'t>(
         &'t self,
-        scope: Scope<'_>,
-        budget: &mut Budget,
-        note: impl FnMut(&'t str, &'t [Step], Range<usize>),
+        scope: TextScope<'_>,
+        budget: &mut RuleBudget,
+        note: impl FnMut(&'t str, &'t [PathStep], Range<usize>),
     ) -> Result<Option<String>, Failure> {
-        Ok(self.filled(scope, budget, note)?.ok())
+        Ok(self.fill_pieces(scope, budget, note)?.ok())
     }
 
-    /// Whether a key that it names is not there.
-    pub(super) fn lacks_key(&self, scope: Scope<'_>, budget: &mut Budget) -> Result<bool, Failure> {
-        Ok(self.filled(scope, budget, |_, _, _| ())? == Err(Nowhere::Key))
+    /// Returns whether a placeholder of the text has a missing key.
+    pub(super) fn has_missing_key(&self, scope: TextScope<'_>, budget: &mut RuleBudget) -> Result<bool, Failure> {
+        Ok(self.fill_pieces(scope, budget, |_, _, _| ())? == Err(LookupFailure::MissingKey))
     }
 
-    fn filled<'t>(
+    /// Fills in the text. The inner result is an error if a placeholder has no value, the outer one if a limit is
+    /// exceeded.
+    fn fill_pieces<'t>(
         &'t self,
-        scope: Scope<'_>,
-        budget: &mut Budget,
-        mut note: impl FnMut(&'t str, &'t [Step], Range<usize>),
-    ) -> Result<Result<String, Nowhere>, Failure> {
+        scope: TextScope<'_>,
+        budget: &mut RuleBudget,
+        mut note: impl FnMut(&'t str, &'t [PathStep], Range<usize>),
+    ) -> Result<Result<String, LookupFailure>, Failure> {
         if self.pieces.is_empty() {
-            budget.take(1 + self.source.len() / 64)?;
+            budget.consume(1 + self.source.len() / 64)?;
             return Ok(Ok(self.source.to_string()));
         }
         let mut text = String::new();
         for piece in &self.pieces {
             match piece {
-                Piece::Plain(plain) => text.push_str(plain),
-                Piece::Place { root, steps } => {
-                    budget.take(1 + steps.len())?;
+                TextPiece::Plain(plain) => text.push_str(plain),
+                TextPiece::Placeholder { root, steps } => {
+                    budget.consume(1 + steps.len())?;
                     let begin = text.len();
-                    match walk(root, steps, scope) {
-                        Ok(Found::Value(value)) => write_value(&mut text, value, false)?,
-                        Ok(Found::Masked) => text.push_str("***"),
-                        Err(nowhere) => return Ok(Err(nowhere)),
+                    match look_up(root, steps, scope) {
+                        Ok(PlaceValue::Value(value)) => write_python(&mut text, value, false)?,
+                        Ok(PlaceValue::Masked) => text.push_str("***"),
+                        Err(failure) => return Ok(Err(failure)),
                     }
                     note(root, steps, begin..text.len());
                 }
             }
-            if text.len() > MAX_TEXT {
+            if text.len() > MAX_TEXT_BYTES {
                 return Err(Failure::TooLong);
             }
         }
-        budget.take(text.len() / 64)?;
+        budget.consume(text.len() / 64)?;
         Ok(Ok(text))
     }
 }
 
-/// What Python's `str` gives of a value.
+/// Formats a value as Python's `str` does.
 pub(super) fn python_text(value: &Value) -> Result<String, Failure> {
     let mut text = String::new();
-    write_value(&mut text, value, false)?;
+    write_python(&mut text, value, false)?;
     Ok(text)
 }
 
-/// `None` for what Python's `str.format` does not read, or reads in a way that is not known here.
-fn read(source: &str) -> Option<Vec<Piece>> {
+/// Parses a text. Returns `None` if Python's `str.format` would refuse it, or if it uses a form that is not supported
+/// here.
+fn parse_pieces(source: &str) -> Option<Vec<TextPiece>> {
     let (mut pieces, mut plain) = (Vec::new(), String::new());
     let mut rest = source;
     while let Some(at) = rest.find(['{', '}']) {
         plain.push_str(&rest[..at]);
-        let (brace, behind) = rest[at..].split_at(1);
-        if let Some(behind) = behind.strip_prefix(brace) {
+        let (brace, after) = rest[at..].split_at(1);
+        if let Some(after) = after.strip_prefix(brace) {
             plain.push_str(brace);
-            rest = behind;
+            rest = after;
             continue;
         }
         if brace == "}" {
             return None;
         }
-        let (place, behind) = read_place(behind)?;
+        let (place, after) = parse_placeholder(after)?;
         if !plain.is_empty() {
-            pieces.push(Piece::Plain(std::mem::take(&mut plain).into()));
+            pieces.push(TextPiece::Plain(std::mem::take(&mut plain).into()));
         }
         pieces.push(place);
-        rest = behind;
+        rest = after;
     }
     plain.push_str(rest);
     if !plain.is_empty() {
-        pieces.push(Piece::Plain(plain.into()));
+        pieces.push(TextPiece::Plain(plain.into()));
     }
     Some(pieces)
 }
 
-fn read_place(text: &str) -> Option<(Piece, &str)> {
+/// Parses a placeholder, whose opening brace was read, and returns it with the text after it.
+fn parse_placeholder(text: &str) -> Option<(TextPiece, &str)> {
     let end = text.find(['.', '[', '}', '{', '!', ':'])?;
     let (root, mut rest) = text.split_at(end);
     let mut steps = Vec::new();
     loop {
-        if let Some(behind) = rest.strip_prefix('}') {
-            return (!root.is_empty()).then(|| (Piece::Place { root: root.into(), steps: steps.into() }, behind));
-        } else if let Some(behind) = rest.strip_prefix('.') {
-            let end = behind.find(['.', '[', '}', '{', '!', ':'])?;
-            steps.push(Step::Attribute(behind[..end].into()));
-            rest = &behind[end..];
+        if let Some(after) = rest.strip_prefix('}') {
+            return (!root.is_empty()).then(|| (TextPiece::Placeholder { root: root.into(), steps: steps.into() }, after));
+        } else if let Some(after) = rest.strip_prefix('.') {
+            let end = after.find(['.', '[', '}', '{', '!', ':'])?;
+            steps.push(PathStep::Attribute(after[..end].into()));
+            rest = &after[end..];
         } else {
-            let (key, behind) = rest.strip_prefix('[')?.split_once(']')?;
+            let (key, after) = rest.strip_prefix('[')?.split_once(']')?;
             let is_index = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_digit());
             steps.push(match key.parse() {
-                Ok(index) if is_index => Step::Index(index),
-                _ => Step::Key(key.into()),
+                Ok(index) if is_index => PathStep::Index(index),
+                _ => PathStep::Key(key.into()),
             });
-            rest = behind;
+            rest = after;
         }
     }
 }
 
-enum Found<'a> {
+enum PlaceValue<'a> {
     Value(&'a Value),
     Masked,
 }
 
-fn walk<'a>(root: &str, steps: &[Step], scope: Scope<'a>) -> Result<Found<'a>, Nowhere> {
-    let (mut here, mut rest) = match root {
+/// Returns the value of a placeholder. Secret fields of the inventory are masked.
+fn look_up<'a>(root: &str, steps: &[PathStep], scope: TextScope<'a>) -> Result<PlaceValue<'a>, LookupFailure> {
+    let (mut value, mut rest) = match root {
         "node" => match steps.split_first() {
-            // An attribute of the node, of which the others are members.
-            Some((Step::Attribute(name), rest)) => (scope.node.get(&**name).ok_or(Nowhere::Other)?, rest),
-            _ => return Err(Nowhere::Other),
+            // The first step must name an attribute of the node. The other steps lead into its value.
+            Some((PathStep::Attribute(name), rest)) => (scope.node.get(&**name).ok_or(LookupFailure::Other)?, rest),
+            _ => return Err(LookupFailure::Other),
         },
         "inventory" => (scope.inventory, steps),
         "plugin_data" => (scope.plugin_data, steps),
-        "item" => (scope.item.ok_or(Nowhere::Key)?, steps),
-        _ => return Err(Nowhere::Key),
+        "item" => (scope.item.ok_or(LookupFailure::MissingKey)?, steps),
+        _ => return Err(LookupFailure::MissingKey),
     };
-    if let ("inventory" | "plugin_data", Some(Step::Key(key))) = (root, rest.first())
-        && MASKED.contains(&&**key)
+    if let ("inventory" | "plugin_data", Some(PathStep::Key(key))) = (root, rest.first())
+        && MASKED_FIELDS.contains(&&**key)
     {
-        return Ok(Found::Masked);
+        return Ok(PlaceValue::Masked);
     }
-    while let Some((step, behind)) = rest.split_first() {
-        here = match (step, here) {
-            (Step::Key(key), Value::Object(map)) => map.get(&**key).ok_or(Nowhere::Key)?,
-            (Step::Index(_), Value::Object(_)) => return Err(Nowhere::Key),
-            (Step::Index(at), Value::Array(items)) => items.get(*at).ok_or(Nowhere::Other)?,
-            _ => return Err(Nowhere::Other),
+    while let Some((step, after)) = rest.split_first() {
+        value = match (step, value) {
+            (PathStep::Key(key), Value::Object(map)) => map.get(&**key).ok_or(LookupFailure::MissingKey)?,
+            (PathStep::Index(_), Value::Object(_)) => return Err(LookupFailure::MissingKey),
+            (PathStep::Index(at), Value::Array(items)) => items.get(*at).ok_or(LookupFailure::Other)?,
+            _ => return Err(LookupFailure::Other),
         };
-        rest = behind;
+        rest = after;
     }
-    Ok(Found::Value(here))
+    Ok(PlaceValue::Value(value))
 }
 
-/// Writes a value as `str` does, and within another as `repr` does.
-fn write_value(to: &mut String, value: &Value, within: bool) -> Result<(), Failure> {
-    if to.len() > MAX_TEXT {
+/// Writes a value as Python's `str` does. Within a list or a map (`within`), texts are quoted as `repr` does.
+fn write_python(out: &mut String, value: &Value, within: bool) -> Result<(), Failure> {
+    if out.len() > MAX_TEXT_BYTES {
         return Err(Failure::TooLong);
     }
     match value {
-        Value::Null => to.push_str("None"),
-        Value::Bool(true) => to.push_str("True"),
-        Value::Bool(false) => to.push_str("False"),
-        Value::Number(number) => to.push_str(&python_number(number)),
-        Value::String(text) if within => write_quoted(to, text),
-        Value::String(text) => to.push_str(text),
+        Value::Null => out.push_str("None"),
+        Value::Bool(true) => out.push_str("True"),
+        Value::Bool(false) => out.push_str("False"),
+        Value::Number(number) => out.push_str(&python_number(number)),
+        Value::String(text) if within => write_python_string(out, text),
+        Value::String(text) => out.push_str(text),
         Value::Array(items) => {
-            to.push('[');
+            out.push('[');
             for (at, item) in items.iter().enumerate() {
-                to.push_str(if at == 0 { "" } else { ", " });
-                write_value(to, item, true)?;
+                out.push_str(if at == 0 { "" } else { ", " });
+                write_python(out, item, true)?;
             }
-            to.push(']');
+            out.push(']');
         }
         Value::Object(map) => {
-            to.push('{');
+            out.push('{');
             for (at, (key, item)) in map.iter().enumerate() {
-                to.push_str(if at == 0 { "" } else { ", " });
-                write_quoted(to, key);
-                to.push_str(": ");
-                write_value(to, item, true)?;
+                out.push_str(if at == 0 { "" } else { ", " });
+                write_python_string(out, key);
+                out.push_str(": ");
+                write_python(out, item, true)?;
             }
-            to.push('}');
+            out.push('}');
         }
     }
     Ok(())
 }
 
-fn write_quoted(to: &mut String, text: &str) {
+/// Writes a text as Python's `repr` does: in quotes, with escapes.
+fn write_python_string(out: &mut String, text: &str) {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
-    to.push(quote);
+    out.push(quote);
     for character in text.chars() {
         match character {
-            '\n' => to.push_str("\\n"),
-            '\r' => to.push_str("\\r"),
-            '\t' => to.push_str("\\t"),
-            '\\' => to.push_str("\\\\"),
-            one if one == quote => to.extend(['\\', one]),
-            one => to.push(one),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\\' => out.push_str("\\\\"),
+            c if c == quote => out.extend(['\\', c]),
+            c => out.push(c),
         }
     }
-    to.push(quote);
+    out.push(quote);
 }
 
 #[cfg(test)]
@@ -294,11 +300,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_filled_in_as_python_does() {
+    fn placeholders_are_filled_like_python_format() {
         let node = json!({"name": "n1", "extra": {"a": {"b": 1}}, "resource_class": null});
-        let inventory = json!({"cpu": {"count": 8, "flags": ["aes", "it's"]}, "disks": [{"name": "sda"}], "password": "s3cret", "on": true});
+        let inventory =
+            json!({"cpu": {"count": 8, "flags": ["aes", "it's"]}, "disks": [{"name": "sda"}], "password": "s3cret", "on": true});
         let item = json!({"path": "p"});
-        let scope = Scope { node: &node, inventory: &inventory, plugin_data: &json!({"x": 1.0}), item: Some(&item) };
+        let scope = TextScope { node: &node, inventory: &inventory, plugin_data: &json!({"x": 1.0}), item: Some(&item) };
         for (source, filled) in [
             ("plain", "plain"),
             ("{node.name}-{inventory[cpu][count]}", "n1-8"),
@@ -309,7 +316,7 @@ mod tests {
             ("{plugin_data[x]} {item[path]}", "1.0 p"),
             ("{{node.name}} {{}}", "{node.name} {}"),
             ("{inventory[password]}", "***"),
-            // What leads nowhere, and what is not read, stands as it is.
+            // A text with a placeholder that has no value or is not supported is unchanged.
             ("{inventory.cpu} {node.name}", "{inventory.cpu} {node.name}"),
             ("{node.nope}", "{node.nope}"),
             ("{inventory[nope]}", "{inventory[nope]}"),
@@ -321,14 +328,14 @@ mod tests {
             ("a } b", "a } b"),
             ("{ {node.name} }", "{ {node.name} }"),
         ] {
-            let text = Text::new(source).unwrap();
-            assert_eq!(text.fill(scope, &mut Budget::of_report()).unwrap(), filled, "{source}");
+            let text = TextTemplate::new(source).unwrap();
+            assert_eq!(text.fill(scope, &mut RuleBudget::for_report()).unwrap(), filled, "{source}");
         }
     }
 
-    /// The texts are those of `str` in Python 3.
+    /// The expected texts are those of `str` in Python 3.
     #[test]
-    fn y09_numbers_are_filled_in_as_python_writes_them() {
+    fn y09_numbers_are_filled_like_python() {
         for (json, text) in [
             ("1e-7", "1e-07"),
             ("0.00001", "1e-05"),
@@ -341,14 +348,14 @@ mod tests {
     }
 
     #[test]
-    fn a_path_and_a_text_have_an_end() {
+    fn path_depth_and_text_length_are_bounded() {
         let deep = |steps: usize| format!("{{inventory{}}}", "[a]".repeat(steps));
-        assert!(Text::new(&deep(MAX_STEPS_OF_PATH)).is_ok());
-        assert!(Text::new(&deep(MAX_STEPS_OF_PATH + 1)).is_err());
-        let inventory = json!({"long": "v".repeat(MAX_TEXT / 2)});
+        assert!(TextTemplate::new(&deep(MAX_PATH_STEPS)).is_ok());
+        assert!(TextTemplate::new(&deep(MAX_PATH_STEPS + 1)).is_err());
+        let inventory = json!({"long": "v".repeat(MAX_TEXT_BYTES / 2)});
         let none = Value::Null;
-        let scope = Scope { node: &none, inventory: &inventory, plugin_data: &none, item: None };
-        let fill = |source: &str| Text::new(source).unwrap().fill(scope, &mut Budget::of_report());
+        let scope = TextScope { node: &none, inventory: &inventory, plugin_data: &none, item: None };
+        let fill = |source: &str| TextTemplate::new(source).unwrap().fill(scope, &mut RuleBudget::for_report());
         assert!(fill("{inventory[long]}{inventory[long]}").is_ok());
         assert_eq!(fill("{inventory[long]}{inventory[long]}."), Err(Failure::TooLong));
     }

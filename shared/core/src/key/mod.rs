@@ -1,71 +1,70 @@
-//! Label keys and values, and what may stand in them.
+//! Label keys and values, and their valid forms.
 //!
-//! A key is a Kubernetes label key, so that every label can become one on a cluster's node; a value is wider than
-//! Kubernetes' (text up to 4,096 bytes), since templates read it, and one that Kubernetes would refuse just does
-//! not flow there ([`LabelValue::is_kubernetes`]). Lengths are bytes. Both are shared strings: a fold of a
-//! hundred thousand hosts clones them and allocates nothing.
+//! A key is a Kubernetes label key, so that every label can be set on a node of a Kubernetes cluster. A value may be
+//! longer and have more characters than in Kubernetes (text of up to 4,096 bytes), because templates read it. A value
+//! that Kubernetes would refuse is not copied there ([`LabelValue::is_kubernetes_value`]). Lengths are in bytes. Keys
+//! and values are shared strings: merging the labels of a hundred thousand hosts clones them without an allocation.
 
 mod restricted;
 
 use serde_json::value::RawValue;
 
 pub use restricted::is_restricted;
-pub(crate) use restricted::within;
+pub(crate) use restricted::is_same_or_subdomain;
 
 use crate::name::{checked_text, quoted};
 
-/// The longest name part of a key (after the slash), in bytes.
-pub const MAX_KEY_NAME: usize = 63;
-/// The longest prefix of a key (before the slash), in bytes.
-pub const MAX_KEY_PREFIX: usize = 253;
-/// The longest value of a label, in bytes.
-pub const MAX_VALUE: usize = 4096;
-/// What all annotations of an object may have together, keys and values, in bytes.
-pub(crate) const MAX_ANNOTATIONS: usize = 262_144;
+/// Maximum length of the name part of a key (after the slash), in bytes.
+pub const MAX_KEY_NAME_BYTES: usize = 63;
+/// Maximum length of the prefix of a key (before the slash), in bytes.
+pub const MAX_KEY_PREFIX_BYTES: usize = 253;
+/// Maximum length of a label's value, in bytes.
+pub const MAX_VALUE_BYTES: usize = 4096;
+/// Maximum size of all annotations of an object, keys and values, in bytes.
+pub(crate) const MAX_ANNOTATION_BYTES: usize = 262_144;
 
 checked_text! {
     /// A label's key: an optional lower-case DNS prefix and a slash, then a name.
     ///
-    /// Parameters are keyed so too.
+    /// Parameters have keys of this form too.
     LabelKey: InvalidKey;
 
-    /// An annotation's key: as a label's, but its prefix may have capitals (Kubernetes checks it lower-cased).
+    /// An annotation's key. It has the form of a label's key, but its prefix may have capitals (Kubernetes checks it in
+    /// lower case).
     AnnotationKey: InvalidKey;
 
-    /// A label's value: text of at most [`MAX_VALUE`] bytes without control characters; `""` is a value.
+    /// A label's value: text of at most [`MAX_VALUE_BYTES`] bytes without control characters. `""` is a value.
     LabelValue: InvalidValue;
 
-    /// An annotation's value: any text. Their sum is limited, see [`check_annotations`].
+    /// An annotation's value: any text. The total size is limited, see [`check_annotations`].
     AnnotationValue: InvalidValue;
 }
 
-/// A text that is no key.
+/// The error for a text that is not a valid key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidKey {
-    /// Nothing before the slash.
+    /// The part before the slash is empty.
     #[error("key {key} has nothing before its slash: leave the slash out, or put a DNS name there")]
     EmptyPrefix {
         /// The text in quotes, cut at 64 characters.
         key: String,
     },
-    /// The part before the slash is no DNS name.
-    #[error(
-        "key {key} needs a lower-case DNS name of at most {MAX_KEY_PREFIX} bytes before its slash, as 'example.com'"
-    )]
+    /// The part before the slash is not a valid DNS name.
+    #[error("key {key} needs a lower-case DNS name of at most {MAX_KEY_PREFIX_BYTES} bytes before its slash, as 'example.com'")]
     Prefix {
         /// The text in quotes, cut at 64 characters.
         key: String,
     },
-    /// The name part is wrong.
+    /// The name part is invalid.
     #[error(
-        "key {key} needs a name of 1 to {MAX_KEY_NAME} letters, digits, '-', '_' or '.', \
+        "key {key} needs a name of 1 to {MAX_KEY_NAME_BYTES} letters, digits, '-', '_' or '.', \
          with a letter or digit at both ends"
     )]
     Name {
         /// The text in quotes, cut at 64 characters.
         key: String,
     },
-    /// More than one slash.
+    /// The key has more than one slash.
     #[error("key {key} has more than one slash: write PREFIX/NAME or NAME")]
     Slashes {
         /// The text in quotes, cut at 64 characters.
@@ -73,66 +72,66 @@ pub enum InvalidKey {
     },
 }
 
-/// A text or a JSON value that no label can have.
+/// The error for a text or a JSON value that is not a valid label value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidValue {
-    /// Longer than [`MAX_VALUE`].
-    #[error("a label's value has at most {MAX_VALUE} bytes, this one {bytes}")]
+    /// The value is longer than [`MAX_VALUE_BYTES`].
+    #[error("a label's value has at most {MAX_VALUE_BYTES} bytes, this one {bytes}")]
     TooLong {
-        /// Its length.
+        /// The length of the value, in bytes.
         bytes: usize,
     },
-    /// A control character, as a line break.
+    /// The value has a control character, such as a line break.
     #[error("a label's value has no control characters, this one has {character:?} at byte {at}")]
     Control {
-        /// The first one.
+        /// The first control character.
         character: char,
-        /// Where it stands.
+        /// The offset of the character, in bytes.
         at: usize,
     },
-    /// An object or a list.
+    /// The value is an object or a list.
     #[error("a label's value is text, a number, true, false or null, not {found}")]
     NotScalar {
-        /// What was found, as `a list`.
+        /// The type that was found, such as `a list`.
         found: &'static str,
     },
 }
 
-/// The annotations of one object are too many bytes.
+/// The error for annotations of one object that exceed the maximum size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the annotations of an object have at most {MAX_ANNOTATIONS} bytes together, these {bytes}")]
+#[error("the annotations of an object have at most {MAX_ANNOTATION_BYTES} bytes together, these {bytes}")]
 pub struct AnnotationsTooLarge {
-    /// Keys and values together.
+    /// The size of all keys and values.
     pub bytes: usize,
 }
 
 impl LabelKey {
-    /// Reads a key.
+    /// Parses a key.
     ///
     /// # Errors
-    /// [`InvalidKey`], by the part that is wrong.
+    /// [`InvalidKey`] for the first invalid part.
     pub fn new(text: &str) -> Result<Self, InvalidKey> {
         check_key(text).map(|()| Self(text.into()))
     }
 }
 
 impl AnnotationKey {
-    /// Reads a key.
+    /// Parses a key.
     ///
     /// # Errors
-    /// [`InvalidKey`], by the part that is wrong.
+    /// [`InvalidKey`] for the first invalid part.
     pub fn new(text: &str) -> Result<Self, InvalidKey> {
         check_key(&text.to_ascii_lowercase()).map(|()| Self(text.into()))
     }
 }
 
 impl LabelValue {
-    /// Reads a value.
+    /// Parses a value.
     ///
     /// # Errors
-    /// [`InvalidValue`]: too long, or with control characters.
+    /// [`InvalidValue`] if it is too long or has control characters.
     pub fn new(text: &str) -> Result<Self, InvalidValue> {
-        if text.len() > MAX_VALUE {
+        if text.len() > MAX_VALUE_BYTES {
             return Err(InvalidValue::TooLong { bytes: text.len() });
         }
         match text.char_indices().find(|(_, character)| character.is_control()) {
@@ -141,38 +140,36 @@ impl LabelValue {
         }
     }
 
-    /// Whether Kubernetes would take it as a label's value. One that it would not is kept and does not flow.
-    pub(crate) fn is_kubernetes(&self) -> bool {
+    /// Returns whether Kubernetes accepts it as a label's value. Other values are stored, but not copied there.
+    pub(crate) fn is_kubernetes_value(&self) -> bool {
         is_kubernetes_value(&self.0)
     }
 }
 
 impl AnnotationValue {
-    /// Takes any text.
+    /// Creates a value from any text.
     ///
     /// # Errors
-    /// None today; the signature is that of the other values.
+    /// Never fails today. The signature is that of the other values.
     pub fn new(text: &str) -> Result<Self, InvalidValue> {
         Ok(Self(text.into()))
     }
 }
 
-/// Whether Kubernetes takes the text as a label's value: empty, or at most 63 bytes of the characters of a name.
+/// Returns whether Kubernetes accepts the text as a label's value: empty, or at most 63 bytes in the form of a name.
 pub fn is_kubernetes_value(text: &str) -> bool {
     text.is_empty() || is_key_name(text)
 }
 
-/// The text of a JSON scalar, as it was sent: a string's content, the digits of a number, `true` or `false`.
-/// `null` is `None`.
+/// Returns the text of a JSON scalar as it was sent: the content of a string, the digits of a number, `true` or
+/// `false`. Returns `None` for `null`.
 ///
 /// # Errors
 /// [`InvalidValue::NotScalar`] for a list or an object.
 pub(crate) fn scalar_text(raw: &RawValue) -> Result<Option<String>, InvalidValue> {
     let text = raw.get();
     match text.as_bytes().first() {
-        Some(b'"') => {
-            serde_json::from_str(text).map(Some).map_err(|_| InvalidValue::NotScalar { found: "broken text" })
-        }
+        Some(b'"') => serde_json::from_str(text).map(Some).map_err(|_| InvalidValue::NotScalar { found: "broken text" }),
         Some(b'n') => Ok(None),
         Some(b'[') => Err(InvalidValue::NotScalar { found: "a list" }),
         Some(b'{') => Err(InvalidValue::NotScalar { found: "an object" }),
@@ -180,15 +177,16 @@ pub(crate) fn scalar_text(raw: &RawValue) -> Result<Option<String>, InvalidValue
     }
 }
 
-/// Checks the sum of an object's annotations, as Kubernetes limits it.
+/// Checks the size of all annotations of an object against the limit of Kubernetes.
 ///
 /// # Errors
-/// [`AnnotationsTooLarge`] past [`MAX_ANNOTATIONS`].
+/// [`AnnotationsTooLarge`] if it exceeds [`MAX_ANNOTATION_BYTES`].
 pub fn check_annotations<'a>(entries: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<(), AnnotationsTooLarge> {
     let bytes = entries.into_iter().map(|(key, value)| key.len() + value.len()).sum();
-    if bytes > MAX_ANNOTATIONS { Err(AnnotationsTooLarge { bytes }) } else { Ok(()) }
+    if bytes > MAX_ANNOTATION_BYTES { Err(AnnotationsTooLarge { bytes }) } else { Ok(()) }
 }
 
+/// Checks a key: a name, or a DNS name as prefix, a slash and a name.
 fn check_key(text: &str) -> Result<(), InvalidKey> {
     let mut parts = text.split('/');
     let (first, second) = (parts.next().unwrap_or_default(), parts.next());
@@ -207,25 +205,27 @@ fn check_key(text: &str) -> Result<(), InvalidKey> {
     if is_key_name(first) { Ok(()) } else { Err(InvalidKey::Name { key: quoted(text) }) }
 }
 
+/// Returns whether a text is valid as the name part of a key.
 fn is_key_name(text: &str) -> bool {
     let ends = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
     let bytes = text.as_bytes();
-    bytes.len() <= MAX_KEY_NAME
+    bytes.len() <= MAX_KEY_NAME_BYTES
         && ends(bytes.first())
         && ends(bytes.last())
         && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
 }
 
-/// A lower-case RFC 1123 subdomain. As in Kubernetes, one dot-separated part alone is not limited to 63 bytes.
+/// Returns whether a text is a lower-case RFC 1123 subdomain. As in Kubernetes, a single part is not limited to 63
+/// bytes.
 fn is_dns_subdomain(text: &str) -> bool {
-    let word = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let is_alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let part = |part: &str| {
         let bytes = part.as_bytes();
-        bytes.first().is_some_and(|byte| word(*byte))
-            && bytes.last().is_some_and(|byte| word(*byte))
-            && bytes.iter().all(|byte| word(*byte) || *byte == b'-')
+        bytes.first().is_some_and(|byte| is_alphanumeric(*byte))
+            && bytes.last().is_some_and(|byte| is_alphanumeric(*byte))
+            && bytes.iter().all(|byte| is_alphanumeric(*byte) || *byte == b'-')
     };
-    text.len() <= MAX_KEY_PREFIX && text.split('.').all(part)
+    text.len() <= MAX_KEY_PREFIX_BYTES && text.split('.').all(part)
 }
 
 #[cfg(test)]
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn y09_the_refusal_of_a_long_key_says_that_it_is_cut_and_how_long_it_is() {
+    fn y09_key_error_gives_length_when_key_is_cut() {
         let shown = "a".repeat(64);
         for (length, expected) in
             [(64, format!("key \"{shown}\" needs ")), (300, format!("key \"{shown}…\" (300 characters) needs "))]
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_says_which_part_is_wrong() {
+    fn key_error_names_wrong_part() {
         for (key, says) in [
             ("/x", "key \"/x\" has nothing before its slash: leave the slash out, or put a DNS name there"),
             (
@@ -256,17 +256,14 @@ mod tests {
                 "key \"Example.com/x\" needs a lower-case DNS name of at most 253 bytes before its slash, as 'example.com'",
             ),
             ("a/b/c", "key \"a/b/c\" has more than one slash: write PREFIX/NAME or NAME"),
-            (
-                "a b",
-                "key \"a b\" needs a name of 1 to 63 letters, digits, '-', '_' or '.', with a letter or digit at both ends",
-            ),
+            ("a b", "key \"a b\" needs a name of 1 to 63 letters, digits, '-', '_' or '.', with a letter or digit at both ends"),
         ] {
             assert_eq!(LabelKey::new(key).unwrap_err().to_string(), says);
         }
     }
 
     #[test]
-    fn a_json_scalar_is_taken_as_it_was_sent() {
+    fn scalar_text_returns_number_as_sent() {
         for (sent, text) in [
             ("\"x\\u0041\"", Some("xA")),
             ("1", Some("1")),
@@ -286,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_bounded_and_plain() {
+    fn label_value_is_bounded_and_has_no_control_characters() {
         assert!(LabelValue::new(&"v".repeat(4096)).is_ok());
         assert_eq!(LabelValue::new(&"v".repeat(4097)), Err(InvalidValue::TooLong { bytes: 4097 }));
         assert_eq!(LabelValue::new("a\nb"), Err(InvalidValue::Control { character: '\n', at: 1 }));
@@ -295,5 +292,5 @@ mod tests {
     }
 
     #[test]
-    fn the_prefix_is_what_stands_before_the_slash() {}
+    fn key_prefix_is_text_before_slash() {}
 }

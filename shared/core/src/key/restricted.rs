@@ -1,13 +1,13 @@
-//! Keys that a host may not give itself.
+//! Label keys that a host may not set for itself.
 //!
-//! Compiled in, since an interface that changed them would be a way to promote oneself (Kubernetes' KEP-279). A
-//! host may set no key at or below `kubernetes.io` and `k8s.io` but those of `NodeRestriction`'s allow list, and
-//! none at all at or below `node.cluster.x-k8s.io` and `node.stemma.io`. What is compared is the text before
-//! the **first** slash in lower-case ASCII: a doubled slash or a capital is no way around it, and it is asked of the
-//! text as it came, before anything has checked that it is a key.
+//! The lists are compiled in, because an API to change them would be a way to gain rights (Kubernetes' KEP-279). At or
+//! below `kubernetes.io` and `k8s.io` a host may only set the keys on the allow list of `NodeRestriction`. At or below
+//! `node.cluster.x-k8s.io` and `node.stemma.io` it may set none. The part before the **first** slash is compared in
+//! lower-case ASCII, so that a doubled slash or a capital letter does not bypass the check. The check gets the text as
+//! received, before it is known to be a valid key.
 
-/// What a kubelet may set below `kubernetes.io`, key by key.
-const ALLOWED_KEYS: [&str; 11] = [
+/// Keys below `kubernetes.io` that a kubelet may set.
+const ALLOWED_KUBERNETES_KEYS: [&str; 11] = [
     "beta.kubernetes.io/arch",
     "beta.kubernetes.io/instance-type",
     "beta.kubernetes.io/os",
@@ -20,29 +20,29 @@ const ALLOWED_KEYS: [&str; 11] = [
     "topology.kubernetes.io/region",
     "topology.kubernetes.io/zone",
 ];
-/// Domains below `kubernetes.io` that are the kubelet's own.
-const ALLOWED_DOMAINS: [&str; 2] = ["kubelet.kubernetes.io", "node.kubernetes.io"];
-/// Kubernetes' own domains.
-const KUBERNETES: [&str; 2] = ["kubernetes.io", "k8s.io"];
-/// The domains that only a controller writes.
-const CONTROLLER: [&str; 2] = ["node.cluster.x-k8s.io", "node.stemma.io"];
+/// Domains below `kubernetes.io` that belong to the kubelet.
+const ALLOWED_KUBERNETES_DOMAINS: [&str; 2] = ["kubelet.kubernetes.io", "node.kubernetes.io"];
+/// The domains of Kubernetes.
+const KUBERNETES_DOMAINS: [&str; 2] = ["kubernetes.io", "k8s.io"];
+/// The domains in which only a controller sets labels.
+const CONTROLLER_DOMAINS: [&str; 2] = ["node.cluster.x-k8s.io", "node.stemma.io"];
 
-/// Whether a host may not add, change or remove this key.
+/// Returns whether the key is restricted: a host may not add, change or remove a label with it.
 pub fn is_restricted(key: &str) -> bool {
     let lower = key.to_ascii_lowercase();
     let Some((domain, _)) = lower.split_once('/') else {
-        return CONTROLLER.iter().any(|restricted| within(&lower, restricted));
+        return CONTROLLER_DOMAINS.iter().any(|restricted| is_same_or_subdomain(&lower, restricted));
     };
-    if CONTROLLER.iter().any(|restricted| within(domain, restricted)) {
+    if CONTROLLER_DOMAINS.iter().any(|restricted| is_same_or_subdomain(domain, restricted)) {
         return true;
     }
-    KUBERNETES.iter().any(|restricted| within(domain, restricted))
-        && !ALLOWED_KEYS.contains(&key)
-        && !ALLOWED_DOMAINS.iter().any(|allowed| within(domain, allowed))
+    KUBERNETES_DOMAINS.iter().any(|restricted| is_same_or_subdomain(domain, restricted))
+        && !ALLOWED_KUBERNETES_KEYS.contains(&key)
+        && !ALLOWED_KUBERNETES_DOMAINS.iter().any(|allowed| is_same_or_subdomain(domain, allowed))
 }
 
-/// Whether a domain is another one or below it.
-pub(crate) fn within(domain: &str, parent: &str) -> bool {
+/// Returns whether `domain` is `parent` or a subdomain of it.
+pub(crate) fn is_same_or_subdomain(domain: &str, parent: &str) -> bool {
     domain.strip_suffix(parent).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
 }
 
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_may_not_promote_itself() {
+    fn is_restricted_blocks_keys_promoting_a_host() {
         for (key, restricted) in [
             ("rack", false),
             ("kubernetes.io/hostname", false),
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn s33_near_misses_are_no_way_around() {
+    fn s33_is_restricted_blocks_near_misses() {
         for key in [
             "Node-Role.Kubernetes.IO/x",
             "NODE.STEMMA.IO/x",
@@ -83,7 +83,7 @@ mod tests {
         ] {
             assert!(is_restricted(key), "{key}");
         }
-        // Full-width letters are no ASCII, so no such domain; and no label key either.
+        // Full-width letters are not ASCII, so this is not such a domain. It is not a valid label key either.
         assert!(!is_restricted("node．stemma．io/x"));
         assert!(super::super::LabelKey::new("node．stemma．io/x").is_err());
     }

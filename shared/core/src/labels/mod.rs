@@ -1,51 +1,52 @@
-//! Labels: inherited, overridden, explained. Annotations and parameters go the same way.
+//! Labels: inherited, overridden, explained. Annotations and parameters work in the same way.
 //!
-//! Levels are folded one below the other, the template first. What a level *provided* is never copied into the
-//! one below: the effective map is computed, so that an edit of any level reaches every host below it, and what its
-//! author wrote is never lost. Each step shares with the one above it ([`imbl::OrdMap`]): the hosts of a group that
-//! have no labels of their own all hold the group's very map, and one that has three copies three lines.
+//! The levels are merged one after the other, beginning with the template. What a level *provides* is never copied into
+//! the level below, because the effective map is computed. So an edit of any level reaches every host below it, and
+//! what its author wrote is never lost. The map of each level shares data with the map above it ([`imbl::OrdMap`]). The
+//! hosts of a group that have no labels of their own share the group's map, and a host with three labels copies three
+//! entries.
 //!
-//! Every key carries its whole line of descent ([`Line`]): each level that spoke, with its owners, also where the
-//! key has no value in the end. `explain` reads it and folds nothing again.
+//! Every key carries its whole [`Provenance`]: each level that provided an entry, with its owners, even if the key has
+//! no effective value. `explain` reads it and merges nothing again.
 
-mod differences;
-mod fold;
+mod diff;
+mod effective;
+mod json;
 mod layer;
-mod line;
 mod parameter;
+mod provenance;
 mod variable;
-mod written;
 
-pub use differences::{Differences, differences};
-pub use fold::{EffectiveTooLarge, Fill, Folded};
+pub use diff::{MapDiff, map_diff};
+pub use effective::{EffectiveMap, EffectiveTooLarge, FillSource};
+pub use json::{FromJson, IntentJson, InvalidEntry, to_merge_patch};
 pub use layer::{BodyShape, InvalidMerge, Layer, MAX_KEYS, TooManyKeys, merge_after, read_merge};
-pub use line::{Effect, Effective, Line, Offer, OfferEffect, Standing, Statement};
 pub use parameter::{
-    InvalidParameter, MAX_PARAMETER_DEPTH, MAX_PARAMETERS, ParameterValue, ParametersTooLarge, check_parameters,
+    InvalidParameter, MAX_PARAMETER_DEPTH, MAX_PARAMETERS_BYTES, ParameterValue, ParametersTooLarge, check_parameters,
 };
-pub use variable::{meeting, variable};
-pub use written::{FromJson, InvalidEntry, Written, removing};
+pub use provenance::{Effective, FillCandidate, FillEffect, KeyState, LevelEffect, LevelEntry, Provenance};
+pub use variable::{colliding_keys, variable_name};
 
 use crate::key::{AnnotationKey, AnnotationValue, LabelKey, LabelValue};
 
 pub use crate::origin::Level;
 
-/// What effective labels may have together, keys and values, in bytes.
-pub const MAX_EFFECTIVE: usize = 64 * 1024;
+/// Maximum size of the effective labels, keys and values together, in bytes.
+pub const MAX_EFFECTIVE_BYTES: usize = 64 * 1024;
 
-/// What one level says of labels.
+/// The labels of one level.
 pub type LabelLayer = Layer<LabelKey, LabelValue>;
-/// What one level says of annotations; they always merge.
+/// The annotations of one level. They always merge.
 pub type AnnotationLayer = Layer<AnnotationKey, AnnotationValue>;
-/// What one level says of parameters; they always merge, a top-level key at a time.
+/// The parameters of one level. They always merge, by top-level key.
 pub type ParameterLayer = Layer<LabelKey, ParameterValue>;
 
-/// Labels folded down to some level.
-pub type Labels = Folded<LabelKey, LabelValue>;
-/// Annotations folded down to some level.
-pub type Annotations = Folded<AnnotationKey, AnnotationValue>;
-/// Parameters folded down to some level.
-pub type Parameters = Folded<LabelKey, ParameterValue>;
+/// Labels merged down to some level.
+pub type Labels = EffectiveMap<LabelKey, LabelValue>;
+/// Annotations merged down to some level.
+pub type Annotations = EffectiveMap<AnnotationKey, AnnotationValue>;
+/// Parameters merged down to some level.
+pub type Parameters = EffectiveMap<LabelKey, ParameterValue>;
 
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-//! Parameters: what is inherited and is no string.
+//! Parameters: inherited values of any JSON type.
 
 use std::sync::Arc;
 
@@ -10,54 +10,54 @@ use crate::json::{self, InvalidJson};
 use crate::key::LabelKey;
 use crate::ownership::OwnedMap;
 
-/// How deep a parameter may be nested: lists and objects within each other.
+/// Maximum nesting depth of lists and objects in a parameter.
 pub const MAX_PARAMETER_DEPTH: usize = 16;
-/// What the parameters of one level may have together, as JSON text, in bytes.
-pub const MAX_PARAMETERS: usize = 64 * 1024;
+/// Maximum size of the parameters of one level, as JSON text, in bytes.
+pub const MAX_PARAMETERS_BYTES: usize = 64 * 1024;
 
-/// A parameter: any JSON value but `null`. `1` and `1.0` are one number, and the order of an object's keys means nothing, as in canonical
-/// JSON (RFC 8785).
+/// A parameter: any JSON value except `null`. `1` and `1.0` are equal, and the order of an object's keys is irrelevant,
+/// as in canonical JSON (RFC 8785).
 #[derive(Clone, PartialEq, Eq, Serialize, derive_more::Deref, derive_more::Debug)]
 #[debug("{_0:?}")]
 #[deref(forward)]
 #[serde(transparent)]
 pub struct ParameterValue(Arc<Value>);
 
-/// A JSON value that is no parameter.
+/// The error for a JSON value that is not a valid parameter.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidParameter {
-    /// Nested too deep.
-    #[error("a parameter has at most {MAX_PARAMETER_DEPTH} lists and objects within each other")]
+    /// It is nested too deep.
+    #[error("lists and objects in a parameter may be nested at most {MAX_PARAMETER_DEPTH} deep")]
     TooDeep,
-    /// `null`, where only a value can stand.
-    #[error("null is no parameter: it says that the key is not inherited")]
+    /// It is `null`, where a value is required.
+    #[error("null is not a parameter value: it means that the key is not inherited")]
     Null,
-    /// A part of it has no exact value.
+    /// A part of it cannot be represented exactly.
     #[error("this parameter can't be read: {0}")]
     Unreadable(InvalidJson),
-    /// A number in it would be another one on hosts.
+    /// It contains a number that would have another value on hosts.
     #[error("this parameter can't be read: {why}")]
     Inexact {
-        /// Where within the value, as `.a[0]`; empty for the value itself.
+        /// The place within the value, such as `.a[0]`. Empty for the value itself.
         place: String,
-        /// Which number, and what to do.
+        /// The number, and how to write it instead.
         why: InvalidJson,
     },
 }
 
-/// A level's parameters are more than [`MAX_PARAMETERS`] bytes.
+/// The parameters of a level exceed [`MAX_PARAMETERS_BYTES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the parameters of one level have at most {MAX_PARAMETERS} bytes together, these {bytes}")]
+#[error("the parameters of one level have at most {MAX_PARAMETERS_BYTES} bytes together, these {bytes}")]
 pub struct ParametersTooLarge {
-    /// Keys and values together.
+    /// Size of keys and values together, in bytes.
     pub bytes: usize,
 }
 
 impl ParameterValue {
-    /// Takes a value, its whole numbers as integers.
+    /// Converts a JSON value. Whole numbers become integers.
     ///
     /// # Errors
-    /// [`InvalidParameter`]: `null`, or nested too deep.
+    /// [`InvalidParameter`] if the value is `null` or nested too deep.
     pub fn new(mut value: Value) -> Result<Self, InvalidParameter> {
         if value.is_null() {
             return Err(InvalidParameter::Null);
@@ -65,18 +65,18 @@ impl ParameterValue {
         if !json::is_within_depth(&value, MAX_PARAMETER_DEPTH) {
             return Err(InvalidParameter::TooDeep);
         }
-        json::whole_to_integers(&mut value);
+        json::normalize_integers(&mut value);
         Ok(Self(Arc::new(value)))
     }
 
-    /// Reads a JSON value; `null` is `None`.
+    /// Reads a JSON value. Returns `None` for `null`.
     ///
     /// # Errors
     /// [`InvalidParameter`].
     pub fn from_json(raw: &RawValue) -> Result<Option<Self>, InvalidParameter> {
-        let value = json::value(raw).map_err(InvalidParameter::Unreadable)?;
-        // Of what is written alone: one that is stored is read as it is.
-        if let Some((place, why)) = json::inexact(&value) {
+        let value = json::parse_value(raw).map_err(InvalidParameter::Unreadable)?;
+        // Only sent values are checked. Stored ones are read as they are.
+        if let Some((place, why)) = json::find_inexact(&value) {
             return Err(InvalidParameter::Inexact { place, why });
         }
         if value.is_null() { Ok(None) } else { Self::new(value).map(Some) }
@@ -89,14 +89,14 @@ impl<'de> Deserialize<'de> for ParameterValue {
     }
 }
 
-/// Checks the sum of one level's parameters.
+/// Checks the size of one level's parameters.
 ///
 /// # Errors
-/// [`ParametersTooLarge`] past [`MAX_PARAMETERS`].
+/// [`ParametersTooLarge`] if it exceeds [`MAX_PARAMETERS_BYTES`].
 pub fn check_parameters(provided: &OwnedMap<LabelKey, ParameterValue>) -> Result<(), ParametersTooLarge> {
     let size = |value: &ParameterValue| value.to_string().len();
-    let bytes = provided.iter().map(|(key, entry)| key.len() + entry.said.value().map_or(0, size)).sum();
-    if bytes > MAX_PARAMETERS { Err(ParametersTooLarge { bytes }) } else { Ok(()) }
+    let bytes = provided.iter().map(|(key, entry)| key.len() + entry.value.value().map_or(0, size)).sum();
+    if bytes > MAX_PARAMETERS_BYTES { Err(ParametersTooLarge { bytes }) } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -104,14 +104,14 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::ownership::{Manager, Said};
+    use crate::ownership::{Manager, ProvidedValue};
 
     fn nested(depth: usize) -> Value {
         (0..depth).fold(json!(1), |inner, _| json!([inner]))
     }
 
     #[test]
-    fn equality_is_that_of_canonical_json() {
+    fn parameter_equality_ignores_number_form_and_key_order() {
         let value = |value| ParameterValue::new(value).unwrap();
         for (one, other, same) in [
             (json!(1), json!(1.0), true),
@@ -128,9 +128,9 @@ mod tests {
         }
     }
 
-    /// The integers are what canonical JSON prints (RFC 8785), which hosts are given.
+    /// The integers are those of canonical JSON (RFC 8785), which is sent to hosts.
     #[test]
-    fn y04_a_whole_number_is_one_value_in_the_store_and_on_hosts() {
+    fn y04_parameter_stores_integer_when_number_is_whole() {
         for (written, integer) in [("1e2", "100"), ("-0", "0"), ("1e16", "10000000000000000"), ("[2.0]", "[2]")] {
             let raw = RawValue::from_string(written.to_owned()).unwrap();
             let read = ParameterValue::from_json(&raw).unwrap().unwrap();
@@ -141,23 +141,23 @@ mod tests {
     }
 
     #[test]
-    fn what_a_level_has_is_bounded_by_its_keys_and_values_together() {
+    fn check_parameters_limits_bytes_of_keys_and_values() {
         let of = |bytes: usize| {
             let value = ParameterValue::new(json!("v".repeat(bytes - "size".len() - "\"\"".len()))).unwrap();
-            let intent = [(LabelKey::new("size").unwrap(), Said::Value(value))].into_iter().collect();
+            let intent = [(LabelKey::new("size").unwrap(), ProvidedValue::Value(value))].into_iter().collect();
             check_parameters(&OwnedMap::default().update(&Manager::new("m").unwrap(), &intent))
         };
-        assert_eq!(of(MAX_PARAMETERS), Ok(()));
-        assert_eq!(of(MAX_PARAMETERS + 1), Err(ParametersTooLarge { bytes: MAX_PARAMETERS + 1 }));
-        assert_eq!(of(MAX_PARAMETERS + 9), Err(ParametersTooLarge { bytes: MAX_PARAMETERS + 9 }));
+        assert_eq!(of(MAX_PARAMETERS_BYTES), Ok(()));
+        assert_eq!(of(MAX_PARAMETERS_BYTES + 1), Err(ParametersTooLarge { bytes: MAX_PARAMETERS_BYTES + 1 }));
+        assert_eq!(of(MAX_PARAMETERS_BYTES + 9), Err(ParametersTooLarge { bytes: MAX_PARAMETERS_BYTES + 9 }));
     }
 
     #[test]
-    fn depth_is_bounded() {
+    fn parameter_rejects_value_when_nested_too_deep() {
         assert!(ParameterValue::new(nested(16)).is_ok());
         let raw = RawValue::from_string("{\"a\": [9007199254740993]}".to_owned()).unwrap();
         let refused = ParameterValue::from_json(&raw).unwrap_err().to_string();
-        assert!(refused.ends_with("than 9007199254740993: write it as text, in quotes"), "{refused}");
+        assert!(refused.ends_with("than 9007199254740993, because it is past 2^53; write it as text, in quotes"), "{refused}");
         assert!(serde_json::from_str::<ParameterValue>(raw.get()).is_ok(), "it is stored");
         assert_eq!(ParameterValue::new(nested(17)), Err(InvalidParameter::TooDeep));
         assert_eq!(ParameterValue::new(Value::Null), Err(InvalidParameter::Null));

@@ -1,4 +1,4 @@
-//! Lines of descent as `explain` reads them. Values by hand.
+//! Provenance as `explain` shows it. The expected values are written by hand.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,11 @@ use serde_json::json;
 use super::*;
 use crate::origin::Origin;
 use crate::ownership::OwnedMap;
-use crate::ownership::{Intent, Manager, Said};
+use crate::ownership::{Intent, Manager, ProvidedValue};
 use Level::{Cluster, ClusterTemplate, Node, NodeGroup};
 
 fn intent(pairs: &[(&str, Option<&str>)]) -> Intent<LabelKey, LabelValue> {
-    let said = |value: Option<&str>| Said::from(value.map(|text| LabelValue::new(text).unwrap()));
+    let said = |value: Option<&str>| ProvidedValue::from(value.map(|text| LabelValue::new(text).unwrap()));
     pairs.iter().map(|(key, value)| (LabelKey::new(key).unwrap(), said(*value))).collect()
 }
 
@@ -28,29 +28,29 @@ fn replacing(pairs: &[(&str, Option<&str>)]) -> LabelLayer {
 }
 
 fn fold(levels: &[(Level, LabelLayer)]) -> Labels {
-    Labels::of(levels.iter().map(|(level, layer)| (*level, layer)))
+    Labels::from_levels(levels.iter().map(|(level, layer)| (*level, layer)))
 }
 
 fn values(pairs: &[(&str, &str)]) -> BTreeMap<LabelKey, LabelValue> {
     pairs.iter().map(|(key, value)| (LabelKey::new(key).unwrap(), LabelValue::new(value).unwrap())).collect()
 }
 
-/// What came of each word that was said of a key, as `LEVEL VALUE OUTCOME`.
-fn explained(labels: &Labels, key: &str) -> Vec<String> {
-    let Some(line) = labels.line(key) else { return Vec::new() };
-    let said = line.outcomes().map(|(said, outcome)| {
-        let value = said.said.value().map_or("-", LabelValue::as_str);
+/// Returns the effect of each entry and candidate of a key, as `LEVEL VALUE OUTCOME`.
+fn explain_lines(labels: &Labels, key: &str) -> Vec<String> {
+    let Some(line) = labels.provenance(key) else { return Vec::new() };
+    let said = line.level_effects().map(|(said, outcome)| {
+        let value = said.value.value().map_or("-", LabelValue::as_str);
         format!("{} {value} {outcome:?}", said.level)
     });
-    let offers = line.offers.iter().enumerate().map(|(at, offer)| {
-        let outcome = if line.standing == (Standing::Filled { at }) { "Wins" } else { "NoEffect" };
+    let offers = line.candidates.iter().enumerate().map(|(at, offer)| {
+        let outcome = if line.state == (KeyState::Filled { at }) { "Wins" } else { "NoEffect" };
         format!("{} {} {outcome}", offer.origin, offer.value)
     });
     said.chain(offers).collect()
 }
 
 #[test]
-fn every_level_that_spoke_is_told_with_what_came_of_it() {
+fn provenance_lists_every_level_with_effect() {
     let levels = [
         (ClusterTemplate, merging(&[("tier", Some("standard")), ("debug", Some("1")), ("ntp", Some("a"))])),
         (Cluster, LabelLayer::default()),
@@ -60,19 +60,19 @@ fn every_level_that_spoke_is_told_with_what_came_of_it() {
     let labels = fold(&levels);
     for (key, value, lines) in [
         ("tier", Some("gold"), vec!["clustertemplate standard OverriddenBy(NodeGroup)", "nodegroup gold Wins"]),
-        ("debug", None, vec!["clustertemplate 1 StoppedBy(NodeGroup)", "nodegroup - Stops"]),
+        ("debug", None, vec!["clustertemplate 1 TombstonedBy(NodeGroup)", "nodegroup - Tombstone"]),
         ("ntp", Some("a"), vec!["clustertemplate a Wins"]),
         ("rack", Some("r1"), vec!["node r1 Wins"]),
         ("absent", None, vec![]),
     ] {
         assert_eq!(labels.get(key).map(LabelValue::as_str), value, "{key}");
-        assert_eq!(explained(&labels, key), lines, "{key}");
+        assert_eq!(explain_lines(&labels, key), lines, "{key}");
     }
-    assert_eq!(labels.line("tier").unwrap().statements[0].owners[0].to_string(), "site:apply");
+    assert_eq!(labels.provenance("tier").unwrap().entries[0].owners[0].to_string(), "site:apply");
 }
 
 #[test]
-fn a_level_that_does_not_merge_cuts_off_what_is_above() {
+fn effective_map_drops_upper_levels_when_level_does_not_merge() {
     let levels = [
         (ClusterTemplate, merging(&[("a", Some("1")), ("b", None), ("c", Some("1"))])),
         (Cluster, replacing(&[("c", Some("2")), ("d", None), ("a", None)])),
@@ -86,21 +86,21 @@ fn a_level_that_does_not_merge_cuts_off_what_is_above() {
         ("c", vec!["clustertemplate 1 OverriddenBy(Cluster)", "cluster 2 Wins"]),
         ("d", vec!["cluster - NoEffect", "nodegroup 4 Wins"]),
     ] {
-        assert_eq!(explained(&labels, key), lines, "{key}");
+        assert_eq!(explain_lines(&labels, key), lines, "{key}");
     }
-    let idle: Vec<_> = levels[1].1.idle_tombstones().map(LabelKey::as_str).collect();
+    let idle: Vec<_> = levels[1].1.ineffective_tombstones().map(LabelKey::as_str).collect();
     assert_eq!(idle, ["a", "d"]);
-    assert_eq!(levels[0].1.idle_tombstones().count(), 0);
+    assert_eq!(levels[0].1.ineffective_tombstones().count(), 0);
 }
 
 #[test]
-fn a_null_without_effect_is_replaced_by_nothing() {
+fn tombstone_has_no_effect_when_level_does_not_merge() {
     let labels = fold(&[(Cluster, replacing(&[("a", None)])), (NodeGroup, replacing(&[("b", Some("1"))]))]);
-    assert_eq!(explained(&labels, "a"), ["cluster - NoEffect"]);
+    assert_eq!(explain_lines(&labels, "a"), ["cluster - NoEffect"]);
 }
 
 #[test]
-fn s34_rules_and_the_host_fill_what_no_level_sets_or_stops() {
+fn s34_rules_and_host_fill_key_when_no_level_decides() {
     let before = fold(&[
         (ClusterTemplate, merging(&[("set", Some("op")), ("stopped", None), ("cut", Some("op"))])),
         (Cluster, replacing(&[("set", Some("op")), ("idle", None)])),
@@ -115,108 +115,101 @@ fn s34_rules_and_the_host_fill_what_no_level_sets_or_stops() {
         ("kubernetes.io/x", "host"),
         ("node.stemma.io/a", "host"),
     ]);
-    let labels = before.fill(&Fill { origin: Origin::Rule("gpu".into()), grants: true, labels: &rule });
-    let labels = labels.fill(&Fill { origin: Origin::Host, grants: false, labels: &host });
-    let expected =
-        [("hosted", "host"), ("idle", "rule"), ("node.stemma.io/a", "rule"), ("ruled", "rule"), ("set", "op")];
+    let labels = before.fill(&FillSource { origin: Origin::Rule("gpu".into()), can_set_restricted: true, labels: &rule });
+    let labels = labels.fill(&FillSource { origin: Origin::Host, can_set_restricted: false, labels: &host });
+    let expected = [("hosted", "host"), ("idle", "rule"), ("node.stemma.io/a", "rule"), ("ruled", "rule"), ("set", "op")];
     assert_eq!(labels.values(), values(&expected));
     for (key, lines) in [
         ("set", vec!["clustertemplate op OverriddenBy(Cluster)", "cluster op Wins", "rule gpu rule NoEffect"]),
         ("idle", vec!["cluster - NoEffect", "rule gpu rule Wins"]),
-        ("stopped", vec!["clustertemplate - StoppedBy(NodeGroup)", "nodegroup - Stops", "host host NoEffect"]),
+        ("stopped", vec!["clustertemplate - TombstonedBy(NodeGroup)", "nodegroup - Tombstone", "host host NoEffect"]),
         ("cut", vec!["clustertemplate op ReplacedBy(Cluster)", "host host NoEffect"]),
         ("ruled", vec!["rule gpu rule Wins", "host host NoEffect"]),
         ("kubernetes.io/x", vec!["host host NoEffect"]),
         ("node.stemma.io/a", vec!["rule gpu rule Wins", "host host NoEffect"]),
     ] {
-        assert_eq!(explained(&labels, key), lines, "{key}");
+        assert_eq!(explain_lines(&labels, key), lines, "{key}");
     }
-    let by_gpu = OfferEffect::FilledBy(Origin::Rule("gpu".into()));
+    let by_gpu = FillEffect::FilledBy(Origin::Rule("gpu".into()));
     for (key, effects) in [
-        ("set", vec![OfferEffect::SaidBy(Cluster)]),
-        ("stopped", vec![OfferEffect::SaidBy(NodeGroup)]),
-        ("cut", vec![OfferEffect::SaidBy(Cluster)]),
-        ("hosted", vec![OfferEffect::Wins]),
-        ("ruled", vec![OfferEffect::Wins, by_gpu.clone()]),
-        ("kubernetes.io/x", vec![OfferEffect::Restricted]),
-        ("node.stemma.io/a", vec![OfferEffect::Wins, by_gpu]),
+        ("set", vec![FillEffect::DecidedBy(Cluster)]),
+        ("stopped", vec![FillEffect::DecidedBy(NodeGroup)]),
+        ("cut", vec![FillEffect::DecidedBy(Cluster)]),
+        ("hosted", vec![FillEffect::Wins]),
+        ("ruled", vec![FillEffect::Wins, by_gpu.clone()]),
+        ("kubernetes.io/x", vec![FillEffect::Restricted]),
+        ("node.stemma.io/a", vec![FillEffect::Wins, by_gpu]),
     ] {
-        let offered: Vec<_> = labels.line(key).unwrap().offered().map(|(_, effect)| effect).collect();
+        let offered: Vec<_> = labels.provenance(key).unwrap().fill_effects().map(|(_, effect)| effect).collect();
         assert_eq!(offered, effects, "{key}");
     }
-    assert_eq!(labels.line("ruled").unwrap().effective().unwrap().origin, Origin::Rule("gpu".into()));
+    assert_eq!(labels.provenance("ruled").unwrap().effective().unwrap().origin, Origin::Rule("gpu".into()));
 }
 
 #[test]
-fn a_restricted_key_is_filled_by_the_first_that_grants() {
+fn restricted_key_is_filled_by_first_source_with_grant() {
     let key = values(&[("node.stemma.io/a", "x")]);
-    let by = |name: &str, grants| Fill { origin: Origin::Rule(name.into()), grants, labels: &key };
+    let by = |name: &str, grants| FillSource { origin: Origin::Rule(name.into()), can_set_restricted: grants, labels: &key };
     let labels = Labels::default().fill(&by("plain", false)).fill(&by("gpu", true)).fill(&by("late", true));
-    let offered: Vec<_> = labels.line("node.stemma.io/a").unwrap().offered().map(|(_, effect)| effect).collect();
-    let by_gpu = OfferEffect::FilledBy(Origin::Rule("gpu".into()));
-    assert_eq!(offered, [OfferEffect::Restricted, OfferEffect::Wins, by_gpu]);
+    let offered: Vec<_> = labels.provenance("node.stemma.io/a").unwrap().fill_effects().map(|(_, effect)| effect).collect();
+    let by_gpu = FillEffect::FilledBy(Origin::Rule("gpu".into()));
+    assert_eq!(offered, [FillEffect::Restricted, FillEffect::Wins, by_gpu]);
 }
 
 #[test]
-fn a_level_that_replaces_leaves_a_null_without_effect_open_to_the_host() {
+fn host_fills_tombstoned_key_when_level_replaces() {
     let host = values(&[("a", "host")]);
-    let labels = fold(&[(Cluster, replacing(&[("a", None)])), (NodeGroup, replacing(&[("b", Some("1"))]))])
-        .fill(&Fill { origin: Origin::Host, grants: false, labels: &host });
+    let labels = fold(&[(Cluster, replacing(&[("a", None)])), (NodeGroup, replacing(&[("b", Some("1"))]))]).fill(&FillSource {
+        origin: Origin::Host,
+        can_set_restricted: false,
+        labels: &host,
+    });
     assert_eq!(labels.values(), values(&[("a", "host"), ("b", "1")]));
     let labels = fold(&[(Cluster, replacing(&[("a", None)])), (NodeGroup, replacing(&[("b", Some("1"))]))]);
-    assert_eq!(labels.line("a").unwrap().standing, Standing::Absent);
+    assert_eq!(labels.provenance("a").unwrap().state, KeyState::Absent);
 }
 
 #[test]
-fn provided_empty_is_not_the_same_as_not_provided() {
+fn layer_differs_when_provided_empty_or_not_provided() {
     let template = (ClusterTemplate, merging(&[("a", Some("1"))]));
-    for (layer, expected) in
-        [(LabelLayer::default(), &[("a", "1")][..]), (merging(&[]), &[("a", "1")]), (replacing(&[]), &[])]
-    {
+    for (layer, expected) in [(LabelLayer::default(), &[("a", "1")][..]), (merging(&[]), &[("a", "1")]), (replacing(&[]), &[])] {
         assert_eq!(fold(&[template.clone(), (Cluster, layer)]).values(), values(expected));
     }
-    let taken_away =
-        provided(&[("b", Some("1"))]).patch(&Manager::new("u").unwrap(), &removing(intent(&[("b", None)])));
+    let taken_away = provided(&[("b", Some("1"))]).patch(&Manager::new("u").unwrap(), &to_merge_patch(intent(&[("b", None)])));
     assert!(taken_away.is_empty());
-    assert_eq!(
-        fold(&[template, (Cluster, Layer { provided: Some(taken_away), merge: Some(false) })]).values(),
-        values(&[])
-    );
+    assert_eq!(fold(&[template, (Cluster, Layer { provided: Some(taken_away), merge: Some(false) })]).values(), values(&[]));
 }
 
 #[test]
-fn annotations_and_parameters_go_the_same_way() {
+fn annotations_and_parameters_are_inherited_like_labels() {
     let manager = Manager::new("site").unwrap();
     let read = |text: serde_json::Value| -> OwnedMap<LabelKey, ParameterValue> {
-        let Written(intent) = serde_json::from_value(text).unwrap();
+        let IntentJson(intent) = serde_json::from_value(text).unwrap();
         OwnedMap::default().update(&manager, &intent)
     };
-    let above = Parameters::default().below(
+    let above = Parameters::default().with_level(
         Cluster,
-        &Layer {
-            provided: Some(read(json!({"sizes": {"a": 1, "b": 2}, "peers": [1], "mtu": 1500}))),
-            merge: Some(true),
-        },
+        &Layer { provided: Some(read(json!({"sizes": {"a": 1, "b": 2}, "peers": [1], "mtu": 1500}))), merge: Some(true) },
     );
-    let own = above
-        .below(Node, &Layer { provided: Some(read(json!({"sizes": {"a": 9}, "peers": null}))), merge: Some(true) });
+    let own =
+        above.with_level(Node, &Layer { provided: Some(read(json!({"sizes": {"a": 9}, "peers": null}))), merge: Some(true) });
     assert_eq!(own.get("sizes").map(|value| (**value).clone()), Some(json!({"a": 9})), "no deep merge");
     assert_eq!(own.get("peers"), None);
     assert_eq!(own.get("mtu").map(|value| (**value).clone()), Some(json!(1500)));
 
-    let Written(written) = serde_json::from_value(json!({"Example.com/Note": "any\ntext", "old": null})).unwrap();
+    let IntentJson(written) = serde_json::from_value(json!({"Example.com/Note": "any\ntext", "old": null})).unwrap();
     let layer: AnnotationLayer = Layer { provided: Some(OwnedMap::default().update(&manager, &written)), merge: None };
-    let annotations = Annotations::of([(Node, &layer)]);
+    let annotations = Annotations::from_levels([(Node, &layer)]);
     assert_eq!(annotations.get("Example.com/Note").map(AnnotationValue::as_str), Some("any\ntext"));
-    assert!(annotations.line("old").is_some_and(|line| line.value().is_none()));
+    assert!(annotations.provenance("old").is_some_and(|line| line.value().is_none()));
 }
 
 #[test]
-fn what_is_effective_and_what_a_level_has_are_bounded() {
+fn check_limits_keys_of_level_and_effective_bytes() {
     let many: Vec<_> = (0..257).map(|index| format!("k{index:03}")).collect();
     let pairs: Vec<_> = many.iter().map(|key| (key.as_str(), Some("v"))).collect();
-    assert_eq!(merging(&pairs).check(), Err(TooManyKeys { count: 257 }));
-    assert_eq!(merging(&pairs[1..]).check(), Ok(()));
+    assert_eq!(merging(&pairs).check_key_count(), Err(TooManyKeys { count: 257 }));
+    assert_eq!(merging(&pairs[1..]).check_key_count(), Ok(()));
 
     let long = "v".repeat(4092);
     let full: Vec<_> = many.iter().take(16).map(|key| (key.as_str(), Some(long.as_str()))).collect();

@@ -1,28 +1,32 @@
-//! The variable of a label in `labels.env`, and labels of which none is there since they have one variable.
+//! Variable names of labels in `labels.env`, and labels that are omitted there because their names collide.
 
 use std::cmp::Ordering;
 
-/// Before each variable of `labels.env`.
+/// The prefix of each variable in `labels.env`.
 const PREFIX: &str = "STEMMA_LABEL_";
 
-/// The variable that a unit finds a label under: letters in upper case, and what is no letter or digit is `_`.
-pub fn variable(key: &str) -> String {
-    PREFIX.chars().chain(key.bytes().map(|byte| char::from(of_byte(byte)))).collect()
+/// Returns the environment variable of a label. Letters become upper case, and characters other than letters and digits
+/// become `_`.
+pub fn variable_name(key: &str) -> String {
+    PREFIX.chars().chain(key.bytes().map(|byte| char::from(variable_byte(byte)))).collect()
 }
 
-/// Keys that have one variable, each group with it, by the variable. A host writes none of them.
-pub fn meeting<'k>(keys: impl Iterator<Item = &'k str>) -> Vec<(String, Vec<&'k str>)> {
+/// Returns the groups of keys that would be the same variable, each with the variable, sorted by variable. A host
+/// writes none of these keys to `labels.env`.
+pub fn colliding_keys<'k>(keys: impl Iterator<Item = &'k str>) -> Vec<(String, Vec<&'k str>)> {
     let mut keys: Vec<&str> = keys.collect();
-    keys.sort_by(|one, other| by_variable(one, other).then_with(|| one.cmp(other)));
-    let groups = keys.chunk_by(|one, other| by_variable(one, other) == Ordering::Equal);
-    groups.filter(|keys| keys.len() > 1).map(|keys| (variable(keys[0]), keys.to_vec())).collect()
+    keys.sort_by(|one, other| cmp_variable_names(one, other).then_with(|| one.cmp(other)));
+    let groups = keys.chunk_by(|one, other| cmp_variable_names(one, other) == Ordering::Equal);
+    groups.filter(|keys| keys.len() > 1).map(|keys| (variable_name(keys[0]), keys.to_vec())).collect()
 }
 
-fn by_variable(one: &str, other: &str) -> Ordering {
-    one.bytes().map(of_byte).cmp(other.bytes().map(of_byte))
+/// Compares the variable names of two labels without building them.
+fn cmp_variable_names(one: &str, other: &str) -> Ordering {
+    one.bytes().map(variable_byte).cmp(other.bytes().map(variable_byte))
 }
 
-const fn of_byte(byte: u8) -> u8 {
+/// Returns the byte of a variable name for a byte of a label's key.
+const fn variable_byte(byte: u8) -> u8 {
     if byte.is_ascii_alphanumeric() { byte.to_ascii_uppercase() } else { b'_' }
 }
 
@@ -31,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn y08_keys_that_have_one_variable_are_named_together() {
+    fn y08_colliding_keys_groups_keys_when_variable_is_equal() {
         for (keys, expected) in [
             (&["tier", "TIER", "zone"][..], &[("STEMMA_LABEL_TIER", &["TIER", "tier"][..])][..]),
             (&["a.b/c", "a-b_c", "a_b_c", "ab_c"], &[("STEMMA_LABEL_A_B_C", &["a-b_c", "a.b/c", "a_b_c"])]),
@@ -39,7 +43,7 @@ mod tests {
             (&["a", "b"], &[]),
             (&[], &[]),
         ] {
-            let found = meeting(keys.iter().copied());
+            let found = colliding_keys(keys.iter().copied());
             let found: Vec<_> = found.iter().map(|(variable, keys)| (variable.as_str(), keys.as_slice())).collect();
             assert_eq!(found, expected, "{keys:?}");
         }

@@ -1,98 +1,99 @@
-//! A body's top-level members as they were sent, and what may be wrong with one.
+//! The top-level members of a body as its author sent them.
 //!
-//! Members are kept as JSON text until the field that takes them reads them: a label's number keeps the text that
-//! its author sent, and an error can name the field that it stands in.
+//! Members stay JSON text until the reader of their field parses them. So a number in a label keeps the text that its
+//! author sent, and an error can name its field.
 
 use serde_json::value::RawValue;
 
 use super::error::BodyError;
-use super::reader::{check_depth, read};
+use super::reader::{check_depth, read_json};
 use crate::json;
-use crate::name::cut;
+use crate::name::truncated;
 
-/// The most fields of a body: more than any kind has.
+/// Maximum number of fields in a body. No kind has as many.
 const MAX_FIELDS: usize = 256;
 
-/// The members of a JSON object, in order, each name once.
+/// The members of a JSON object, in order. Each name occurs once.
 #[derive(Clone, Debug, Default)]
-pub struct Body {
+pub struct JsonBody {
     members: Vec<(String, Box<RawValue>)>,
 }
 
-impl Body {
-    /// Reads a JSON text.
+impl JsonBody {
+    /// Parses a JSON text.
     ///
     /// # Errors
-    /// [`BodyError`] when it is no JSON object, is nested deeper than [`super::MAX_DEPTH`], or has a name twice.
+    /// [`BodyError`] if it is not a JSON object, is nested deeper than [`super::MAX_DEPTH`], has too many members, or
+    /// has a name twice.
     pub fn parse(json: &str) -> Result<Self, BodyError> {
         check_depth(json)?;
         let no_object = |why: String| BodyError::new("", format!("no JSON object: {why}"));
         let raw = serde_json::from_str(json).map_err(|why| no_object(why.to_string()))?;
-        let fields = json::count(raw);
+        let fields = json::item_count(raw);
         if fields > MAX_FIELDS {
             let reason =
-                format!("it has {fields} fields, and no kind has more than {MAX_FIELDS}: take out what is none");
+                format!("it has {fields} fields, and no kind has more than {MAX_FIELDS}: remove those that are not fields");
             return Err(BodyError::new("", reason));
         }
         let members = json::members(raw).map_err(|why| no_object(why.to_string()))?;
         for (at, (name, _)) in members.iter().enumerate() {
             if members[..at].iter().any(|(before, _)| before == name) {
-                return Err(BodyError::new(cut(name), "stands there twice: keep one of them"));
+                return Err(BodyError::new(truncated(name), "is there twice: keep one of them"));
             }
         }
         Ok(Self { members: members.into_iter().map(|(name, raw)| (name, raw.to_owned())).collect() })
     }
 
-    /// A member's JSON text.
+    /// Returns a member's JSON text.
     pub fn get(&self, name: &str) -> Option<&RawValue> {
         self.members.iter().find(|(own, _)| own == name).map(|(_, raw)| &**raw)
     }
 
-    /// Whether it says something of a name; `null` is left out.
-    pub(super) fn says(&self, name: &str) -> bool {
+    /// Returns whether the body sets a field. `null` counts as left out.
+    pub(super) fn has_value(&self, name: &str) -> bool {
         self.get(name).is_some_and(|raw| !is_null(raw))
     }
 
-    /// Takes a member out.
-    pub fn take(&mut self, name: &str) -> Option<Box<RawValue>> {
+    /// Removes a member and returns its JSON text.
+    pub fn remove(&mut self, name: &str) -> Option<Box<RawValue>> {
         let at = self.members.iter().position(|(own, _)| own == name)?;
         Some(self.members.remove(at).1)
     }
 
-    /// A body of one of its members alone.
-    pub(super) fn only(&self, name: &str) -> Self {
+    /// Returns a body that has this member only.
+    pub(super) fn with_only(&self, name: &str) -> Self {
         Self { members: self.members.iter().filter(|(own, _)| own == name).cloned().collect() }
     }
 
-    /// The members in order.
+    /// Iterates over the members in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &RawValue)> {
         self.members.iter().map(|(name, raw)| (name.as_str(), &**raw))
     }
 
-    /// A member that is text; `null` and absent are `None`.
+    /// Returns a member that is a text, or `None` if it is `null` or absent.
     ///
     /// # Errors
-    /// [`BodyError`] for anything else.
+    /// [`BodyError`] for any other type.
     pub fn text(&self, name: &str) -> Result<Option<String>, BodyError> {
-        self.get(name).map_or(Ok(None), read::<Option<String>>).map_err(|error| error.within(name))
+        self.get(name).map_or(Ok(None), read_json::<Option<String>>).map_err(|error| error.prefixed(name))
     }
 }
 
-/// The maps of texts that an object has itself.
+/// The names of the maps in an object's body whose values are texts.
 pub const TEXT_MAPS: [&str; 2] = ["labels", "annotations"];
 
-/// An object's body, to be read as a value and written again: the numbers of its labels and annotations stand there as texts, as they were
-/// written. What is no object stays as it is.
+/// Quotes the numbers in an object's labels and annotations as they were written, so that parsing and writing the body
+/// does not change them. A value that is not an object is returned unchanged.
 pub fn with_label_texts(body: &RawValue) -> Box<RawValue> {
     json::rewrite_members(body, |name, raw| {
         if !TEXT_MAPS.contains(&name) {
             return raw.to_owned();
         }
-        json::rewrite_members(raw, |_, value| json::quoted_number(value))
+        json::rewrite_members(raw, |_, value| json::number_to_string(value))
     })
 }
 
-/// Whether a member is `null`.
+/// Returns whether a member is `null`.
 pub fn is_null(raw: &RawValue) -> bool {
     raw.get() == "null"
 }
@@ -102,24 +103,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn x03_f08_a_body_of_more_fields_than_any_kind_has_is_refused_unread() {
+    fn x03_f08_body_rejects_fields_beyond_maximum() {
         let body = |count: usize| {
             let fields: Vec<String> = (0..count).map(|n| format!("\"f{n}\": 1")).collect();
-            Body::parse(&format!("{{{}}}", fields.join(", "))).map(|body| body.iter().count())
+            JsonBody::parse(&format!("{{{}}}", fields.join(", "))).map(|body| body.iter().count())
         };
         assert_eq!(body(256), Ok(256));
-        let says = "it has 300000 fields, and no kind has more than 256: take out what is none";
+        let says = "it has 300000 fields, and no kind has more than 256: remove those that are not fields";
         assert_eq!(body(300_000).unwrap_err().to_string(), says);
     }
 
     #[test]
-    fn y04_labels_and_annotations_keep_the_text_of_any_number() {
+    fn y04_with_label_texts_keeps_text_of_any_number() {
         let body = |json: &str| with_label_texts(&RawValue::from_string(json.to_owned()).unwrap()).get().to_owned();
         for (sent, kept) in [
-            (
-                r#"{"b":1.10,"labels":{"a":1.10,"z":-0,"c":1e400}}"#,
-                r#"{"b":1.10,"labels":{"a":"1.10","z":"-0","c":"1e400"}}"#,
-            ),
+            (r#"{"b":1.10,"labels":{"a":1.10,"z":-0,"c":1e400}}"#, r#"{"b":1.10,"labels":{"a":"1.10","z":"-0","c":"1e400"}}"#),
             (
                 r#"{"annotations": {"a\"b": 18446744073709551616, "c": true, "d": null, "e": "1.0", "f": [1.0]}}"#,
                 r#"{"annotations":{"a\"b":"18446744073709551616","c":true,"d":null,"e":"1.0","f":[1.0]}}"#,
@@ -132,16 +130,16 @@ mod tests {
     }
 
     #[test]
-    fn members_keep_their_text_and_stand_once() {
-        let body = Body::parse(r#"{"a": 1.10, "b": null}"#).unwrap();
+    fn body_keeps_member_text_and_rejects_duplicate_names() {
+        let body = JsonBody::parse(r#"{"a": 1.10, "b": null}"#).unwrap();
         assert_eq!(body.get("a").unwrap().get(), "1.10");
         assert_eq!(body.text("b"), Ok(None));
         for (json, says) in [
-            (r#"{"a": 1, "a": 2}"#, "a: stands there twice: keep one of them"),
+            (r#"{"a": 1, "a": 2}"#, "a: is there twice: keep one of them"),
             ("[1]", "no JSON object: it is another value"),
             (&"[".repeat(25), "nested deeper than 24 levels"),
         ] {
-            assert_eq!(Body::parse(json).unwrap_err().to_string(), says);
+            assert_eq!(JsonBody::parse(json).unwrap_err().to_string(), says);
         }
         assert_eq!(body.text("a").unwrap_err().to_string(), "a: is the number 1.1, and a text is meant: quote it");
     }

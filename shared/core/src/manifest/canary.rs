@@ -1,24 +1,25 @@
-//! Which hosts of a group go first: so many, or those that a selector means.
+//! Checks a canary: the hosts of a group that are rolled out first, as a number of hosts or a selector.
 
 use serde_json::Value;
 
 use super::error::BodyError;
 use super::reader::read_value;
-use crate::name::cut;
+use crate::name::truncated;
 use crate::selector::{LabelSelector, Selector};
 
-/// What a canary is.
-const FORMS: &str = "write how many hosts go first, a whole number from 0 to 4294967295, or a selector of their labels, as \"tier=gold\"";
+/// The accepted forms of a canary, for messages.
+const EXPECTED: &str =
+    "write how many hosts go first, a whole number from 0 to 4294967295, or a selector of their labels, as \"tier=gold\"";
 
-/// Checks a canary that somebody writes. An empty selector would be all hosts of the group.
+/// Checks a canary that a body sets. An empty selector is refused, because it would match all hosts of the group.
 ///
 /// # Errors
-/// [`BodyError`] with the place within it.
+/// [`BodyError`] with the place within the canary.
 pub(super) fn check_canary(canary: &Value) -> Result<(), BodyError> {
     match canary {
         Value::Number(count) if count.as_u64().is_some_and(|count| u32::try_from(count).is_ok()) => Ok(()),
-        Value::Object(form) if form.len() == 1 && form.contains_key("selector") => {
-            check_selector(&form["selector"]).map_err(|error| error.within("selector"))
+        Value::Object(map) if map.len() == 1 && map.contains_key("selector") => {
+            check_selector(&map["selector"]).map_err(|error| error.prefixed("selector"))
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) | Value::Object(_) => {
             check_selector(canary)
@@ -26,24 +27,25 @@ pub(super) fn check_canary(canary: &Value) -> Result<(), BodyError> {
     }
 }
 
+/// Checks a canary that is a selector, as text or as an object.
 fn check_selector(selector: &Value) -> Result<(), BodyError> {
     let wrong = |why: String| BodyError::new("", why);
-    let read = match selector {
+    let parsed = match selector {
         Value::String(text) if text.trim().parse::<f64>().is_ok_and(f64::is_finite) => {
-            return Err(wrong(format!("{:?} is a number in quotes: take the quotes away", cut(text))));
+            return Err(wrong(format!("{:?} is a number in quotes: take the quotes away", truncated(text))));
         }
         Value::String(text) => Selector::parse(text),
         Value::Object(_) => LabelSelector::compile(Some(&read_value(selector)?)),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) => {
             return Err(wrong(format!(
-                "{} is neither a number of hosts nor a selector: {FORMS}",
-                cut(&selector.to_string())
+                "{} is neither a number of hosts nor a selector: {EXPECTED}",
+                truncated(&selector.to_string())
             )));
         }
     };
-    let read = read.map_err(|why| wrong(why.to_string()))?;
-    if read.terms().is_empty() {
-        return Err(wrong(format!("selects every host of the group: {FORMS}")));
+    let parsed = parsed.map_err(|why| wrong(why.to_string()))?;
+    if parsed.terms().is_empty() {
+        return Err(wrong(format!("selects every host of the group: {EXPECTED}")));
     }
     Ok(())
 }
@@ -55,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn y04_a_canary_is_a_whole_number_or_a_selector() {
+    fn y04_canary_accepts_only_whole_number_or_selector() {
         for canary in [
             json!(0),
             json!(1),

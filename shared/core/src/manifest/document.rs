@@ -1,19 +1,19 @@
-//! One document of a manifest: its kind, by what it is named, and its fields.
+//! One document of a manifest: its kind, its identity and its other fields.
 
 use uuid::Uuid;
 
-use super::body::{Body, is_null};
+use super::body::{JsonBody, is_null};
 use super::error::{BodyError, BodyErrorKind};
-use super::reader::read;
+use super::reader::read_json;
 use super::reference;
 use crate::finding::{Finding, rule};
-use crate::name::{CLUSTER_PATHS, InvalidName, NamespaceName, NodeName, ObjectName, ReleaseRef, odd_host_uuid};
+use crate::name::{InvalidName, NamespaceName, NodeName, ObjectName, RESERVED_CLUSTER_NAMES, ReleaseRef, host_uuid_error};
 use crate::object::Kind;
 
-/// By what an object of a manifest is named.
+/// The identity of an object in a manifest.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, derive_more::Display)]
 #[display("{}/{_variant}", self.kind().word())]
-pub enum Key {
+pub enum ObjectKey {
     /// `NAME@VERSION`, or `NAME`.
     Release(ReleaseRef),
     /// A cluster template.
@@ -25,7 +25,7 @@ pub enum Key {
     NodeGroup {
         /// The cluster's name.
         cluster: ObjectName,
-        /// The group's.
+        /// The group's name.
         name: ObjectName,
     },
     /// A node.
@@ -39,34 +39,32 @@ pub enum Key {
 /// One object of a manifest.
 #[derive(Clone, Debug)]
 pub struct Document {
-    /// By what it is named.
-    pub key: Key,
-    /// The uuid that a Node's author may give.
+    /// The object's identity.
+    pub key: ObjectKey,
+    /// The uuid of a Node, if its author provides one.
     pub uuid: Option<Uuid>,
-    /// Its other fields.
-    pub body: Body,
+    /// The fields that do not identify the object.
+    pub body: JsonBody,
 }
 
-impl Key {
-    /// What is found of a name that no new object is given. A store may have one of that name, of an older program.
-    pub fn odd_name(&self) -> Option<Finding> {
+impl ObjectKey {
+    /// Returns a finding if no new object may have this name. The store of an older version may contain such an object.
+    pub fn name_finding(&self) -> Option<Finding> {
         let why = self.check_new().err()?;
-        let message = format!("{why}; a write that would make it is refused, and one that is there already keeps it");
-        Some(Finding::of(rule::NAME_RESERVED, self.to_string(), message))
+        let message = format!("{why}; a write that would create it is refused, and an existing object keeps this name");
+        Some(Finding::new(rule::NAME_RESERVED, self.to_string(), message))
     }
 
     fn check_new(&self) -> Result<(), InvalidName> {
         match self {
-            Self::Cluster(name) => name.check_new(CLUSTER_PATHS),
-            Self::ClusterTemplate(name) | Self::NodeGroup { name, .. } | Self::InspectionRule(name) => {
-                name.check_new(&[])
-            }
-            // Of nodes Ironic's rule holds; the others are held to theirs where they are read.
+            Self::Cluster(name) => name.check_new(RESERVED_CLUSTER_NAMES),
+            Self::ClusterTemplate(name) | Self::NodeGroup { name, .. } | Self::InspectionRule(name) => name.check_new(&[]),
+            // Node names follow Ironic's rule. Names of releases and namespaces are checked when they are read.
             Self::Release(_) | Self::Node(_) | Self::Namespace(_) => Ok(()),
         }
     }
 
-    /// The kind of the object.
+    /// Returns the kind of the object.
     pub fn kind(&self) -> Kind {
         match self {
             Self::Release(_) => Kind::Release,
@@ -80,70 +78,71 @@ impl Key {
     }
 }
 
-/// Reads one document: `kind`, `name` (of a Namespace `namespace`) and what else identifies it are taken out of the body.
+/// Reads one document. Removes `kind`, `name` (of a Namespace: `namespace`) and the other identifying fields from the
+/// body.
 ///
 /// # Errors
-/// [`BodyError`] for what is no object, an unknown kind, and a name that is missing or malformed.
+/// [`BodyError`] if the text is not a JSON object, the kind is unknown, or a name is missing or malformed.
 pub fn read_document(json: &str) -> Result<Document, BodyError> {
-    let mut body = Body::parse(json)?;
-    let kind = take_text(&mut body, "kind")?
-        .ok_or_else(|| BodyError::of(BodyErrorKind::MissingField, "kind", no_kind(&body)))?;
+    let mut body = JsonBody::parse(json)?;
+    let kind = remove_text(&mut body, "kind")?
+        .ok_or_else(|| BodyError::with_kind(BodyErrorKind::MissingField, "kind", missing_kind(&body)))?;
     let named_by = if kind == Kind::Namespace.name() { "namespace" } else { "name" };
-    let name = take_text(&mut body, named_by)?
-        .ok_or_else(|| BodyError::of(BodyErrorKind::MissingField, named_by, "is missing"))?;
+    let name = remove_text(&mut body, named_by)?
+        .ok_or_else(|| BodyError::with_kind(BodyErrorKind::MissingField, named_by, "is missing"))?;
     let mut uuid = None;
     let key = match kind.as_str() {
-        "Release" => Key::Release(release(&mut body, &name)?),
-        "ClusterTemplate" => Key::ClusterTemplate(object_name("name", &name)?),
-        "Cluster" => Key::Cluster(object_name("name", &name)?),
+        "Release" => ObjectKey::Release(parse_release(&mut body, &name)?),
+        "ClusterTemplate" => ObjectKey::ClusterTemplate(object_name("name", &name)?),
+        "Cluster" => ObjectKey::Cluster(object_name("name", &name)?),
         "NodeGroup" => {
-            let cluster = take_text(&mut body, "cluster")?.ok_or_else(|| {
-                BodyError::of(BodyErrorKind::MissingField, "cluster", "is missing: a NodeGroup names its cluster")
+            let cluster = remove_text(&mut body, "cluster")?.ok_or_else(|| {
+                BodyError::with_kind(BodyErrorKind::MissingField, "cluster", "is missing: a NodeGroup names its cluster")
             })?;
-            Key::NodeGroup { cluster: object_name("cluster", &cluster)?, name: object_name("name", &name)? }
+            ObjectKey::NodeGroup { cluster: object_name("cluster", &cluster)?, name: object_name("name", &name)? }
         }
         "Node" => {
             uuid = body
-                .take("uuid")
+                .remove("uuid")
                 .filter(|raw| !is_null(raw))
-                .map(|raw| read(&raw))
+                .map(|raw| read_json(&raw))
                 .transpose()
-                .map_err(|e| e.within("uuid"))?;
-            if let Some(why) = uuid.and_then(odd_host_uuid) {
+                .map_err(|e| e.prefixed("uuid"))?;
+            if let Some(why) = uuid.and_then(host_uuid_error) {
                 return Err(BodyError::new("uuid", why));
             }
-            Key::Node(NodeName::new(&name).map_err(|why| BodyError::new("name", why.to_string()))?)
+            ObjectKey::Node(NodeName::new(&name).map_err(|why| BodyError::new("name", why.to_string()))?)
         }
         "Namespace" => {
             let wrong = |why: InvalidName| BodyError::new(named_by, why.to_string());
-            Key::Namespace(NamespaceName::of_new(&name).map_err(wrong)?)
+            ObjectKey::Namespace(NamespaceName::for_new_namespace(&name).map_err(wrong)?)
         }
-        "InspectionRule" => Key::InspectionRule(object_name("name", &name)?),
+        "InspectionRule" => ObjectKey::InspectionRule(object_name("name", &name)?),
         other => return Err(BodyError::new("kind", unknown_kind(other))),
     };
     Ok(Document { key, uuid, body })
 }
 
-fn kinds() -> String {
+fn kind_names() -> String {
     reference::kinds().map(|one| one.kind).join(", ")
 }
 
-fn no_kind(body: &Body) -> String {
+fn missing_kind(body: &JsonBody) -> String {
     if body.get("field_owners").is_some() {
-        return "is missing: this is an object as it is shown; what is applied is printed by `stemma get -o manifest`"
+        return "is missing: this is an object as the API shows it; `stemma get -o manifest` prints a manifest to apply"
             .to_owned();
     }
-    format!("is missing: it is one of {}", kinds())
+    format!("is missing: it is one of {}", kind_names())
 }
 
 fn unknown_kind(found: &str) -> String {
     match found {
         "Secret" | "Expectation" => {
-            format!("{found} is not taken by this version; it takes {}", kinds())
+            format!("{found} is not supported by this version, which supports {}", kind_names())
         }
         _ => {
-            let near = crate::name::suggest(crate::name::near(found, reference::kinds().map(|one| one.kind)));
-            format!("unknown kind {:?}{near}: it is one of {}", crate::name::cut(found), kinds())
+            let near = crate::name::did_you_mean(crate::name::closest_match(found, reference::kinds().map(|one| one.kind)));
+            format!("unknown kind {:?}{near}: it is one of {}", crate::name::truncated(found), kind_names())
         }
     }
 }
@@ -152,15 +151,15 @@ fn object_name(field: &str, text: &str) -> Result<ObjectName, BodyError> {
     ObjectName::new(text).map_err(|why| BodyError::new(field, why.to_string()))
 }
 
-fn take_text(body: &mut Body, field: &str) -> Result<Option<String>, BodyError> {
+fn remove_text(body: &mut JsonBody, field: &str) -> Result<Option<String>, BodyError> {
     let text = body.text(field)?;
-    body.take(field);
+    body.remove(field);
     Ok(text)
 }
 
-/// A release's name with its version, which is text: a bare 2026.10 is the number 2026.1.
-fn release(body: &mut Body, name: &str) -> Result<ReleaseRef, BodyError> {
-    let version = body.take("version").filter(|raw| !is_null(raw));
+/// Parses the name and version of a release. The version must be a text: a bare 2026.10 is the number 2026.1.
+fn parse_release(body: &mut JsonBody, name: &str) -> Result<ReleaseRef, BodyError> {
+    let version = body.remove("version").filter(|raw| !is_null(raw));
     if let Some(raw) = version.as_ref().filter(|raw| !raw.get().starts_with('"')) {
         let reason = format!("{raw} is no text; a bare 2026.10 would be the number 2026.1: write \"{raw}\"");
         return Err(BodyError::new("version", reason));
@@ -172,7 +171,7 @@ fn release(body: &mut Body, name: &str) -> Result<ReleaseRef, BodyError> {
     match version {
         None => ReleaseRef::new(name).map_err(wrong),
         Some(raw) => {
-            let version: String = read(&raw).map_err(|error| error.within("version"))?;
+            let version: String = read_json(&raw).map_err(|error| error.prefixed("version"))?;
             ReleaseRef::new(&format!("{name}@{version}")).map_err(wrong)
         }
     }
@@ -183,8 +182,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn y04_a_name_that_no_new_object_is_given_is_found() {
-        let found = |json: &str| read_document(json).unwrap().key.odd_name().map(|finding| finding.to_string());
+    fn y04_name_finding_reports_names_refused_for_new_objects() {
+        let found = |json: &str| read_document(json).unwrap().key.name_finding().map(|finding| finding.to_string());
         for (json, says) in [
             (r#"{"kind": "Cluster", "name": "detail"}"#, "cluster/detail: name \"detail\" is reserved: it is a path"),
             (r#"{"kind": "Cluster", "name": "Detail"}"#, "cluster/Detail: name \"Detail\" is reserved: it is a path"),
@@ -207,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_says_what_it_is() {
+    fn read_document_reads_kind_and_name() {
         for (json, key) in [
             (r#"{"kind": "Release", "name": "site", "version": "2026.11"}"#, "release/site@2026.11"),
             (r#"{"kind": "Release", "name": "site"}"#, "release/site"),
@@ -219,11 +218,11 @@ mod tests {
         }
         for (json, says) in [
             (r#"{"name": "x"}"#, "kind: is missing: it is one of"),
-            (r#"{"name": "x", "field_owners": {}}"#, "kind: is missing: this is an object as it is shown"),
+            (r#"{"name": "x", "field_owners": {}}"#, "kind: is missing: this is an object as the API shows it"),
             (r#"{"kind": "Widget", "name": "x"}"#, "kind: unknown kind \"Widget\": it is one of"),
             (
                 r#"{"kind": "Secret", "name": "x"}"#,
-                "kind: Secret is not taken by this version; it takes Release, ClusterTemplate, Cluster, NodeGroup, Node, Namespace, InspectionRule",
+                "kind: Secret is not supported by this version, which supports Release, ClusterTemplate, Cluster, NodeGroup, Node, Namespace, InspectionRule",
             ),
             (r#"{"kind": "Cluster"}"#, "name: is missing"),
             (r#"{"kind": "NodeGroup", "name": "x"}"#, "cluster: is missing"),

@@ -1,69 +1,70 @@
-//! What says nothing: a text of blanks, a key without a name.
+//! Checks for empty values: blank texts, and maps with an empty key.
 
 use serde_json::value::RawValue;
 
 use super::error::{BodyError, check_each};
-use crate::json::{items, members, text};
-use crate::name::{cut, has_control, is_blank};
+use crate::json::{items, members, parse_string};
+use crate::name::{has_control, is_blank, truncated};
 
-/// Whether it is a text of nothing: where one names something, it would stand for nothing, or for everything.
-pub(super) fn is_empty(value: &RawValue) -> bool {
+/// Returns whether a value is a blank text. A blank name would select nothing, or everything.
+pub(super) fn is_empty_text(value: &RawValue) -> bool {
     let json = value.get();
-    json.starts_with('"') && text(json).is_ok_and(|text| is_blank(&text))
+    json.starts_with('"') && parse_string(json).is_ok_and(|text| is_blank(&text))
 }
 
-/// Refuses a text that says nothing.
+/// Fails if a value is a blank text.
 pub(super) fn check_not_empty(value: &RawValue) -> Result<(), BodyError> {
-    if is_empty(value) { Err(BodyError::new("", "is empty: name something, or leave it out")) } else { Ok(()) }
+    if is_empty_text(value) { Err(BodyError::new("", "is empty: name something, or leave it out")) } else { Ok(()) }
 }
 
-/// Refuses a key that says nothing.
+/// Fails if a key is blank or contains a control character.
 pub(super) fn check_key(key: &str) -> Result<(), BodyError> {
     if is_blank(key) {
         return Err(BodyError::new("", "has an entry whose key is empty: give it a name, or take it out"));
     }
     if has_control(key) {
-        let why = format!("has an entry whose key {:?} has a control character: give it another name", cut(key));
+        let why = format!("has an entry whose key {:?} has a control character: give it another name", truncated(key));
         return Err(BodyError::new("", why));
     }
     Ok(())
 }
 
-/// Refuses a text that is to name something and is empty, or has what controls a terminal or ends a line.
-pub(super) fn check_naming(text: &str) -> Result<(), BodyError> {
+/// Fails if a name is blank, or contains a character that controls a terminal or ends a line.
+pub(super) fn check_name_characters(text: &str) -> Result<(), BodyError> {
     if is_blank(text) {
         return Err(BodyError::new("", "is empty: name something, or leave it out"));
     }
     check_no_control(text)
 }
 
-/// Refuses a name that is to stand in a path and is a step of it: clients take `.` and `..` out of an address before they send it (RFC 3986,
-/// 5.2.4), so nobody could ask for what is called so.
-pub(super) fn check_segment(text: &str) -> Result<(), BodyError> {
+/// Fails if a name that becomes part of a URL path is `.` or `..`. Clients remove these segments from a URL before they
+/// send it (RFC 3986, 5.2.4), so the object could never be requested.
+pub(super) fn check_path_segment(text: &str) -> Result<(), BodyError> {
     if matches!(text, "." | "..") {
-        let why = format!("{text:?} is a step of a path and no name, so nothing could ask for it: choose another name");
+        let why =
+            format!("{text:?} has a special meaning in a path, so it could not be requested by this name: choose another name");
         return Err(BodyError::new("", why));
     }
     Ok(())
 }
 
-/// Refuses a text that is to name something and has what controls a terminal or ends a line.
+/// Fails if a name contains a character that controls a terminal or ends a line.
 pub(super) fn check_no_control(text: &str) -> Result<(), BodyError> {
     if has_control(text) {
-        let why = format!("{:?} has a control character, which no name has: leave it out", cut(text));
+        let why = format!("{:?} has a control character, which no name has: leave it out", truncated(text));
         return Err(BodyError::new("", why));
     }
     Ok(())
 }
 
-/// Refuses settings in which a key or a text is empty, on whatever level: none of them means anything.
-pub(super) fn check_says_something(value: &RawValue) -> Result<(), BodyError> {
+/// Fails if a key or a text in a value is empty, at any depth. An empty text comes from a variable that is not set.
+pub(super) fn check_no_empty_text(value: &RawValue) -> Result<(), BodyError> {
     match value.get().as_bytes().first() {
-        Some(b'{') => members(value).unwrap_or_default().iter().try_for_each(|(key, one)| {
+        Some(b'{') => members(value).unwrap_or_default().iter().try_for_each(|(key, item)| {
             check_key(key)?;
-            check_says_something(one).map_err(|error| error.within(key))
+            check_no_empty_text(item).map_err(|error| error.prefixed(key))
         }),
-        Some(b'[') => check_each(items(value), check_says_something),
+        Some(b'[') => check_each(items(value), check_no_empty_text),
         _ => check_not_empty(value),
     }
 }

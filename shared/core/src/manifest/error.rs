@@ -1,42 +1,42 @@
-//! What may be wrong with a body: the field, the kind of error for programs, and a sentence for people.
+//! Errors in a body: the field, the kind of error for programs, and a sentence for people.
 //!
-//! Whoever answers a request maps the kind to its own types of errors, and needs no look at the sentence.
+//! The handler of a request maps the kind to the error types of its API. It does not parse the sentence.
 
 use std::fmt;
 
-use super::Names;
-use crate::name::{cut, near, suggest};
+use super::NameResolver;
+use crate::name::{closest_match, did_you_mean, truncated};
 use crate::object::Kind;
 
-/// What is wrong with a body, and where.
+/// An error in a body, with its place.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub struct BodyError {
-    /// The field, as `tasks[2].requires`; empty for the body as a whole.
+    /// The field, such as `tasks[2].requires`; empty for the body as a whole.
     pub field: String,
-    /// What kind of error it is, for programs.
+    /// The kind of error, for programs.
     pub kind: BodyErrorKind,
-    /// What is wrong and what to do, as a sentence that the field stands before.
+    /// What is wrong and what to do. The sentence follows the name of the field.
     pub reason: String,
 }
 
 /// The kinds of errors in a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum BodyErrorKind {
-    /// There is no field of that name.
+    /// No field has this name.
     UnknownField,
-    /// A field that is needed is not there.
+    /// A required field is missing.
     MissingField,
     /// The field names an object that does not exist.
     MissingObject,
-    /// A label's key or value is not of the allowed form.
+    /// A label's key or value has an invalid form.
     Label,
-    /// A trait is malformed, unknown, or no trait at all.
+    /// A trait is malformed or unknown, or the value is not a trait.
     Trait,
-    /// A requirement can't be read.
+    /// A requirement cannot be read.
     Requirement,
-    /// Another system has it, and it means nothing here.
+    /// Another system supports this, but it has no meaning here.
     Unsupported,
-    /// Any other value that the field can't have, or text that is no JSON object.
+    /// Any other invalid value, or text that is not a JSON object.
     Value,
 }
 
@@ -47,24 +47,24 @@ impl fmt::Display for BodyError {
 }
 
 impl BodyError {
-    /// An error of a field's value.
+    /// Creates an error about a field's value.
     pub fn new(field: impl Into<String>, reason: impl Into<String>) -> Self {
-        Self::of(BodyErrorKind::Value, field, reason)
+        Self::with_kind(BodyErrorKind::Value, field, reason)
     }
 
-    /// An error of another kind.
-    pub(super) fn of(kind: BodyErrorKind, field: impl Into<String>, reason: impl Into<String>) -> Self {
+    /// Creates an error of another kind.
+    pub(super) fn with_kind(kind: BodyErrorKind, field: impl Into<String>, reason: impl Into<String>) -> Self {
         Self { field: field.into(), kind, reason: reason.into() }
     }
 
-    /// The same in a field whose values have a kind of error of their own.
-    pub(super) fn in_value_of(self, kind: BodyErrorKind) -> Self {
+    /// Changes the kind of an error about an invalid value, for a field whose values have their own kind of error.
+    pub(super) fn with_value_kind(self, kind: BodyErrorKind) -> Self {
         Self { kind: if self.kind == BodyErrorKind::Value { kind } else { self.kind }, ..self }
     }
 
-    /// The same, seen from around: `outer` is put before the field.
+    /// Places the error within an outer field: `outer` is put before the field.
     #[must_use]
-    pub fn within(self, outer: &str) -> Self {
+    pub fn prefixed(self, outer: &str) -> Self {
         let field = match self.field.as_str() {
             "" => outer.to_owned(),
             inner if inner.starts_with('[') => format!("{outer}{inner}"),
@@ -73,34 +73,34 @@ impl BodyError {
         Self { field, ..self }
     }
 
-    /// The same in a list, seen from around: the error is in this item of it.
+    /// Places the error at this item of a list.
     #[must_use]
-    pub(super) fn at(self, index: usize) -> Self {
-        self.within(&format!("[{index}]"))
+    pub(super) fn at_index(self, index: usize) -> Self {
+        self.prefixed(&format!("[{index}]"))
     }
 }
 
-/// Checks the items of a list. The error is placed at the first that is refused.
+/// Checks the items of a list. The error names the first item that is refused.
 pub(super) fn check_each<T>(
     list: impl IntoIterator<Item = T>,
     check: impl Fn(T) -> Result<(), BodyError>,
 ) -> Result<(), BodyError> {
-    list.into_iter().enumerate().try_for_each(|(at, one)| check(one).map_err(|error| error.at(at)))
+    list.into_iter().enumerate().try_for_each(|(at, one)| check(one).map_err(|error| error.at_index(at)))
 }
 
-/// The error of a field that names an object that is not there; `what` is the object's kind in words.
-pub(super) fn no_object(field: &str, (kind, what): (Kind, &str), name: &str, names: &dyn Names) -> BodyError {
-    let (name, all) = (cut(name), names.all(kind));
-    let meant = suggest(near(&name, all.iter().map(String::as_str)));
-    let reason = format!("there is no {what} {name:?}{meant}: make it first, or name another");
-    BodyError::of(BodyErrorKind::MissingObject, field, reason)
+/// Creates the error of a field that names an object that does not exist. `what` is the object's kind in words.
+pub(super) fn missing_object(field: &str, (kind, what): (Kind, &str), name: &str, names: &dyn NameResolver) -> BodyError {
+    let (name, all) = (truncated(name), names.all_names(kind));
+    let meant = did_you_mean(closest_match(&name, all.iter().map(String::as_str)));
+    let reason = format!("there is no {what} {name:?}{meant}: create it first, or name another");
+    BodyError::with_kind(BodyErrorKind::MissingObject, field, reason)
 }
 
-/// The sentence about a field that is not there: what was meant, else those that are.
-pub(super) fn no_field(place: &str, name: &str, known: &[&str]) -> String {
-    match near(name, known.iter().copied()) {
-        Some(near) => format!("is no field {place} (did you mean {near:?}?): mend its spelling, or take it out"),
+/// Returns the message about a field that does not exist. It suggests the closest name, or lists the existing fields.
+pub(super) fn unknown_field(place: &str, name: &str, known: &[&str]) -> String {
+    match closest_match(name, known.iter().copied()) {
+        Some(near) => format!("is no field {place} (did you mean {near:?}?): correct its spelling, or take it out"),
         None if known.is_empty() => format!("is no field {place}: take it out"),
-        None => format!("is no field {place}: take it out, or take one of {}", known.join(", ")),
+        None => format!("is no field {place}: take it out, or use one of {}", known.join(", ")),
     }
 }

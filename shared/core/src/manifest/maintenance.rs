@@ -1,46 +1,48 @@
-//! `maintenance_reason`: why a node is parked. It goes when the node is parked no longer, whatever write ends that, as Ironic's goes with its
-//! `maintenance`: else the next who parks the node would give a reason that is not theirs.
+//! `maintenance_reason`: the reason why a node is parked. A write that ends the parking clears the reason, as Ironic
+//! clears it with `maintenance`. Otherwise the next user who parks the node would publish the reason of another user.
 //!
-//! A write that sets another reason keeps that one. So does a manifest that says one, also the one that stood: applied again, it would only set
-//! it again. One that another manager owns is not taken by an apply that is not forced.
+//! The reason is not cleared in these cases: an update sets another reason; a manifest sets a reason, even the stored
+//! one, because its next apply would set it again; or an apply that is not forced would clear a reason that another
+//! manager owns.
 
-use super::author::Author;
-use super::body::Body;
-use super::fields::Fields;
+use super::body::JsonBody;
+use super::fields::SpecFields;
+use super::write_mode::WriteMode;
 use crate::ownership::Owner;
 
-/// Its name in a body, and among the owners of fields.
+/// Name of the field, in a body and among the owners of fields.
 pub(super) const REASON: &str = "maintenance_reason";
-/// The name of what it is the reason of.
+/// Name of the field that the reason belongs to.
 pub(super) const PARKED: &str = "parked";
 
-/// Takes the reason away, with its owners, where a body ends the parking of a node and sets no other.
-pub(super) fn settle<S: Fields>(before: &S, next: &mut S, body: &Body, author: Author<'_>) {
-    if !ends(before, next) {
+/// Clears the reason and its owners if a body ends the parking of a node and sets no other reason.
+pub(super) fn clear_with_parked<S: SpecFields>(before: &S, next: &mut S, body: &JsonBody, author: WriteMode<'_>) {
+    if !ends_parking(before, next) {
         return;
     }
     let takes_over = match author {
-        Author::Update { .. } => true,
-        Author::Apply { force, .. } | Author::Add { force, .. } => force,
+        WriteMode::Update { .. } => true,
+        WriteMode::Apply { force, .. } | WriteMode::Add { force, .. } => force,
     };
     let is_others = |owner: &Owner| owner.manager != *author.manager();
-    if !takes_over && before.owners_ref().get(REASON).is_some_and(|owners| owners.iter().any(is_others)) {
+    if !takes_over && before.owners().get(REASON).is_some_and(|owners| owners.iter().any(is_others)) {
         return;
     }
-    let is_another = before.extra_ref().get(REASON) != next.extra_ref().get(REASON);
-    if !body.says(REASON) || matches!(author, Author::Update { .. }) && !is_another {
-        next.extra().remove(REASON);
-        next.owners().remove(REASON);
+    let is_another = before.extra().get(REASON) != next.extra().get(REASON);
+    if !body.has_value(REASON) || matches!(author, WriteMode::Update { .. }) && !is_another {
+        next.extra_mut().remove(REASON);
+        next.owners_mut().remove(REASON);
     }
 }
 
-/// Whether the step from one spec to the next ends a maintenance, with which its reason goes.
-pub(super) fn takes_reason<S: Fields>(before: &S, next: &S) -> bool {
-    ends(before, next) && !next.extra_ref().contains_key(REASON)
+/// Returns whether the step from one spec to the next ends a maintenance and clears its reason.
+pub(super) fn clears_reason<S: SpecFields>(before: &S, next: &S) -> bool {
+    ends_parking(before, next) && !next.extra().contains_key(REASON)
 }
 
-fn ends<S: Fields>(before: &S, next: &S) -> bool {
-    let is_parked = |spec: &S| spec.node_ref().is_some_and(|node| node.parked);
+/// Returns whether the node is parked in the first spec and not in the second.
+fn ends_parking<S: SpecFields>(before: &S, next: &S) -> bool {
+    let is_parked = |spec: &S| spec.node().is_some_and(|node| node.parked);
     is_parked(before) && !is_parked(next)
 }
 
@@ -48,30 +50,30 @@ fn ends<S: Fields>(before: &S, next: &S) -> bool {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::author::Scope;
-    use super::super::testing::Anybody;
-    use super::super::write::write;
+    use super::super::testing::AnyNameResolver;
+    use super::super::write::write_body;
+    use super::super::write_mode::ApplyScope;
     use super::*;
     use crate::labels::BodyShape;
     use crate::object::NodeSpec;
     use crate::ownership::Manager;
 
-    fn parked() -> NodeSpec {
+    fn parked_node() -> NodeSpec {
         let mut spec = NodeSpec::default();
         let (manager, body) = (Manager::new("ops").unwrap(), r#"{"parked": true, "maintenance_reason": "disk"}"#);
-        let author = Author::Update { manager: &manager, shape: BodyShape::Own };
-        write(&mut spec, &Body::parse(body).unwrap(), author, &Anybody::default(), 0).unwrap();
+        let author = WriteMode::Update { manager: &manager, shape: BodyShape::Native };
+        write_body(&mut spec, &JsonBody::parse(body).unwrap(), author, &AnyNameResolver::default(), 0).unwrap();
         spec
     }
 
-    /// Ironic's conductor: in `update_node` a reason goes when `maintenance` becomes false.
+    /// Ironic's conductor clears a reason in `update_node` when `maintenance` becomes false.
     #[test]
-    fn y05_the_reason_goes_when_a_node_is_parked_no_longer() {
+    fn y05_reason_is_cleared_when_node_is_unparked() {
         let manager = Manager::new("ci").unwrap();
-        let update = Author::Update { manager: &manager, shape: BodyShape::Own };
-        let apply = |scope| Author::Apply { manager: &manager, scope, force: true, adopt: None };
-        let (object, named) = (apply(Scope::Object), apply(Scope::Named));
-        let add = Author::Add { manager: &manager, force: true };
+        let update = WriteMode::Update { manager: &manager, shape: BodyShape::Native };
+        let apply = |scope| WriteMode::Apply { manager: &manager, scope, force: true, adopt: None };
+        let (object, named) = (apply(ApplyScope::Object), apply(ApplyScope::NamedFields));
+        let add = WriteMode::Add { manager: &manager, force: true };
         for (author, body, reason) in [
             (update, json!({"parked": false}), Value::Null),
             (update, json!({"parked": null}), Value::Null),
@@ -87,8 +89,8 @@ mod tests {
             (named, json!({"maintenance_reason": "fan"}), json!("fan")),
             (add, json!({"parked": false}), Value::Null),
         ] {
-            let mut spec = parked();
-            write(&mut spec, &Body::parse(&body.to_string()).unwrap(), author, &Anybody::default(), 0).unwrap();
+            let mut spec = parked_node();
+            write_body(&mut spec, &JsonBody::parse(&body.to_string()).unwrap(), author, &AnyNameResolver::default(), 0).unwrap();
             let left = spec.extra.get(REASON).cloned().unwrap_or_default();
             assert_eq!(left, reason, "{author:?} {body}");
             assert_eq!(spec.owners.contains_key(REASON), !reason.is_null(), "{author:?} {body}");
@@ -96,12 +98,12 @@ mod tests {
     }
 
     #[test]
-    fn y05_a_reason_that_another_manager_gives_is_not_taken_by_an_apply() {
+    fn y05_apply_keeps_reason_owned_by_another_manager() {
         let [git, ops] = ["git", "ops"].map(|name| Manager::new(name).unwrap());
         let mut spec = NodeSpec::default();
         let mut apply = |manager, force, body: &str| {
-            let author = Author::Apply { manager, scope: Scope::Object, force, adopt: None };
-            write(&mut spec, &Body::parse(body).unwrap(), author, &Anybody::default(), 0).unwrap();
+            let author = WriteMode::Apply { manager, scope: ApplyScope::Object, force, adopt: None };
+            write_body(&mut spec, &JsonBody::parse(body).unwrap(), author, &AnyNameResolver::default(), 0).unwrap();
             spec.extra.get(REASON).cloned().unwrap_or_default()
         };
         apply(&git, false, r#"{"parked": true}"#);
@@ -113,14 +115,14 @@ mod tests {
         assert_eq!(apply(&git, true, r#"{"parked": false}"#), Value::Null);
     }
 
-    /// What is stored of an older program is no concern of a write that parks nothing and ends nothing.
+    /// A write that neither parks nor unparks a node leaves a reason of an older version alone.
     #[test]
-    fn y05_a_reason_of_a_node_that_is_not_parked_stays() {
+    fn y05_reason_stays_when_node_is_not_parked() {
         let manager = Manager::new("ci").unwrap();
-        let mut spec = parked();
+        let mut spec = parked_node();
         spec.parked = false;
-        let author = Author::Update { manager: &manager, shape: BodyShape::Own };
-        write(&mut spec, &Body::parse(r#"{"parked": false}"#).unwrap(), author, &Anybody::default(), 0).unwrap();
+        let author = WriteMode::Update { manager: &manager, shape: BodyShape::Native };
+        write_body(&mut spec, &JsonBody::parse(r#"{"parked": false}"#).unwrap(), author, &AnyNameResolver::default(), 0).unwrap();
         assert_eq!(spec.extra[REASON], "disk");
     }
 }

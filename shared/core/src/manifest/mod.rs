@@ -1,51 +1,51 @@
-//! Manifests and bodies: what comes in, read into the objects' own types.
+//! Reads manifests and the bodies of requests into the specs of objects, and writes them under a manager's name.
 //!
-//! One table a kind ([`Fields`]) says which fields it has, how each is read and how each is shown again. From it come
-//! the check for unknown fields, server-side apply per field (a field that a manager named last time and leaves out
-//! now returns to its default), plain updates, and the documents. What comes in names other objects by name; stored
-//! specs name them by uuid, so [`Names`] stands between.
+//! Each kind has one table ([`SpecFields`]): how each field is read and how it is shown. From this table the module
+//! derives the check for unknown fields, server-side apply per field (a field that a manager set last time and now
+//! omits returns to its default), updates, and the reference. Bodies refer to other objects by name, stored specs by
+//! uuid. [`NameResolver`] translates between names and uuids.
 
-mod author;
 mod body;
 mod bound;
 mod canary;
+mod conflict;
 mod declared;
 mod document;
 mod empty;
 mod error;
-mod extra;
+mod field_defs;
 mod fields;
 mod maintenance;
 mod merge_labels;
 mod names;
 mod owners;
-mod parts;
+mod passthrough;
 mod reader;
 mod reference;
 mod set;
-mod sound;
-mod taken;
 mod task;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;
+mod validate;
 mod write;
+mod write_mode;
 
-pub use author::{Author, Scope};
-pub use body::{Body, TEXT_MAPS, is_null, with_label_texts};
-pub use bound::{check_bounds, check_tags_beside};
-pub use document::{Document, Key, read_document};
+pub use body::{JsonBody, TEXT_MAPS, is_null, with_label_texts};
+pub use bound::{check_bounds, check_release_tags_bounds};
+pub use conflict::check_update_conflicts;
+pub use document::{Document, ObjectKey, read_document};
 pub use error::{BodyError, BodyErrorKind};
-pub use extra::{Kept, KeptForm, UNDRIVEN};
-pub use fields::{Field, Fields};
-pub use merge_labels::{MERGE_LABELS, settle_merge_labels};
-pub use names::Names;
-pub use owners::{Owners, kept_by_others, owners};
-pub use reader::{MAX_DEPTH, read, read_value};
-pub use reference::{KindFields, kinds, kinds_of_api, markdown, meaning, of_form, schema};
-pub use set::{Objects, assemble};
-pub use sound::check_member_name;
-pub use taken::check_taken;
+pub use fields::{Field, SpecFields};
+pub use merge_labels::{MERGE_LABELS, update_merge_labels};
+pub use names::NameResolver;
+pub use owners::{Owners, owners, retained_by_others};
+pub use passthrough::{ALWAYS_NULL, PassthroughField, PassthroughType};
+pub use reader::{MAX_DEPTH, read_json, read_value};
+pub use reference::{KindFields, api_only_kinds, field_meaning, kinds, markdown, schema, type_schema};
+pub use set::{ManifestObjects, assemble};
 pub use task::read_tasks;
-pub use write::{MapConflict, WriteError, check_own_annotations, own_said, write};
+pub use validate::check_member_name;
+pub use write::{MapConflict, WriteError, check_own_annotations, own_new_fields, write_body};
+pub use write_mode::{ApplyScope, WriteMode};

@@ -1,91 +1,93 @@
-//! Reads a typed value from JSON text, with errors that name the place within it.
+//! Reads a typed value from JSON text. An error names the place within the value.
 //!
-//! `serde_json`'s own errors are sentences about Rust's types, which would have to be taken apart to say where and what
-//! is wrong. Here the error is a [`BodyError`] from the start: each form that a type asks for is compared with what is
-//! there before the type sees it.
+//! The errors of `serde_json` are sentences about Rust's types, and the place and cause would have to be parsed from
+//! them. This reader returns a [`BodyError`] instead: it compares the JSON with the requested type before the visitor
+//! of that type receives the value.
 
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{
-    DeserializeOwned, DeserializeSeed, Deserializer, Error, Expected, IntoDeserializer, MapAccess, SeqAccess,
-    Unexpected, Visitor,
+    DeserializeOwned, DeserializeSeed, Deserializer, Error, Expected, IntoDeserializer, MapAccess, SeqAccess, Unexpected, Visitor,
 };
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::error::{BodyError, BodyErrorKind, no_field};
+use super::error::{BodyError, BodyErrorKind, unknown_field};
 use crate::json;
-use crate::name::{cut, near, suggest};
+use crate::name::{closest_match, did_you_mean, truncated};
 
-/// How deep lists and maps of a body may stand in each other, wherever it is read: by the command, by the API, after a patch. The deepest
-/// thing that an author writes is a parameter (depth 16) in a task in a release in an apply.
+/// Maximum nesting of lists and maps in a body, wherever it is read: by the command, by the API, after a patch. The
+/// deepest value that an author writes is a parameter (depth 16) in a task in a release in an apply.
 pub const MAX_DEPTH: usize = 24;
 
-/// Reads a value of a known form. The error names the place within it.
+/// Reads a typed value. The error names the place within it.
 ///
 /// # Errors
-/// [`BodyError`], of the first place that is wrong; also for a number that does not fit into 64 bits.
-pub fn read<T: DeserializeOwned>(raw: &RawValue) -> Result<T, BodyError> {
+/// [`BodyError`] for the first place that is wrong, also for a number that does not fit into 64 bits.
+pub fn read_json<T: DeserializeOwned>(raw: &RawValue) -> Result<T, BodyError> {
     check_depth(raw.get())?;
-    T::deserialize(Reader(raw))
+    T::deserialize(JsonReader(raw))
 }
 
-/// The same, of a value that is parsed already.
+/// Reads a typed value from parsed JSON.
 ///
 /// # Errors
-/// As [`read`].
+/// As [`read_json`].
 pub fn read_value<T: DeserializeOwned>(value: &Value) -> Result<T, BodyError> {
-    read(&RawValue::from_string(value.to_string()).expect("a value's text is JSON"))
+    read_json(&RawValue::from_string(value.to_string()).expect("a value's text is JSON"))
 }
 
-/// Checks that a text is nested at most [`MAX_DEPTH`] deep, before anything is parsed.
+/// Fails if a text is nested deeper than [`MAX_DEPTH`]. Runs before anything is parsed.
 pub(super) fn check_depth(text: &str) -> Result<(), BodyError> {
-    if json::nesting(text) <= MAX_DEPTH {
+    if json::nesting_depth(text) <= MAX_DEPTH {
         return Ok(());
     }
     Err(BodyError::new("", format!("nested deeper than {MAX_DEPTH} levels")))
 }
 
-struct Reader<'de>(&'de RawValue);
+/// A deserializer for a JSON text.
+struct JsonReader<'de>(&'de RawValue);
 
-/// What a JSON text holds, one level deep.
-enum Part<'de> {
+/// A JSON value, parsed one level deep.
+enum JsonToken<'de> {
     Null,
     Flag(bool),
     Whole(i128),
     Float(f64),
     Text(String),
-    List(Items<'de>),
-    Map(Members<'de>),
+    List(JsonItems<'de>),
+    Map(JsonMembers<'de>),
 }
 
-struct Items<'de>(std::iter::Enumerate<std::vec::IntoIter<&'de RawValue>>);
+struct JsonItems<'de>(std::iter::Enumerate<std::vec::IntoIter<&'de RawValue>>);
 
-struct Members<'de> {
-    left: std::vec::IntoIter<(String, &'de RawValue)>,
+struct JsonMembers<'de> {
+    rest: std::vec::IntoIter<(String, &'de RawValue)>,
     value: Option<(String, &'de RawValue)>,
 }
 
-impl<'de> Reader<'de> {
-    fn part(&self) -> Result<Part<'de>, BodyError> {
+impl<'de> JsonReader<'de> {
+    /// Parses the outermost level of the value.
+    fn token(&self) -> Result<JsonToken<'de>, BodyError> {
         let text = self.0.get();
         Ok(match text.as_bytes().first() {
-            Some(b'n') => Part::Null,
-            Some(b't' | b'f') => Part::Flag(text == "true"),
-            Some(b'"') => Part::Text(json::text(text).map_err(BodyError::custom)?),
-            Some(b'[') => Part::List(Items(json::items(self.0).into_iter().enumerate())),
+            Some(b'n') => JsonToken::Null,
+            Some(b't' | b'f') => JsonToken::Flag(text == "true"),
+            Some(b'"') => JsonToken::Text(json::parse_string(text).map_err(BodyError::custom)?),
+            Some(b'[') => JsonToken::List(JsonItems(json::items(self.0).into_iter().enumerate())),
             Some(b'{') => {
                 let members = json::members(self.0).map_err(BodyError::custom)?;
-                Part::Map(Members { left: members.into_iter(), value: None })
+                JsonToken::Map(JsonMembers { rest: members.into_iter(), value: None })
             }
             _ => {
-                let number = json::number(text).map_err(BodyError::custom)?;
-                number.as_i128().map_or_else(|| Part::Float(number.as_f64().unwrap_or_default()), Part::Whole)
+                let number = json::parse_number(text).map_err(BodyError::custom)?;
+                number.as_i128().map_or_else(|| JsonToken::Float(number.as_f64().unwrap_or_default()), JsonToken::Whole)
             }
         })
     }
 }
 
-impl<'de> Part<'de> {
+impl<'de> JsonToken<'de> {
+    /// Passes the value to a visitor of serde.
     fn visit<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, BodyError> {
         match self {
             Self::Null => visitor.visit_unit(),
@@ -101,65 +103,62 @@ impl<'de> Part<'de> {
         }
     }
 
-    fn is_not(&self, wanted: &str) -> BodyError {
+    /// Returns the error for a value of another type than `wanted`.
+    fn type_error(&self, wanted: &str) -> BodyError {
         let (found, is_bare) = match self {
             Self::Null => ("null".to_owned(), false),
             Self::Flag(flag) => (flag.to_string(), true),
             Self::Whole(number) => (format!("the number {number}"), true),
             Self::Float(number) => (format!("the number {number:?}"), true),
-            Self::Text(text) => (format!("the text {:?}", cut(text)), false),
+            Self::Text(text) => (format!("the text {:?}", truncated(text)), false),
             Self::List(_) => ("a list".to_owned(), false),
             Self::Map(_) => ("a map".to_owned(), false),
         };
-        let advice = if is_bare && wanted == TEXT { ": quote it" } else { "" };
+        let advice = if is_bare && wanted == A_TEXT { ": quote it" } else { "" };
         BodyError::new("", format!("is {found}, and {wanted} is meant{advice}"))
     }
 }
 
-const TEXT: &str = "a text";
+const A_TEXT: &str = "a text";
 
-/// One method for each form: what may be there, and what it is called.
-macro_rules! forms {
+/// Generates one method per row: the JSON that it accepts, and the name of that type in errors.
+macro_rules! deserialize_methods {
     ($($method:ident: $pattern:pat, $wanted:expr;)*) => {$(
         fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, BodyError> {
-            match self.part()? {
+            match self.token()? {
                 part @ $pattern => part.visit(visitor),
-                other => Err(other.is_not($wanted)),
+                other => Err(other.type_error($wanted)),
             }
         }
     )*};
 }
 
-impl<'de> Deserializer<'de> for Reader<'de> {
+impl<'de> Deserializer<'de> for JsonReader<'de> {
     type Error = BodyError;
 
-    forms! {
-        deserialize_bool: Part::Flag(_), "true or false";
-        deserialize_u8: Part::Whole(0..=0xFF), "a whole number from 0 to 255";
-        deserialize_u16: Part::Whole(0..=0xFFFF), "a whole number from 0 to 65535";
-        deserialize_u32: Part::Whole(0..=0xFFFF_FFFF), "a whole number from 0 to 4294967295";
-        deserialize_u64: Part::Whole(0..), "a whole number from 0 on";
-        deserialize_i64: Part::Whole(_), "a whole number";
-        deserialize_f64: Part::Whole(_) | Part::Float(_), "a number";
-        deserialize_str: Part::Text(_), TEXT;
-        deserialize_string: Part::Text(_), TEXT;
-        deserialize_seq: Part::List(_), "a list";
-        deserialize_map: Part::Map(_), "a map";
+    deserialize_methods! {
+        deserialize_bool: JsonToken::Flag(_), "true or false";
+        deserialize_u8: JsonToken::Whole(0..=0xFF), "a whole number from 0 to 255";
+        deserialize_u16: JsonToken::Whole(0..=0xFFFF), "a whole number from 0 to 65535";
+        deserialize_u32: JsonToken::Whole(0..=0xFFFF_FFFF), "a whole number from 0 to 4294967295";
+        deserialize_u64: JsonToken::Whole(0..), "a whole number from 0 on";
+        deserialize_i64: JsonToken::Whole(_), "a whole number";
+        deserialize_f64: JsonToken::Whole(_) | JsonToken::Float(_), "a number";
+        deserialize_str: JsonToken::Text(_), A_TEXT;
+        deserialize_string: JsonToken::Text(_), A_TEXT;
+        deserialize_seq: JsonToken::List(_), "a list";
+        deserialize_map: JsonToken::Map(_), "a map";
     }
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, BodyError> {
-        self.part()?.visit(visitor)
+        self.token()?.visit(visitor)
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, BodyError> {
         if self.0.get() == "null" { visitor.visit_none() } else { visitor.visit_some(self) }
     }
 
-    fn deserialize_newtype_struct<V: Visitor<'de>>(
-        self,
-        _name: &'static str,
-        visitor: V,
-    ) -> Result<V::Value, BodyError> {
+    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _name: &'static str, visitor: V) -> Result<V::Value, BodyError> {
         visitor.visit_newtype_struct(self)
     }
 
@@ -169,9 +168,9 @@ impl<'de> Deserializer<'de> for Reader<'de> {
         _fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, BodyError> {
-        match self.part()? {
-            part @ Part::Map(_) => part.visit(visitor),
-            other => Err(other.is_not("a map of its fields")),
+        match self.token()? {
+            part @ JsonToken::Map(_) => part.visit(visitor),
+            other => Err(other.type_error("a map of its fields")),
         }
     }
 
@@ -181,14 +180,14 @@ impl<'de> Deserializer<'de> for Reader<'de> {
         variants: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, BodyError> {
-        match self.part()? {
-            Part::Text(variant) => visitor.visit_enum(variant.into_deserializer()),
-            Part::Map(members) if members.left.len() == 1 => visitor.visit_enum(MapAccessDeserializer::new(members)),
-            Part::Map(members) => {
-                let (count, one_of) = (members.left.len(), variants.join(", "));
+        match self.token()? {
+            JsonToken::Text(variant) => visitor.visit_enum(variant.into_deserializer()),
+            JsonToken::Map(members) if members.rest.len() == 1 => visitor.visit_enum(MapAccessDeserializer::new(members)),
+            JsonToken::Map(members) => {
+                let (count, one_of) = (members.rest.len(), variants.join(", "));
                 Err(BodyError::new("", format!("is a map of {count} members, and one of {one_of} is meant")))
             }
-            other => Err(other.is_not(TEXT)),
+            other => Err(other.type_error(A_TEXT)),
         }
     }
 
@@ -197,28 +196,28 @@ impl<'de> Deserializer<'de> for Reader<'de> {
     }
 }
 
-impl<'de> SeqAccess<'de> for Items<'de> {
+impl<'de> SeqAccess<'de> for JsonItems<'de> {
     type Error = BodyError;
 
     fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, BodyError> {
-        let read = |(at, raw)| seed.deserialize(Reader(raw)).map_err(|error| error.at(at));
+        let read = |(at, raw)| seed.deserialize(JsonReader(raw)).map_err(|error| error.at_index(at));
         self.0.next().map(read).transpose()
     }
 }
 
-impl<'de> MapAccess<'de> for Members<'de> {
+impl<'de> MapAccess<'de> for JsonMembers<'de> {
     type Error = BodyError;
 
     fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, BodyError> {
-        self.value = self.left.next();
+        self.value = self.rest.next();
         let Some((name, _)) = &self.value else { return Ok(None) };
         let key = seed.deserialize(name.as_str().into_deserializer());
-        key.map(Some).map_err(|error: BodyError| error.within(&cut(name)))
+        key.map(Some).map_err(|error: BodyError| error.prefixed(&truncated(name)))
     }
 
     fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, BodyError> {
         let (name, raw) = self.value.take().expect("a value is asked for after its key");
-        seed.deserialize(Reader(raw)).map_err(|error| error.within(&name))
+        seed.deserialize(JsonReader(raw)).map_err(|error| error.prefixed(&name))
     }
 }
 
@@ -229,16 +228,16 @@ impl Error for BodyError {
 
     fn invalid_type(found: Unexpected<'_>, wanted: &dyn Expected) -> Self {
         let part = match found {
-            Unexpected::Bool(flag) => Part::Flag(flag),
-            Unexpected::Unsigned(number) => Part::Whole(number.into()),
-            Unexpected::Signed(number) => Part::Whole(number.into()),
-            Unexpected::Float(number) => Part::Float(number),
-            Unexpected::Str(text) => Part::Text(text.to_owned()),
-            Unexpected::Unit | Unexpected::Option => Part::Null,
-            Unexpected::Seq => Part::List(Items(Vec::new().into_iter().enumerate())),
-            _ => Part::Map(Members { left: Vec::new().into_iter(), value: None }),
+            Unexpected::Bool(flag) => JsonToken::Flag(flag),
+            Unexpected::Unsigned(number) => JsonToken::Whole(number.into()),
+            Unexpected::Signed(number) => JsonToken::Whole(number.into()),
+            Unexpected::Float(number) => JsonToken::Float(number),
+            Unexpected::Str(text) => JsonToken::Text(text.to_owned()),
+            Unexpected::Unit | Unexpected::Option => JsonToken::Null,
+            Unexpected::Seq => JsonToken::List(JsonItems(Vec::new().into_iter().enumerate())),
+            _ => JsonToken::Map(JsonMembers { rest: Vec::new().into_iter(), value: None }),
         };
-        part.is_not(&wanted.to_string())
+        part.type_error(&wanted.to_string())
     }
 
     fn invalid_value(found: Unexpected<'_>, wanted: &dyn Expected) -> Self {
@@ -246,20 +245,20 @@ impl Error for BodyError {
     }
 
     fn unknown_variant(found: &str, known: &'static [&'static str]) -> Self {
-        let near = suggest(near(found, known.iter().copied()));
-        Self::new("", format!("is the text {:?}, and one of {} is meant{near}", cut(found), known.join(", ")))
+        let near = did_you_mean(closest_match(found, known.iter().copied()));
+        Self::new("", format!("is the text {:?}, and one of {} is meant{near}", truncated(found), known.join(", ")))
     }
 
     fn unknown_field(name: &str, known: &'static [&'static str]) -> Self {
-        Self::of(BodyErrorKind::UnknownField, "", no_field("here", name, known))
+        Self::with_kind(BodyErrorKind::UnknownField, "", unknown_field("here", name, known))
     }
 
     fn missing_field(name: &'static str) -> Self {
-        Self::of(BodyErrorKind::MissingField, name, "is missing")
+        Self::with_kind(BodyErrorKind::MissingField, name, "is missing")
     }
 
     fn duplicate_field(name: &'static str) -> Self {
-        Self::new(name, "stands there twice: keep one of them")
+        Self::new(name, "is there twice: keep one of them")
     }
 }
 
@@ -273,51 +272,51 @@ mod tests {
 
     #[derive(Debug, PartialEq, serde::Deserialize)]
     #[serde(deny_unknown_fields)]
-    struct Hold {
+    struct TestHold {
         until: String,
         #[serde(default)]
-        level: Option<Level>,
+        level: Option<TestLevel>,
     }
 
     #[derive(Debug, PartialEq, serde::Deserialize)]
     #[serde(rename_all = "lowercase")]
-    enum Level {
+    enum TestLevel {
         Low,
         High,
     }
 
     #[derive(Debug, PartialEq, serde::Deserialize)]
     #[serde(rename_all = "lowercase")]
-    enum Choice {
+    enum TestChoice {
         Nodes(u32),
         Percent(u32),
     }
 
-    fn says<T: DeserializeOwned + std::fmt::Debug>(json: &str) -> String {
-        read::<T>(&RawValue::from_string(json.to_owned()).unwrap()).unwrap_err().to_string()
+    fn read_error<T: DeserializeOwned + std::fmt::Debug>(json: &str) -> String {
+        read_json::<T>(&RawValue::from_string(json.to_owned()).unwrap()).unwrap_err().to_string()
     }
 
     #[test]
-    fn a_value_of_another_type_is_told_of_in_a_persons_words() {
+    fn reader_names_wrong_type_in_plain_words() {
         for (said, expected) in [
-            (says::<Hold>("true"), "is true, and a map of its fields is meant"),
-            (says::<Hold>(r#"["x", "low", 7]"#), "is a list, and a map of its fields is meant"),
+            (read_error::<TestHold>("true"), "is true, and a map of its fields is meant"),
+            (read_error::<TestHold>(r#"["x", "low", 7]"#), "is a list, and a map of its fields is meant"),
             (
-                says::<Choice>(r#"{"nodes": 1, "percent": 2}"#),
+                read_error::<TestChoice>(r#"{"nodes": 1, "percent": 2}"#),
                 "is a map of 2 members, and one of nodes, percent is meant",
             ),
-            (says::<Choice>("{}"), "is a map of 0 members, and one of nodes, percent is meant"),
-            (says::<u32>("-1"), "is the number -1, and a whole number from 0 to 4294967295 is meant"),
-            (says::<u32>("\"a\""), "is the text \"a\", and a whole number from 0 to 4294967295 is meant"),
-            (says::<i64>("{}"), "is a map, and a whole number is meant"),
-            (says::<String>("123"), "is the number 123, and a text is meant: quote it"),
-            (says::<Vec<String>>("[false]"), "[0]: is false, and a text is meant: quote it"),
-            (says::<bool>("[]"), "is a list, and true or false is meant"),
-            (says::<Vec<u8>>("null"), "is null, and a list is meant"),
-            (says::<Vec<String>>(r#"["\ud800"]"#), "[0]: has an escape that stands for no character"),
-            (says::<Hold>(r#"{"until": "x", "level": "hihg"}"#), HIGH),
-            (says::<Hold>(r#"{"level": "low"}"#), "until: is missing"),
-            (says::<Hold>(r#"{"until": "a", "until": "b"}"#), "until: stands there twice: keep one of them"),
+            (read_error::<TestChoice>("{}"), "is a map of 0 members, and one of nodes, percent is meant"),
+            (read_error::<u32>("-1"), "is the number -1, and a whole number from 0 to 4294967295 is meant"),
+            (read_error::<u32>("\"a\""), "is the text \"a\", and a whole number from 0 to 4294967295 is meant"),
+            (read_error::<i64>("{}"), "is a map, and a whole number is meant"),
+            (read_error::<String>("123"), "is the number 123, and a text is meant: quote it"),
+            (read_error::<Vec<String>>("[false]"), "[0]: is false, and a text is meant: quote it"),
+            (read_error::<bool>("[]"), "is a list, and true or false is meant"),
+            (read_error::<Vec<u8>>("null"), "is null, and a list is meant"),
+            (read_error::<Vec<String>>(r#"["\ud800"]"#), "[0]: has an escape that is not a valid character"),
+            (read_error::<TestHold>(r#"{"until": "x", "level": "hihg"}"#), HIGH),
+            (read_error::<TestHold>(r#"{"level": "low"}"#), "until: is missing"),
+            (read_error::<TestHold>(r#"{"until": "a", "until": "b"}"#), "until: is there twice: keep one of them"),
         ] {
             assert_eq!(said, expected);
         }
@@ -326,21 +325,21 @@ mod tests {
     const HIGH: &str = "level: is the text \"hihg\", and one of low, high is meant (did you mean \"high\"?)";
 
     #[test]
-    fn the_kind_of_an_error_is_told_apart_from_its_sentence() {
+    fn error_kind_is_separate_from_message() {
         for (json, field, kind) in [
             (r#"{"a": [{"until": "x", "untill": 1}]}"#, "a[0].untill", BodyErrorKind::UnknownField),
             (r#"{"a": [{"until": "x"}, {}]}"#, "a[1].until", BodyErrorKind::MissingField),
             (r#"{"a": [{"until": 7}]}"#, "a[0].until", BodyErrorKind::Value),
         ] {
             let raw = RawValue::from_string(json.to_owned()).unwrap();
-            let error = read::<BTreeMap<String, Vec<Hold>>>(&raw).unwrap_err();
+            let error = read_json::<BTreeMap<String, Vec<TestHold>>>(&raw).unwrap_err();
             assert_eq!((error.field.as_str(), error.kind), (field, kind), "{json}");
         }
     }
 
     #[test]
-    fn no_number_is_rounded() {
-        let read = |json: &str| read::<Value>(&RawValue::from_string(json.to_owned()).unwrap());
+    fn reader_rejects_number_when_not_exact() {
+        let read = |json: &str| read_json::<Value>(&RawValue::from_string(json.to_owned()).unwrap());
         for text in [r#"{"a":[18446744073709551615,-9223372036854775808,1.5,-0.0],"b":{"c":null,"d":true}}"#, "[]"] {
             assert_eq!(read(text).unwrap().to_string(), text);
         }

@@ -1,34 +1,34 @@
-//! A set of manifests as objects: what `stemma resolve` works on, without a controller.
+//! Builds the objects of a set of manifests, for `stemma resolve`, which needs no controller.
 //!
-//! Names are resolved within the set, whatever the order of its documents. An object's uuid is the hash of what it is
-//! named by (a Node's author may give one), so that the same files give the same answer everywhere.
+//! Names are resolved within the set, in any order of its documents. The uuid of an object is a hash of its identity,
+//! unless the author of a Node provides one. So the same files give the same result everywhere.
 
 use std::collections::BTreeMap;
 
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
-use super::author::{Author, Scope};
 use super::body::is_null;
 use super::bound;
-use super::document::{Document, Key};
-use super::error::{BodyError, no_object};
-use super::fields::Fields;
-use super::names::Names;
-use super::parts::Reports;
-use super::reader::read;
-use super::write::{WriteError, mistakes, write};
+use super::document::{Document, ObjectKey};
+use super::error::{BodyError, missing_object};
+use super::field_defs::Reports;
+use super::fields::SpecFields;
+use super::names::NameResolver;
+use super::reader::read_json;
+use super::write::{WriteError, body_errors, write_body};
+use super::write_mode::{ApplyScope, WriteMode};
 use crate::object::{
-    Cluster, ClusterId, ClusterSpec, ClusterTemplate, ClusterTemplateSpec, FactMap, GroupId, InspectionRule,
-    InspectionRuleSpec, Kind, Meta, Namespace, NamespaceSpec, Node, NodeGroup, NodeGroupSpec, NodeId, NodeSpec, Object,
-    Observation, Release, ReleaseSpec, ReportedLabel, Spec, TemplateId, Timestamp,
+    Cluster, ClusterId, ClusterSpec, ClusterTemplate, ClusterTemplateSpec, FactMap, GroupId, InspectionRule, InspectionRuleSpec,
+    Kind, Meta, Namespace, NamespaceSpec, Node, NodeGroup, NodeGroupSpec, NodeId, NodeSpec, Object, Observation, Release,
+    ReleaseSpec, ReportedLabel, Spec, TemplateId, Timestamp,
 };
 use crate::ownership::Manager;
 use crate::traits::TraitNames;
 
 /// The objects of a set of manifests.
 #[derive(Clone, Debug, Default)]
-pub struct Objects {
+pub struct ManifestObjects {
     /// Releases.
     pub releases: Vec<Release>,
     /// Cluster templates.
@@ -39,80 +39,85 @@ pub struct Objects {
     pub groups: Vec<NodeGroup>,
     /// Nodes.
     pub nodes: Vec<Node>,
-    /// The catalogue.
+    /// Namespaces of the catalogue.
     pub namespaces: Vec<Namespace>,
     /// Inspection rules.
     pub rules: Vec<InspectionRule>,
-    /// What a Node's `reports` say that its host would.
+    /// The values that the `reports` of Nodes provide in place of their hosts.
     pub observations: Vec<(NodeId, Observation)>,
 }
 
-/// Makes objects of documents, all of them written by one manager.
+/// Builds objects from documents that one manager wrote.
 ///
 /// # Errors
-/// Every error of every document, by its index: a field that is wrong, a name that is nowhere in the set, an object that
-/// stands there twice.
-pub fn assemble(documents: &[Document], manager: &Manager) -> Result<Objects, Vec<(usize, BodyError)>> {
-    let names = SetNames::of(documents);
-    let mut objects = Objects::default();
+/// Every error of every document, with the index of the document: a field that is wrong, a name that is not in the set,
+/// an object that occurs twice.
+pub fn assemble(documents: &[Document], manager: &Manager) -> Result<ManifestObjects, Vec<(usize, BodyError)>> {
+    let names = SetNames::new(documents);
+    let mut objects = ManifestObjects::default();
     let mut errors = Vec::new();
     let mut seen = BTreeMap::new();
     for (at, document) in documents.iter().enumerate() {
-        let made = match seen.insert(&document.key, at) {
-            Some(_) => {
-                Err(vec![BodyError::new("name", format!("{} stands there twice: keep one of them", document.key))])
-            }
-            None => add(&mut objects, document, manager, &names),
+        let result = match seen.insert(&document.key, at) {
+            Some(_) => Err(vec![BodyError::new("name", format!("{} is there twice: keep one of them", document.key))]),
+            None => add_document(&mut objects, document, manager, &names),
         };
-        errors.extend(made.err().into_iter().flatten().map(|error| (at, error)));
+        errors.extend(result.err().into_iter().flatten().map(|error| (at, error)));
     }
     if errors.is_empty() { Ok(objects) } else { Err(errors) }
 }
 
-fn add(to: &mut Objects, document: &Document, manager: &Manager, names: &SetNames) -> Result<(), Vec<BodyError>> {
+/// Builds the object of a document and adds it to the list of its kind.
+fn add_document(
+    to: &mut ManifestObjects,
+    document: &Document,
+    manager: &Manager,
+    names: &SetNames,
+) -> Result<(), Vec<BodyError>> {
     match &document.key {
-        Key::Release(name) => to.releases.push(object(document, name.clone(), ReleaseSpec::default(), manager, names)?),
-        Key::ClusterTemplate(name) => {
-            to.templates.push(object(document, name.clone(), ClusterTemplateSpec::default(), manager, names)?);
+        ObjectKey::Release(name) => {
+            to.releases.push(build_object(document, name.clone(), ReleaseSpec::default(), manager, names)?);
         }
-        Key::Cluster(name) => to.clusters.push(object(document, name.clone(), ClusterSpec::default(), manager, names)?),
-        Key::NodeGroup { cluster, name } => {
+        ObjectKey::ClusterTemplate(name) => {
+            to.templates.push(build_object(document, name.clone(), ClusterTemplateSpec::default(), manager, names)?);
+        }
+        ObjectKey::Cluster(name) => {
+            to.clusters.push(build_object(document, name.clone(), ClusterSpec::default(), manager, names)?);
+        }
+        ObjectKey::NodeGroup { cluster, name } => {
             let parent = names.cluster(cluster.as_str());
-            let of = |parent| object(document, name.clone(), NodeGroupSpec::new(parent), manager, names);
+            let build = |parent| build_object(document, name.clone(), NodeGroupSpec::new(parent), manager, names);
             let Some(parent) = parent else {
-                let missing = no_object("cluster", (Kind::Cluster, "cluster"), cluster.as_str(), names);
-                // Its other fields are read all the same, under a cluster that is nobody's.
-                let others = of(ClusterId(Uuid::nil())).err().into_iter().flatten();
+                let missing = missing_object("cluster", (Kind::Cluster, "cluster"), cluster.as_str(), names);
+                // The other fields are still read, under a cluster id that no cluster has.
+                let others = build(ClusterId(Uuid::nil())).err().into_iter().flatten();
                 return Err([missing].into_iter().chain(others).collect());
             };
-            to.groups.push(of(parent)?);
+            to.groups.push(build(parent)?);
         }
-        Key::Node(name) => {
-            let node = object(document, Some(name.clone()), NodeSpec::default(), manager, names)?;
+        ObjectKey::Node(name) => {
+            let node = build_object(document, Some(name.clone()), NodeSpec::default(), manager, names)?;
             if let Some(raw) = document.body.get("reports").filter(|raw| !is_null(raw)) {
-                bound::check_keyed("reports", raw, || serde_json::Value::Null).map_err(|error| vec![error])?;
-                let reports: Reports = read(raw).map_err(|error| vec![error.within("reports")])?;
-                to.observations.push((node.id(), reports.observation()));
+                bound::check_keyed_field("reports", raw, || serde_json::Value::Null).map_err(|error| vec![error])?;
+                let reports: Reports = read_json(raw).map_err(|error| vec![error.prefixed("reports")])?;
+                to.observations.push((node.id(), reports.into_observation()));
             }
             to.nodes.push(node);
         }
-        Key::Namespace(name) => {
-            to.namespaces.push(object(document, name.clone(), NamespaceSpec::default(), manager, names)?);
+        ObjectKey::Namespace(name) => {
+            to.namespaces.push(build_object(document, name.clone(), NamespaceSpec::default(), manager, names)?);
         }
-        Key::InspectionRule(name) => {
-            to.rules.push(object(document, Some(name.clone()), InspectionRuleSpec::default(), manager, names)?);
+        ObjectKey::InspectionRule(name) => {
+            to.rules.push(build_object(document, Some(name.clone()), InspectionRuleSpec::default(), manager, names)?);
         }
     }
     Ok(())
 }
 
 impl Reports {
-    fn observation(self) -> Observation {
-        let label = |(key, value): (String, String)| ReportedLabel {
-            key: key.into(),
-            value: value.into(),
-            source: "reports".into(),
-        };
+    fn into_observation(self) -> Observation {
+        let label =
+            |(key, value): (String, String)| ReportedLabel { key: key.into(), value: value.into(), source: "reports".into() };
         Observation {
             facts: FactMap::from_tree(&self.facts),
             traits: self.traits.into(),
@@ -122,27 +127,29 @@ impl Reports {
     }
 }
 
-fn object<S: Fields + Spec>(
+/// Builds an object from a document, or returns the errors of all of its fields.
+fn build_object<S: SpecFields + Spec>(
     document: &Document,
     name: S::Name,
     mut spec: S,
     manager: &Manager,
     names: &SetNames,
 ) -> Result<Object<S>, Vec<BodyError>> {
-    let author = Author::Apply { manager, scope: Scope::Object, force: false, adopt: None };
-    match write(&mut spec, &document.body, author, names, 0) {
-        Ok(()) => Ok(Object { meta: Meta::new(uuid(document), name, Timestamp(0)), spec }),
+    let author = WriteMode::Apply { manager, scope: ApplyScope::Object, force: false, adopt: None };
+    match write_body(&mut spec, &document.body, author, names, 0) {
+        Ok(()) => Ok(Object { meta: Meta::new(document_uuid(document), name, Timestamp(0)), spec }),
         Err(WriteError::Body(first)) => {
-            let all = mistakes(&spec, &document.body, author, names);
-            // What only all fields together tell is wrong with none of them.
-            Err(if all.is_empty() { vec![first] } else { all })
+            let errors = body_errors(&spec, &document.body, author, names);
+            // An error that involves several fields appears in none of them alone.
+            Err(if errors.is_empty() { vec![first] } else { errors })
         }
         Err(WriteError::Conflicts(_)) => unreachable!("nobody has written a new object before"),
     }
 }
 
-/// The author's own, else the first half of the SHA-256 of the key, marked as RFC 9562's version 8 (made by own rules).
-fn uuid(document: &Document) -> Uuid {
+/// Returns the uuid that the author provides, or else the first 16 bytes of the SHA-256 of the object's key, as a uuid
+/// of version 8 (custom, RFC 9562).
+fn document_uuid(document: &Document) -> Uuid {
     document.uuid.unwrap_or_else(|| {
         let hash = Sha256::digest(document.key.to_string().as_bytes());
         let mut bytes = [0; 16];
@@ -151,25 +158,25 @@ fn uuid(document: &Document) -> Uuid {
     })
 }
 
-/// The names of a set's documents.
+/// Resolves names to the objects of the set.
 struct SetNames {
     by_key: BTreeMap<String, Uuid>,
     traits: TraitNames,
 }
 
 impl SetNames {
-    fn of(documents: &[Document]) -> Self {
-        let by_key = documents.iter().map(|document| (document.key.to_string(), uuid(document))).collect();
+    fn new(documents: &[Document]) -> Self {
+        let by_key = documents.iter().map(|document| (document.key.to_string(), document_uuid(document))).collect();
         Self { by_key, traits: TraitNames::default() }
     }
 
-    fn name(&self, prefix: &str, id: Uuid) -> Option<String> {
-        let found = self.by_key.iter().find(|(key, own)| **own == id && key.starts_with(prefix));
-        found.map(|(key, _)| key[prefix.len()..].to_owned())
+    fn name_by_id(&self, prefix: &str, id: Uuid) -> Option<String> {
+        let entry = self.by_key.iter().find(|(key, own)| **own == id && key.starts_with(prefix));
+        entry.map(|(key, _)| key[prefix.len()..].to_owned())
     }
 }
 
-impl Names for SetNames {
+impl NameResolver for SetNames {
     fn template(&self, name: &str) -> Option<TemplateId> {
         self.by_key.get(&format!("clustertemplate/{name}")).copied().map(TemplateId)
     }
@@ -183,19 +190,19 @@ impl Names for SetNames {
     }
 
     fn template_name(&self, id: TemplateId) -> Option<String> {
-        self.name("clustertemplate/", id.0)
+        self.name_by_id("clustertemplate/", id.0)
     }
 
     fn group_name(&self, id: GroupId) -> Option<String> {
-        self.name("nodegroup/", id.0)
+        self.name_by_id("nodegroup/", id.0)
     }
 
-    fn all(&self, kind: Kind) -> Vec<String> {
+    fn all_names(&self, kind: Kind) -> Vec<String> {
         let prefix = format!("{}/", kind.word());
         self.by_key.keys().filter_map(|key| key.strip_prefix(&prefix)).map(str::to_owned).collect()
     }
 
-    fn traits(&self) -> &TraitNames {
+    fn trait_names(&self) -> &TraitNames {
         &self.traits
     }
 }
@@ -205,14 +212,14 @@ mod tests {
     use super::super::document::read_document;
     use super::*;
 
-    fn set(texts: &[&str]) -> Result<Objects, Vec<(usize, BodyError)>> {
+    fn assemble_texts(texts: &[&str]) -> Result<ManifestObjects, Vec<(usize, BodyError)>> {
         let documents: Vec<Document> = texts.iter().map(|text| read_document(text).unwrap()).collect();
         assemble(&documents, &Manager::new("test").unwrap())
     }
 
     #[test]
-    fn names_are_resolved_whatever_the_order() {
-        let objects = set(&[
+    fn assemble_resolves_names_in_any_order() {
+        let objects = assemble_texts(&[
             r#"{"kind": "Node", "name": "n", "nodegroup": "c/g", "traits": ["HW_CPU_X86_AVX2"], "tags": {"assigned": ["x:1"]}}"#,
             r#"{"kind": "NodeGroup", "name": "g", "cluster": "c", "labels": {"a": 1.0, "b": null}, "min_ready_seconds": 5}"#,
             r#"{"kind": "Cluster", "name": "c", "cluster_template": "t", "merge_labels": false, "labels": {}}"#,
@@ -230,8 +237,8 @@ mod tests {
     }
 
     #[test]
-    fn every_wrong_document_is_named() {
-        let errors = set(&[
+    fn assemble_reports_every_wrong_document() {
+        let errors = assemble_texts(&[
             r#"{"kind": "Cluster", "name": "c", "cluster_template": "none"}"#,
             r#"{"kind": "NodeGroup", "name": "g", "cluster": "c", "colour": "red"}"#,
             r#"{"kind": "NodeGroup", "name": "g", "cluster": "nowhere"}"#,
@@ -247,8 +254,8 @@ mod tests {
             "0 cluster_template: there is no cluster template \"none\"",
             "1 colour: is no field of this kind",
             "2 cluster: there is no cluster \"nowhere\"",
-            "3 traits[0]: \"NOPE\" is no trait",
-            "4 name: node/n stands there twice",
+            "3 traits[0]: \"NOPE\" is not a trait",
+            "4 name: node/n is there twice",
             "5 nodegroup: \"g\" is no node group: write CLUSTER/GROUP",
             "6 min_ready_seconds: min_ready_seconds takes 0",
             "7 cluster: there is no cluster \"nosuch\"",

@@ -1,70 +1,71 @@
-//! A task as its author may write it, brought into the one form in which it is stored.
+//! Reads a task as its author may write it, and converts it to the one form that is stored.
 //!
-//! Fuel's spellings are taken (`cross-depends`, `groups`, `role`, a text where a list of one is meant), so that its
-//! files load as they are. Fields of Fuel's that mean nothing here come in by the import alone, which keeps them
-//! under `foreign`; in a manifest they are refused as any unknown field, saying so.
+//! Fuel's spellings are accepted (`cross-depends`, `groups`, `role`, a text instead of a list of one), so that Fuel's
+//! files load unchanged. Fields that only Fuel uses are accepted by the import, which stores them under `foreign`. A
+//! manifest with such a field is refused, and the error names the reason.
 
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::body::Body;
+use super::body::JsonBody;
 use super::empty::check_no_control;
 use super::error::{BodyError, BodyErrorKind, check_each};
-use super::reader::{read, read_value};
-use crate::field::{Described, Form};
+use super::reader::{read_json, read_value};
+use crate::field::{DescribeFields, FieldType};
 use crate::json;
-use crate::name::{NameKind, PRIMARY_PREFIX, cut, misspelled};
-use crate::release::select::means_everything;
-use crate::task::{CrossEntry, STAR, Task, Where};
+use crate::name::{NameKind, PRIMARY_PREFIX, reserved_word_in_other_case, truncated};
+use crate::release::name_selector::is_match_all;
+use crate::task::{ANY_TAG_TEXT, CrossEntry, CrossSelector, Task};
 
-/// The most tasks of one release.
+/// Maximum number of tasks in one release.
 pub(super) const MAX_TASKS: usize = 4096;
 
 /// Fields that only Fuel's tasks have.
-const FUEL_ONLY: &[&str] =
-    &["version", "test_pre", "test_post", "refresh_on", "reexecute_on", "fault_tolerance", "stage"];
+const FUEL_ONLY: &[&str] = &["version", "test_pre", "test_post", "refresh_on", "reexecute_on", "fault_tolerance", "stage"];
 
 /// Reads a release's `tasks`.
 ///
 /// # Errors
 /// [`BodyError`] with the task's place and field.
 pub fn read_tasks(raw: &RawValue) -> Result<Vec<Task>, BodyError> {
-    read::<Option<Vec<IgnoredAny>>>(raw)?;
+    read_json::<Option<Vec<IgnoredAny>>>(raw)?;
     let items = json::items(raw);
     if items.len() > MAX_TASKS {
         return Err(BodyError::new("", format!("{} tasks, more than the {MAX_TASKS} of one release", items.len())));
     }
-    let tasks = items.iter().enumerate().map(|(at, item)| read_task(item).map_err(|error| error.at(at)));
+    let tasks = items.iter().enumerate().map(|(at, item)| read_task(item).map_err(|error| error.at_index(at)));
     tasks.collect()
 }
 
+/// Reads one task and converts it to the stored form.
 fn read_task(raw: &RawValue) -> Result<Task, BodyError> {
-    Body::parse(raw.get())?; // Members that stand there twice.
-    let mut members: Map<String, Value> = read(raw)?;
-    prefer_role(&mut members);
+    JsonBody::parse(raw.get())?; // Members that stand there twice.
+    let mut members: Map<String, Value> = read_json(raw)?;
+    drop_ignored_groups(&mut members);
     let mut task = Map::new();
     for (name, value) in members {
         if FUEL_ONLY.contains(&name.as_str()) {
-            let reason = "is Fuel's own and means nothing in a manifest: take it out, or import with `stemma release import --fuel`";
+            let reason =
+                "is Fuel's own and means nothing in a manifest: take it out, or import with `stemma release import --fuel`";
             return Err(BodyError::new(name, reason));
         }
-        let Some((name, value)) = normalized(&name, value)? else { continue };
+        let Some((name, value)) = normalize_field(&name, value)? else { continue };
         if task.insert(name.clone(), value).is_some() {
-            return Err(BodyError::new(name, "stands there in two spellings: keep one of them"));
+            return Err(BodyError::new(name, "occurs in two spellings: keep one of them"));
         }
     }
     let text = Value::Object(task).to_string();
-    let task: Task = read(&RawValue::from_string(text).expect("a value's text is JSON"))?;
+    let task: Task = read_json(&RawValue::from_string(text).expect("a value's text is JSON"))?;
     if task.id.is_empty() || task.kind.is_empty() {
         let field = if task.id.is_empty() { "id" } else { "type" };
-        return Err(BodyError::of(BodyErrorKind::MissingField, field, "is missing"));
+        return Err(BodyError::with_kind(BodyErrorKind::MissingField, field, "is missing"));
     }
     Ok(task)
 }
 
-/// Fuel looks at `groups` only where there is no `role`, and an empty one is none.
-fn prefer_role(members: &mut Map<String, Value>) {
+/// Removes the one of `groups` and `role` that Fuel ignores. Fuel reads `groups` only if `role` is absent or empty.
+fn drop_ignored_groups(members: &mut Map<String, Value>) {
     let says = |value: Option<&Value>| match value {
         None | Some(Value::Null) => false,
         Some(Value::String(text)) => !text.is_empty(),
@@ -78,95 +79,101 @@ fn prefer_role(members: &mut Map<String, Value>) {
     }
 }
 
-/// The stored spelling of a field, and its value; `None` for one that is `null` and may be left out.
-fn normalized(name: &str, value: Value) -> Result<Option<(String, Value)>, BodyError> {
+/// Returns the stored spelling of a field and its value, or `None` for a field that is `null` and may be left out.
+fn normalize_field(name: &str, value: Value) -> Result<Option<(String, Value)>, BodyError> {
     let name = name.replace('-', "_");
-    let Some(part) = Task::PARTS.iter().find(|part| part.is_called(&name)) else {
+    let Some(part) = Task::FIELD_DEFS.iter().find(|part| part.has_name(&name)) else {
         return Ok((!value.is_null()).then_some((name, value)));
     };
-    let value = match (part.name, part.form.plain()) {
-        // `tags: null` counts under `matching.roles: tags`, as an empty list.
+    let value = match (part.name, part.field_type.plain()) {
+        // `tags: null` counts under `matching.roles: tags`, like an empty list.
         ("tags", _) if value.is_null() => Value::Array(Vec::new()),
-        ("tags", _) => tags(value).map_err(|error| error.within("tags"))?,
+        ("tags", _) => normalize_tags(value).map_err(|error| error.prefixed("tags"))?,
         _ if value.is_null() => return Ok(None),
-        ("roles", _) => nodes(value).map_err(|error| error.within("roles"))?,
-        (name, Form::TextOrList) => names(listed(value), EVERY_TASK).map_err(|error| error.within(name))?,
-        (name, Form::ListOf(_)) => entries(value).map_err(|error| error.within(name))?,
+        ("roles", _) => normalize_nodes(value).map_err(|error| error.prefixed("roles"))?,
+        (name, FieldType::TextOrList) => {
+            check_selector_list(to_list(value), EVERY_TASK_HINT).map_err(|error| error.prefixed(name))?
+        }
+        (name, FieldType::ListOf(_)) => normalize_entries(value).map_err(|error| error.prefixed(name))?,
         _ => value,
     };
     Ok(Some((part.name.to_owned(), value)))
 }
 
-/// A text is a list of one. `*` alone means every tag, and as an item of a list a name that no tag has.
-fn tags(value: Value) -> Result<Value, BodyError> {
-    if value == STAR { Ok(value) } else { nodes(value) }
+/// Normalizes tags. A text is a list of one. `*` alone means every tag; as an item of a list it is a name that no tag
+/// has.
+fn normalize_tags(value: Value) -> Result<Value, BodyError> {
+    if value == ANY_TAG_TEXT { Ok(value) } else { normalize_nodes(value) }
 }
 
-/// Names and patterns by which nodes are meant; a text is a list of one.
-fn nodes(value: Value) -> Result<Value, BodyError> {
-    names(listed(value), EVERY_NODE)
+/// Normalizes the names and patterns that select nodes. A text is a list of one.
+fn normalize_nodes(value: Value) -> Result<Value, BodyError> {
+    check_selector_list(to_list(value), EVERY_NODE_HINT)
 }
 
-/// A text is a list of one.
-fn listed(value: Value) -> Value {
+/// Makes a text a list of one.
+fn to_list(value: Value) -> Value {
     if value.is_string() { Value::Array(vec![value]) } else { value }
 }
 
-/// What is written where every node with a name of that kind is meant.
-const EVERY_NODE: &str = "write the text * for every node";
+/// The advice in an error about a pattern that selects nodes.
+const EVERY_NODE_HINT: &str = "write the text * for every node";
 
-/// What is written where every task is meant.
-const EVERY_TASK: &str = "name the tasks, or write /.+/ for every task";
+/// The advice in an error about a pattern that selects tasks.
+const EVERY_TASK_HINT: &str = "name the tasks, or write /.+/ for every task";
 
-/// A list of names and patterns, none of which means everything by reading nothing: an empty text must not reach every node.
-fn names(list: Value, everything: &str) -> Result<Value, BodyError> {
+/// Checks a list of names and patterns. A pattern that matches the empty text is refused, so that an empty variable
+/// cannot select every node.
+fn check_selector_list(list: Value, everything: &str) -> Result<Value, BodyError> {
     let names: Vec<String> = read_value(&list)?;
     check_each(&names, |name| check_pattern(name, everything))?;
     Ok(list)
 }
 
 fn check_pattern(name: &str, everything: &str) -> Result<(), BodyError> {
-    if !means_everything(name) {
+    if !is_match_all(name) {
         return Ok(());
     }
     let reason = format!(
-        "{:?} matches the empty text, and so may mean every name: mend the pattern, or {everything}",
-        cut(name)
+        "{:?} matches the empty text, and so may match every name: correct the pattern, or {everything}",
+        truncated(name)
     );
     Err(BodyError::new("", reason))
 }
 
-/// Entries whose `role` and `tags` are lists; `null` stays, since it means the stages.
-fn entries(value: Value) -> Result<Value, BodyError> {
+/// Normalizes the entries that refer to tasks of other nodes: `role` and `tags` become lists. `null` as a value of
+/// these fields remains, because it selects the stages.
+fn normalize_entries(value: Value) -> Result<Value, BodyError> {
     let Value::Array(items) = value else {
         return Err(BodyError::new("", "takes a list of {name, role or tags, policy}"));
     };
-    let given = items.into_iter().enumerate().filter(|(_, item)| !item.is_null());
-    let read = given.map(|(at, item)| entry(item).map_err(|error| error.at(at)));
+    let non_null = items.into_iter().enumerate().filter(|(_, item)| !item.is_null());
+    let read = non_null.map(|(at, item)| normalize_entry(item).map_err(|error| error.at_index(at)));
     Ok(Value::Array(read.collect::<Result<_, _>>()?))
 }
 
-fn entry(item: Value) -> Result<Value, BodyError> {
+/// Normalizes one entry that refers to tasks of other nodes.
+fn normalize_entry(item: Value) -> Result<Value, BodyError> {
     let mut entry = match item {
         Value::Object(entry) => entry,
         other => return Ok(other),
     };
     if let Some(Value::String(name)) = entry.get("name") {
-        check_pattern(name, EVERY_TASK).map_err(|error| error.within("name"))?;
+        check_pattern(name, EVERY_TASK_HINT).map_err(|error| error.prefixed("name"))?;
     }
-    for (field, read) in [("role", nodes as fn(Value) -> Result<Value, BodyError>), ("tags", tags)] {
+    for (field, read) in [("role", normalize_nodes as fn(Value) -> Result<Value, BodyError>), ("tags", normalize_tags)] {
         if let Some(value) = entry.get_mut(field).filter(|value| !value.is_null()) {
-            *value = read(value.take()).map_err(|error| error.within(field))?;
+            *value = read(value.take()).map_err(|error| error.prefixed(field))?;
         }
     }
     Ok(Value::Object(entry))
 }
 
-/// Refuses a name or pattern by which a task means others, or nodes, and that has a control character: no name has one. Of roles and tags it
-/// also refuses a reserved word in other letters than selectors read.
-pub(super) fn check_names(task: &Task) -> Result<(), BodyError> {
-    check_selectors(&task.roles).map_err(|error| error.within("roles"))?;
-    check_tag_selectors(task.tags.as_deref().unwrap_or_default()).map_err(|error| error.within("tags"))?;
+/// Fails if a name or pattern that selects tasks or nodes contains a control character, which no name has. Also fails
+/// if a selector of roles or tags is a reserved word in another case, which selectors do not recognize.
+pub(super) fn check_control_characters(task: &Task) -> Result<(), BodyError> {
+    check_role_selectors(&task.roles).map_err(|error| error.prefixed("roles"))?;
+    check_tag_selectors(task.tags.as_deref().unwrap_or_default()).map_err(|error| error.prefixed("tags"))?;
     let lists: [(&str, &[String]); 6] = [
         ("tags", task.tags.as_deref().unwrap_or_default()),
         ("roles", task.roles.as_slice()),
@@ -176,49 +183,50 @@ pub(super) fn check_names(task: &Task) -> Result<(), BodyError> {
         ("subscribes", task.subscribes.as_slice()),
     ];
     for (field, names) in lists {
-        check_listed(names).map_err(|error| error.within(field))?;
+        check_listed_names(names).map_err(|error| error.prefixed(field))?;
     }
     for (field, entries) in [("cross_depends", &task.cross_depends), ("cross_depended_by", &task.cross_depended_by)] {
-        check_each(entries, check_entry).map_err(|error| error.within(field))?;
+        check_each(entries, check_entry_names).map_err(|error| error.prefixed(field))?;
     }
-    let then = task.on_unassign.as_deref().unwrap_or_default();
-    check_no_control(then).map_err(|error| error.within("on_unassign"))
+    let on_unassign = task.on_unassign.as_deref().unwrap_or_default();
+    check_no_control(on_unassign).map_err(|error| error.prefixed("on_unassign"))
 }
 
-fn check_entry(entry: &CrossEntry) -> Result<(), BodyError> {
-    check_no_control(&entry.name).map_err(|error| error.within("name"))?;
-    check_where(&entry.role, check_selectors).map_err(|error| error.within("role"))?;
-    check_where(&entry.tags, check_tag_selectors).map_err(|error| error.within("tags"))
+fn check_entry_names(entry: &CrossEntry) -> Result<(), BodyError> {
+    check_no_control(&entry.name).map_err(|error| error.prefixed("name"))?;
+    check_cross_selector(&entry.role, check_role_selectors).map_err(|error| error.prefixed("role"))?;
+    check_cross_selector(&entry.tags, check_tag_selectors).map_err(|error| error.prefixed("tags"))
 }
 
-fn check_where(place: &Where, check: fn(&[String]) -> Result<(), BodyError>) -> Result<(), BodyError> {
+fn check_cross_selector(place: &CrossSelector, check: fn(&[String]) -> Result<(), BodyError>) -> Result<(), BodyError> {
     match place {
-        Where::Names(names) => check_listed(names).and_then(|()| check(names)),
-        Where::Absent | Where::Null => Ok(()),
+        CrossSelector::Names(names) => check_listed_names(names).and_then(|()| check(names)),
+        CrossSelector::Absent | CrossSelector::Null => Ok(()),
     }
 }
 
-/// Refuses a reserved word in other letters than those that selectors read, and the text `null`: nothing is called so, so it would mean nobody.
-fn check_selectors(names: &[String]) -> Result<(), BodyError> {
-    check_each(names, |name| check_spelling(name, NameKind::Role))
+/// Refuses the text `null`, and a reserved word in another case than selectors recognize. No role can have such a name,
+/// so it would select nothing.
+fn check_role_selectors(names: &[String]) -> Result<(), BodyError> {
+    check_each(names, |name| check_selector_case(name, NameKind::Role))
 }
 
-/// The same of tags, where `primary-` has a meaning too.
+/// Checks selectors of tags like selectors of roles. In addition, `primary-` in another case is refused.
 fn check_tag_selectors(names: &[String]) -> Result<(), BodyError> {
-    check_each(names, |name| check_spelling(name, NameKind::Tag))
+    check_each(names, |name| check_selector_case(name, NameKind::Tag))
 }
 
-fn check_spelling(name: &str, kind: NameKind) -> Result<(), BodyError> {
-    let Some(word) = misspelled(name, kind) else { return Ok(()) };
+fn check_selector_case(name: &str, kind: NameKind) -> Result<(), BodyError> {
+    let Some(word) = reserved_word_in_other_case(name, kind) else { return Ok(()) };
     let advice = match word {
-        "null" => "write null without quotes where it means the stages, or a name".to_owned(),
+        "null" => "write null without quotes to select the stages, or write a name".to_owned(),
         PRIMARY_PREFIX => format!("write {word}, in small letters, for the primary holder of a tag"),
         word => format!("write {word}, in small letters"),
     };
-    Err(BodyError::new("", format!("{:?} is reserved: {advice}", cut(name))))
+    Err(BodyError::new("", format!("{:?} is reserved: {advice}", truncated(name))))
 }
 
-fn check_listed(names: &[String]) -> Result<(), BodyError> {
+fn check_listed_names(names: &[String]) -> Result<(), BodyError> {
     check_each(names, |name| check_no_control(name))
 }
 
@@ -226,50 +234,46 @@ fn check_listed(names: &[String]) -> Result<(), BodyError> {
 mod tests {
     use super::*;
 
-    fn tasks(json: &str) -> Result<Vec<Task>, BodyError> {
+    fn parse_tasks(json: &str) -> Result<Vec<Task>, BodyError> {
         read_tasks(&RawValue::from_string(json.to_owned()).unwrap())
     }
 
     #[test]
-    fn both_spellings_give_the_same_task() {
-        let ours =
-            r#"[{"id": "a", "type": "shell", "roles": ["web"], "cross_depends": [{"name": "b", "role": ["db"]}]}]"#;
-        let fuels =
-            r#"[{"id": "a", "type": "shell", "groups": "web", "cross-depends": [{"name": "b", "role": "db"}, null]}]"#;
-        assert_eq!(tasks(ours).unwrap(), tasks(fuels).unwrap());
+    fn read_tasks_accepts_both_spellings() {
+        let ours = r#"[{"id": "a", "type": "shell", "roles": ["web"], "cross_depends": [{"name": "b", "role": ["db"]}]}]"#;
+        let fuels = r#"[{"id": "a", "type": "shell", "groups": "web", "cross-depends": [{"name": "b", "role": "db"}, null]}]"#;
+        assert_eq!(parse_tasks(ours).unwrap(), parse_tasks(fuels).unwrap());
     }
 
     #[test]
-    fn groups_count_where_there_is_no_role() {
+    fn read_tasks_reads_groups_only_without_role() {
         for (fields, roles) in [
             (r#""role": "web", "groups": ["db"]"#, "web"),
             (r#""role": [], "groups": ["db"]"#, "db"),
             (r#""role": null, "groups": "db""#, "db"),
             (r#""roles": ["web"], "groups": []"#, "web"),
         ] {
-            let task = tasks(&format!(r#"[{{"id": "a", "type": "shell", {fields}}}]"#)).unwrap().remove(0);
+            let task = parse_tasks(&format!(r#"[{{"id": "a", "type": "shell", {fields}}}]"#)).unwrap().remove(0);
             assert_eq!(task.roles, [roles], "{fields}");
         }
     }
 
     #[test]
-    fn absent_null_and_empty_differ_where_they_mean_something() {
-        let read = |fields: &str| tasks(&format!(r#"[{{"id": "a", "type": "shell"{fields}}}]"#)).unwrap().remove(0);
+    fn read_tasks_distinguishes_absent_null_and_empty() {
+        let read = |fields: &str| parse_tasks(&format!(r#"[{{"id": "a", "type": "shell"{fields}}}]"#)).unwrap().remove(0);
         assert_eq!(read("").tags, None);
         assert_eq!(read(r#", "tags": null"#).tags, Some(vec![]));
         assert_eq!(read(r#", "tags": []"#).tags, Some(vec![]));
-        let place = |fields: &str| {
-            read(&format!(r#", "cross_depends": [{{"name": "b"{fields}}}]"#)).cross_depends.remove(0).role
-        };
-        assert_eq!(place(""), Where::Absent);
-        assert_eq!(place(r#", "role": null"#), Where::Null);
-        assert_eq!(place(r#", "role": "self""#), Where::Names(vec!["self".to_owned()]));
+        let place = |fields: &str| read(&format!(r#", "cross_depends": [{{"name": "b"{fields}}}]"#)).cross_depends.remove(0).role;
+        assert_eq!(place(""), CrossSelector::Absent);
+        assert_eq!(place(r#", "role": null"#), CrossSelector::Null);
+        assert_eq!(place(r#", "role": "self""#), CrossSelector::Names(vec!["self".to_owned()]));
     }
 
     /// An empty pattern placed a task on every node.
     #[test]
-    fn x06_a_pattern_that_matches_nothing_at_all_is_refused_wherever_patterns_stand() {
-        let read = |fields: &str| tasks(&format!(r#"[{{"id": "a", "type": "shell", {fields}}}]"#));
+    fn x06_read_tasks_rejects_patterns_of_nothing() {
+        let read = |fields: &str| parse_tasks(&format!(r#"[{{"id": "a", "type": "shell", {fields}}}]"#));
         for pattern in ["/", "//", "/()/", "/|/", "/^/", "/.*/", "/x*/"] {
             for (fields, place, write) in [
                 (format!(r#""tags": ["{pattern}"]"#), "tags[0]", "write the text *"),
@@ -306,36 +310,33 @@ mod tests {
         }
     }
 
-    /// What an answer shows of a task is taken again.
+    /// A task can be sent as a response shows it.
     #[test]
-    fn x06_every_tag_is_read_as_it_is_shown() {
+    fn x06_read_tasks_round_trips_every_tag() {
         let written = r#"[{"id":"a","type":"shell","tags":"*","cross_depends":[{"name":"b","tags":"*"}]}]"#;
-        let read = tasks(written).unwrap();
+        let read = parse_tasks(written).unwrap();
         assert_eq!(serde_json::to_string(&read).unwrap(), written);
-        assert_eq!(tasks(&serde_json::to_string(&read).unwrap()).unwrap(), read);
+        assert_eq!(parse_tasks(&serde_json::to_string(&read).unwrap()).unwrap(), read);
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_its_place() {
+    fn read_tasks_reports_place_of_error() {
         for (json, says) in [
             (r#"[{"id": "a"}]"#, "[0].type: is missing"),
             (
                 r#"[{"id": "a", "type": "x"}, {"id": "b", "type": "x", "colour": 1}]"#,
-                "[1].colour: is no field here: take it out, or take one of id, type, tags",
+                "[1].colour: is no field here: take it out, or use one of id, type, tags",
             ),
-            (
-                r#"[{"id": "a", "type": "x", "requires": [1]}]"#,
-                "[0].requires[0]: is the number 1, and a text is meant: quote it",
-            ),
+            (r#"[{"id": "a", "type": "x", "requires": [1]}]"#, "[0].requires[0]: is the number 1, and a text is meant: quote it"),
             (r#"[{"id": "a", "type": "x", "refresh_on": []}]"#, "[0].refresh_on: is Fuel's own"),
             (
                 r#"[{"id": "a", "type": "x", "require": ["b"]}]"#,
-                "[0].require: is no field here (did you mean \"requires\"?): mend its spelling, or take it out",
+                "[0].require: is no field here (did you mean \"requires\"?): correct its spelling, or take it out",
             ),
-            (r#"[{"id": "a", "type": "x", "role": "b", "roles": "c"}]"#, "[0].roles: stands there in two spellings"),
-            (r#"[{"id": "a", "id": "b", "type": "x"}]"#, "[0].id: stands there twice"),
+            (r#"[{"id": "a", "type": "x", "role": "b", "roles": "c"}]"#, "[0].roles: occurs in two spellings"),
+            (r#"[{"id": "a", "id": "b", "type": "x"}]"#, "[0].id: is there twice"),
         ] {
-            let error = tasks(json).unwrap_err().to_string();
+            let error = parse_tasks(json).unwrap_err().to_string();
             assert!(error.starts_with(says), "{error}");
         }
     }

@@ -1,16 +1,16 @@
-//! Names for tests of single bodies: whatever is named is there, or nothing is asked for by name.
+//! A name resolver for tests of single bodies. Every template and group that is named exists.
 
 use uuid::Uuid;
 
-use super::Names;
+use super::NameResolver;
 use crate::object::{ClusterId, GroupId, Kind, TemplateId};
 use crate::traits::TraitNames;
 
-/// Finds a template and a group by any name, and knows the standard traits.
+/// Resolves any name of a template or group, and knows the standard traits.
 #[derive(Default)]
-pub(super) struct Anybody(TraitNames);
+pub(super) struct AnyNameResolver(TraitNames);
 
-impl Names for Anybody {
+impl NameResolver for AnyNameResolver {
     fn template(&self, _: &str) -> Option<TemplateId> {
         Some(TemplateId(Uuid::nil()))
     }
@@ -31,11 +31,11 @@ impl Names for Anybody {
         None
     }
 
-    fn all(&self, _: Kind) -> Vec<String> {
+    fn all_names(&self, _: Kind) -> Vec<String> {
         Vec::new()
     }
 
-    fn traits(&self) -> &TraitNames {
+    fn trait_names(&self) -> &TraitNames {
         &self.0
     }
 }

@@ -1,8 +1,9 @@
-//! Texts that show nothing.
+//! Texts without a visible character.
 
-/// Characters without a glyph of their own, beside white space and control characters: those of Unicode's category Cf and those that a renderer
-/// leaves out (`Default_Ignorable_Code_Point`), from the Unicode Character Database, and Braille without a dot, whose glyph is empty.
-const INVISIBLE: &[(char, char)] = &[
+/// Characters that show nothing, in addition to white space and control characters. They are those of Unicode's
+/// category Cf and those that a renderer omits (`Default_Ignorable_Code_Point`), from the Unicode Character Database,
+/// and the Braille pattern without dots, whose glyph is empty.
+const INVISIBLE_CHARS: &[(char, char)] = &[
     ('\u{ad}', '\u{ad}'),
     ('\u{34f}', '\u{34f}'),
     ('\u{600}', '\u{605}'),
@@ -31,14 +32,14 @@ const INVISIBLE: &[(char, char)] = &[
     ('\u{e0000}', '\u{e0fff}'),
 ];
 
-/// Whether a text has nothing that can be seen: white space, control characters and invisible ones alone, or nothing at all. As a name or
-/// a reason it is as good as none.
+/// Returns whether a text is empty or has only white space, control characters and invisible characters. As a name or a
+/// reason it counts as absent.
 pub fn is_blank(text: &str) -> bool {
-    let is_invisible = |character: char| INVISIBLE.iter().any(|(first, last)| (*first..=*last).contains(&character));
+    let is_invisible = |character: char| INVISIBLE_CHARS.iter().any(|(first, last)| (*first..=*last).contains(&character));
     text.chars().all(|character| character.is_whitespace() || character.is_control() || is_invisible(character))
 }
 
-/// Whether a text has a character that controls a terminal or ends a line: no name has one.
+/// Returns whether a text has a character that controls a terminal or ends a line. No name may have one.
 pub fn has_control(text: &str) -> bool {
     text.chars().any(|character| character.is_control() || matches!(character, '\u{2028}' | '\u{2029}'))
 }
@@ -48,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn x06_a_text_of_invisible_characters_is_blank() {
+    fn x06_is_blank_accepts_invisible_characters() {
         for text in [
             "",
             " ",

@@ -1,39 +1,40 @@
 //! Names: what roles, tags, tasks, releases and objects may be called.
 //!
-//! A name is compared, sorted and cloned many times in every resolve, so it is one shared string. It is checked
-//! once, where it comes in; a value of these types can't be malformed, so nothing further in has to ask. The
-//! words that selectors give a meaning to (`self`, `master`, `null`, `*`) and Fuel's `primary-…` are reserved
-//! where something is *declared* ([`Name::declare`]), not where it is written: a selector may well say `master`.
+//! A name is compared, sorted and cloned many times when nodes are resolved, so it is one shared string. It is checked
+//! once, when it is parsed. A value of these types is always well-formed, so no other code has to check it. The words
+//! with a meaning in selectors (`self`, `master`, `null`, `*`) and Fuel's `primary-…` are reserved where something is
+//! *declared* ([`Name::for_declaration`]), but not where it is referred to: a selector may contain `master`.
 
 mod blank;
-mod near;
 mod release;
+mod suggest;
 
 use std::borrow::Cow;
 
 use uuid::Uuid;
 
 pub use blank::{has_control, is_blank};
-pub use near::{near, suggest};
 pub use release::{ReleaseRef, Version};
+pub use suggest::{closest_match, did_you_mean};
 
-/// The longest name of a role, tag or task, in bytes.
-pub const MAX_NAME: usize = 63;
+/// Maximum length of the name of a role, tag or task, in bytes.
+pub const MAX_NAME_BYTES: usize = 63;
 
-/// The longest name of an object (node, group, cluster, template …), in bytes: Ironic's and Magnum's limit.
-pub(crate) const MAX_OBJECT_NAME: usize = 255;
+/// Maximum length of the name of an object (node, group, cluster, template …), in bytes. Ironic and Magnum have the
+/// same limit.
+pub(crate) const MAX_OBJECT_NAME_BYTES: usize = 255;
 
-/// How much of a text from outside an error shows, in characters.
-const MAX_SHOWN: usize = 64;
+/// Maximum number of characters that an error shows of a text from a request, manifest or report.
+const MAX_SHOWN_CHARS: usize = 64;
 
-/// Words that no role, tag or task may be called, since selectors give them a meaning of their own.
-pub const RESERVED: [&str; 4] = ["self", "master", "null", "*"];
+/// Words that cannot be the name of a role, tag or task, because they have a meaning in selectors.
+pub const RESERVED_WORDS: [&str; 4] = ["self", "master", "null", "*"];
 
-/// What a name begins with that stands for the primary holder of a tag.
+/// The prefix of the name that stands for the primary holder of a tag.
 pub(crate) const PRIMARY_PREFIX: &str = "primary-";
 
-/// What hosts call themselves to themselves, as distributions write it into `/etc/hosts` and `/etc/hostname`.
-const NAMES_OF_EVERY_HOST: [&str; 8] = [
+/// Names that every host has for itself. Distributions write them into `/etc/hosts` and `/etc/hostname`.
+const LOCALHOST_NAMES: [&str; 8] = [
     "ip6-localhost",
     "ip6-loopback",
     "localhost",
@@ -44,8 +45,8 @@ const NAMES_OF_EVERY_HOST: [&str; 8] = [
     "localhost6.localdomain6",
 ];
 
-/// Paths below `/v1/nodes/`, ours and Ironic's: a node of such a name could never be asked for.
-const NODE_PATHS: [&str; 28] = [
+/// Paths below `/v1/nodes/`, of Stemma and of Ironic. A node with such a name could not be requested.
+const RESERVED_NODE_NAMES: [&str; 28] = [
     "allocation",
     "annotations",
     "bios",
@@ -76,10 +77,10 @@ const NODE_PATHS: [&str; 28] = [
     "volume",
 ];
 
-/// Paths below `/v1/clusters/`, of Magnum's.
-pub const CLUSTER_PATHS: &[&str] = &["detail"];
+/// Paths below `/v1/clusters/`, of Magnum.
+pub const RESERVED_CLUSTER_NAMES: &[&str] = &["detail"];
 
-/// Defines checked, shared strings, with the traits that every one of them has.
+/// Defines types for checked, shared strings, with their common traits.
 macro_rules! checked_text {
     ($($(#[$doc:meta])* $type:ident: $error:ty;)+) => {$(
         $(#[$doc])*
@@ -87,7 +88,7 @@ macro_rules! checked_text {
         pub struct $type(std::sync::Arc<str>);
 
         impl $type {
-            /// The text.
+            /// Returns the text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -136,42 +137,42 @@ macro_rules! checked_text {
 }
 pub(crate) use checked_text;
 
-/// A text that is no name of its kind.
+/// The error for a text that is not a valid name of its kind.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidName {
     /// The characters or the length are wrong.
     #[error("{kind} {name} is not well formed: {rule}")]
     Malformed {
-        /// What was to be named, as `tag`.
+        /// The kind of name, such as `tag`.
         kind: &'static str,
         /// The text in quotes, cut at 64 characters.
         name: String,
-        /// What is taken, in words.
+        /// The valid form, in words.
         rule: &'static str,
     },
-    /// The word means something else.
+    /// The word is reserved.
     #[error("{kind} {name} is reserved: {rule}")]
     Reserved {
-        /// What was to be named.
+        /// The kind of name.
         kind: &'static str,
         /// The text in quotes, cut at 64 characters.
         name: String,
-        /// What the word means instead.
+        /// What the word is reserved for.
         rule: &'static str,
     },
 }
 
 impl InvalidName {
-    /// The same refusal, of the text as it was written.
-    fn of(self, text: &str) -> Self {
+    /// Returns the same error about another spelling: the text as its author wrote it, before it was lower-cased.
+    fn with_text(self, text: &str) -> Self {
         match self {
-            Self::Malformed { kind, rule, .. } => malformed(kind, text, rule),
-            Self::Reserved { kind, rule, .. } => reserved(kind, text, rule),
+            Self::Malformed { kind, rule, .. } => malformed_error(kind, text, rule),
+            Self::Reserved { kind, rule, .. } => reserved_error(kind, text, rule),
         }
     }
 }
 
-/// What a [`Name`] is declared as.
+/// The kind of thing that is declared with a [`Name`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NameKind {
     /// A role of a release.
@@ -186,30 +187,29 @@ checked_text! {
     /// The name of a role or task, or the part of a tag before the colon: `[A-Za-z0-9][A-Za-z0-9_.-]{0,62}`.
     Name: InvalidName;
 
-    /// A tag: a [`Name`], and after a colon a value if it has one. `mysql:1` is another tag than `mysql`.
+    /// A tag: a [`Name`], optionally followed by a colon and a value. `mysql:1` and `mysql` are two tags.
     TagName: InvalidName;
 
-    /// The name of an object that stands in a path: `[A-Za-z0-9_.~-]{1,255}` (Ironic's rule for nodes), not like a uuid,
-    /// and neither `.` nor `..`, which a path would swallow.
+    /// The name of an object, as used in paths: `[A-Za-z0-9_.~-]{1,255}` (Ironic's rule for nodes). It must not look
+    /// like a uuid, and must not be `.` or `..`, which clients remove from a path.
     ObjectName: InvalidName;
 
-    /// The name of a node: an [`ObjectName`] that is no path below `/v1/nodes/`.
+    /// The name of a node: an [`ObjectName`] that is not a path below `/v1/nodes/`.
     NodeName: InvalidName;
 
-    /// The name of a namespace of the catalogue: 1 to 80 characters, as Glance's, but for slashes and control characters: it
-    /// stands in a path.
+    /// The name of a namespace of the catalogue: 1 to 80 characters, as in Glance, but without slashes and control
+    /// characters, because it is used in paths.
     NamespaceName: InvalidName;
 }
 
 const NAME_RULE: &str = "a letter or digit, then up to 62 letters, digits, '_', '.' or '-'";
 const TAG_RULE: &str = "a name, and if it has a value a colon and up to 63 letters, digits, '_', '.' or '-'";
 const OBJECT_RULE: &str = "1 to 255 letters, digits, '_', '.', '~' or '-', but not '.' or '..'";
-const NAMESPACE_RULE: &str =
-    "1 to 80 characters without slashes and control characters, but not '.' or '..' or blanks alone";
+const NAMESPACE_RULE: &str = "1 to 80 characters without slashes and control characters, but not '.' or '..' or blanks alone";
 
 impl NameKind {
-    /// The word for it in messages.
-    pub const fn word(self) -> &'static str {
+    /// Returns the word used in messages.
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Role => "role",
             Self::Tag => "tag",
@@ -219,169 +219,178 @@ impl NameKind {
 }
 
 impl Name {
-    /// Reads a name.
+    /// Parses a name.
     ///
     /// # Errors
     /// [`InvalidName::Malformed`].
     pub fn new(text: &str) -> Result<Self, InvalidName> {
-        if is_name(text) { Ok(Self(text.into())) } else { Err(malformed("name", text, NAME_RULE)) }
+        if is_valid_name(text) { Ok(Self(text.into())) } else { Err(malformed_error("name", text, NAME_RULE)) }
     }
 
-    /// Reads a name that something is to be called by: no reserved word, and for a tag no `primary-…`.
+    /// Parses a name in a declaration. It must not be a reserved word, and a tag must not begin with `primary-`.
     ///
-    /// A role may begin with `primary-` (Fuel's old releases have such roles); that is a finding of the caller's,
-    /// who asks [`Name::is_primary`]. A task may, freely.
+    /// A role may begin with `primary-`, because Fuel's old releases have such roles. The caller checks
+    /// [`Name::has_primary_prefix`] and reports a finding. A task may begin with it without a finding.
     ///
     /// # Errors
-    /// [`InvalidName`], naming the kind.
-    pub fn declare(text: &str, kind: NameKind) -> Result<Self, InvalidName> {
+    /// [`InvalidName`], which names the kind.
+    pub fn for_declaration(text: &str, kind: NameKind) -> Result<Self, InvalidName> {
         check_reserved(text, kind)?;
-        if is_name(text) { Ok(Self(text.into())) } else { Err(malformed(kind.word(), text, NAME_RULE)) }
+        if is_valid_name(text) { Ok(Self(text.into())) } else { Err(malformed_error(kind.as_str(), text, NAME_RULE)) }
     }
 
-    /// The same of a name that somebody writes: reserved words are reserved in capitals too. A store may have such a one, of an older
-    /// program.
+    /// Parses a name in a new declaration, as [`Name::for_declaration`] does, but refuses reserved words in any case,
+    /// such as `Self`. A store of an older version may have such a name.
     ///
     /// # Errors
-    /// As [`Name::declare`].
-    pub fn of_new(text: &str, kind: NameKind) -> Result<Self, InvalidName> {
-        check_reserved(&text.to_ascii_lowercase(), kind).map_err(|why| why.of(text))?;
-        Self::declare(text, kind)
+    /// As [`Name::for_declaration`].
+    pub fn for_new_declaration(text: &str, kind: NameKind) -> Result<Self, InvalidName> {
+        check_reserved(&text.to_ascii_lowercase(), kind).map_err(|why| why.with_text(text))?;
+        Self::for_declaration(text, kind)
     }
 
-    /// Whether the name begins with `primary-`.
-    pub fn is_primary(&self) -> bool {
+    /// Returns whether the name begins with `primary-`.
+    pub fn has_primary_prefix(&self) -> bool {
         self.0.starts_with(PRIMARY_PREFIX)
     }
 }
 
 impl TagName {
-    /// Reads a tag as a selector or an assignment names it.
+    /// Parses a tag in a selector or an assignment.
     ///
     /// # Errors
     /// [`InvalidName::Malformed`].
     pub fn new(text: &str) -> Result<Self, InvalidName> {
         let (name, value) = text.split_once(':').map_or((text, None), |(name, value)| (name, Some(value)));
-        if is_name(name) && value.is_none_or(is_tag_value) {
+        if is_valid_name(name) && value.is_none_or(is_valid_tag_value) {
             Ok(Self(text.into()))
         } else {
-            Err(malformed("tag", text, TAG_RULE))
+            Err(malformed_error("tag", text, TAG_RULE))
         }
     }
 
-    /// Reads a tag that is to be declared: neither a reserved word nor `primary-…`.
+    /// Parses a tag in a declaration. It must not be a reserved word, and must not begin with `primary-`.
     ///
     /// # Errors
     /// [`InvalidName`].
-    pub fn declare(text: &str) -> Result<Self, InvalidName> {
+    pub fn for_declaration(text: &str) -> Result<Self, InvalidName> {
         check_reserved(text.split_once(':').map_or(text, |(base, _)| base), NameKind::Tag)?;
         Self::new(text)
     }
 
-    /// The same of a tag that somebody writes: reserved words are reserved in capitals too.
+    /// Parses a tag in a new declaration, as [`TagName::for_declaration`] does, but refuses reserved words in any case.
     ///
     /// # Errors
     /// [`InvalidName`].
-    pub fn of_new(text: &str) -> Result<Self, InvalidName> {
-        Self::declare(&text.to_ascii_lowercase()).map_err(|why| why.of(text))?;
+    pub fn for_new_declaration(text: &str) -> Result<Self, InvalidName> {
+        Self::for_declaration(&text.to_ascii_lowercase()).map_err(|why| why.with_text(text))?;
         Self::new(text)
     }
 }
 
 impl ObjectName {
-    /// Reads an object's name.
+    /// Parses an object's name.
     ///
     /// # Errors
-    /// [`InvalidName`]: odd characters, too long, or like a uuid (a path names an object by either).
+    /// [`InvalidName`] if it has invalid characters, is too long, or looks like a uuid (a path may have the name or the
+    /// uuid).
     pub fn new(text: &str) -> Result<Self, InvalidName> {
         check_object_name("name", text).map(|()| Self(text.into()))
     }
 
-    /// Checks what an object may be called that gets its name now. A store may have others, of an older program.
+    /// Checks the name of a new or renamed object. A store of an older version may have names that fail this check.
     ///
     /// # Errors
-    /// [`InvalidName::Reserved`]: what a command would take for an option, or one of these words, which stand in paths.
-    pub fn check_new(&self, in_paths: &[&str]) -> Result<(), InvalidName> {
-        check_no_option("name", self)?;
-        if in_paths.iter().any(|word| word.eq_ignore_ascii_case(self)) {
-            return Err(reserved("name", self, "it is a path, and the object could never be asked for"));
+    /// [`InvalidName::Reserved`] if a command would parse the name as an option, or if it is one of
+    /// `path_words`, which are used in paths of the API.
+    pub fn check_new(&self, path_words: &[&str]) -> Result<(), InvalidName> {
+        check_no_leading_dash("name", self)?;
+        if path_words.iter().any(|word| word.eq_ignore_ascii_case(self)) {
+            return Err(reserved_error("name", self, "it is a path of the API, so the object could not be requested"));
         }
         Ok(())
     }
 }
 
 impl NodeName {
-    /// Reads a node's name.
+    /// Parses a node's name.
     ///
     /// # Errors
-    /// [`InvalidName`]: as [`ObjectName::new`], or a path below `/v1/nodes/`, as `detail`.
+    /// [`InvalidName`] as for [`ObjectName::new`], or if it is a path below `/v1/nodes/`, such as `detail`.
     pub fn new(text: &str) -> Result<Self, InvalidName> {
         check_object_name("node", text)?;
-        if NODE_PATHS.contains(&text) {
-            return Err(reserved("node", text, "it is a path below /v1/nodes/"));
+        if RESERVED_NODE_NAMES.contains(&text) {
+            return Err(reserved_error("node", text, "it is a path below /v1/nodes/"));
         }
         Ok(Self(text.into()))
     }
 
-    /// Checks the name by which a host joins as a new node. Who creates a node by its name may choose any, as Ironic's clients do.
+    /// Checks the name with which a host joins as a new node. A client that creates a node by request may choose any
+    /// name, as Ironic's clients do.
     ///
     /// # Errors
-    /// [`InvalidName::Reserved`]: what a command would take for an option, a path's word in capitals, a name that every host has, as
-    /// `localhost`, or a final dot, which makes another text of the same host.
-    pub fn check_of_host(&self) -> Result<(), InvalidName> {
-        check_no_option("node", self)?;
-        Self::new(&self.to_ascii_lowercase()).map_err(|why| why.of(self))?;
-        if NAMES_OF_EVERY_HOST.iter().any(|name| self.eq_ignore_ascii_case(name)) {
-            return Err(reserved("node", self, "every host calls itself so; give it a name of its own (join --name)"));
+    /// [`InvalidName::Reserved`] in four cases. A command would parse the name as an option. The name is a path below
+    /// `/v1/nodes/`, if case is ignored. Every host has the name, such as `localhost`. The name ends in a dot, so it
+    /// names the same host as the name without the dot.
+    pub fn check_host_name(&self) -> Result<(), InvalidName> {
+        check_no_leading_dash("node", self)?;
+        Self::new(&self.to_ascii_lowercase()).map_err(|why| why.with_text(self))?;
+        if LOCALHOST_NAMES.iter().any(|name| self.eq_ignore_ascii_case(name)) {
+            return Err(reserved_error("node", self, "every host has this name for itself; choose another (join --name)"));
         }
         if self.ends_with('.') {
-            return Err(reserved("node", self, "it is the same host without the final dot; leave the dot out"));
+            return Err(reserved_error(
+                "node",
+                self,
+                "with the final dot it is another name for the same host; leave the dot out",
+            ));
         }
         Ok(())
     }
 }
 
 impl NamespaceName {
-    /// The longest, in characters.
-    pub const MAX: usize = 80;
+    /// Maximum length, in characters.
+    pub const MAX_CHARS: usize = 80;
 
-    /// Reads a namespace's name.
+    /// Parses a namespace's name.
     ///
     /// # Errors
     /// [`InvalidName::Malformed`].
     pub fn new(text: &str) -> Result<Self, InvalidName> {
-        let is_odd = |c: char| c.is_control() || matches!(c, '/' | '\\');
-        let is_short = text.chars().nth(Self::MAX).is_none();
-        if text.is_empty() || !is_short || matches!(text, "." | "..") || text.contains(is_odd) {
-            return Err(malformed("namespace", text, NAMESPACE_RULE));
+        let is_forbidden = |c: char| c.is_control() || matches!(c, '/' | '\\');
+        let is_short = text.chars().nth(Self::MAX_CHARS).is_none();
+        if text.is_empty() || !is_short || matches!(text, "." | "..") || text.contains(is_forbidden) {
+            return Err(malformed_error("namespace", text, NAMESPACE_RULE));
         }
         Ok(Self(text.into()))
     }
 
-    /// Reads the name of a namespace that somebody writes. One of blanks alone may stand in a store, and is given to no other.
+    /// Parses the name of a new namespace. A name of invisible characters may exist in a store, but is refused for new
+    /// namespaces.
     ///
     /// # Errors
     /// [`InvalidName::Malformed`].
-    pub fn of_new(text: &str) -> Result<Self, InvalidName> {
+    pub fn for_new_namespace(text: &str) -> Result<Self, InvalidName> {
         if is_blank(text) || has_control(text) {
-            return Err(malformed("namespace", text, NAMESPACE_RULE));
+            return Err(malformed_error("namespace", text, NAMESPACE_RULE));
         }
         Self::new(text)
     }
 }
 
-/// The reserved word that a selector spells in other letters than those in which it means something: `self` of `Self`. Of a tag it may also be
-/// the beginning `primary-`. The text `null` is misspelled in any letters: nothing is called so.
-pub(crate) fn misspelled(text: &str, kind: NameKind) -> Option<&'static str> {
-    if let Some(word) = RESERVED.into_iter().find(|word| word.eq_ignore_ascii_case(text)) {
+/// Returns the reserved word from which a name in a selector differs only in case, such as `self` for `Self`. For a
+/// tag, this includes the prefix `primary-`. The text `null` returns `null` itself, because nothing can have that name.
+pub(crate) fn reserved_word_in_other_case(text: &str, kind: NameKind) -> Option<&'static str> {
+    if let Some(word) = RESERVED_WORDS.into_iter().find(|word| word.eq_ignore_ascii_case(text)) {
         return (word != text || word == "null").then_some(word);
     }
-    let begin = text.get(..PRIMARY_PREFIX.len())?;
-    let is_other = begin != PRIMARY_PREFIX && begin.eq_ignore_ascii_case(PRIMARY_PREFIX);
-    (kind == NameKind::Tag && is_other).then_some(PRIMARY_PREFIX)
+    let prefix = text.get(..PRIMARY_PREFIX.len())?;
+    let is_other_case = prefix != PRIMARY_PREFIX && prefix.eq_ignore_ascii_case(PRIMARY_PREFIX);
+    (kind == NameKind::Tag && is_other_case).then_some(PRIMARY_PREFIX)
 }
 
-/// Writes a type as `Display` prints it, and reads it by `FromStr`.
+/// Implements serialization with `Display` and deserialization with `FromStr`.
 macro_rules! written_as_text {
     ($($type:ty),+ $(,)?) => {$(
         impl serde::Serialize for $type {
@@ -400,27 +409,27 @@ macro_rules! written_as_text {
 }
 pub(crate) use written_as_text;
 
-/// A text from outside, cut so that an error can't grow with what was sent.
-pub fn cut(text: &str) -> String {
-    text.chars().take(MAX_SHOWN).collect()
+/// Returns the start of a text, so that the size of an error does not depend on the text that was sent.
+pub fn truncated(text: &str) -> String {
+    text.chars().take(MAX_SHOWN_CHARS).collect()
 }
 
-/// The same in quotes. Where it is cut, that is marked, and the length of the whole text stands behind it: nothing else would say that a
-/// name is too long.
+/// Returns the truncated text in quotes. If it was truncated, it ends in `…` and the length of the whole text
+/// follows, so that the reader sees that a name is too long.
 pub(crate) fn quoted(text: &str) -> String {
     match text.chars().count() {
-        0..=MAX_SHOWN => format!("{text:?}"),
-        length => format!("{:?} ({length} characters)", cut(text) + "…"),
+        0..=MAX_SHOWN_CHARS => format!("{text:?}"),
+        length => format!("{:?} ({length} characters)", truncated(text) + "…"),
     }
 }
 
-/// The one form of a uuid in which it is stored and compared; a text that is none stays as it is.
-pub(crate) fn uuid_form(text: &str) -> Cow<'_, str> {
+/// Returns the form of a uuid in which it is stored and compared. A text that is not a uuid is returned unchanged.
+pub(crate) fn canonical_uuid(text: &str) -> Cow<'_, str> {
     Uuid::parse_str(text).map_or(Cow::Borrowed(text), |uuid| uuid.to_string().into())
 }
 
-/// Whether a path segment would be taken for a uuid: 32 hexadecimal digits, whatever dashes, braces or
-/// `urn:uuid:` stand around them (as Ironic's `is_uuid_like`).
+/// Returns whether a path segment would be parsed as a uuid: 32 hexadecimal digits, with any dashes, braces or
+/// `urn:uuid:` around them (as Ironic's `is_uuid_like`).
 pub fn is_uuid_like(text: &str) -> bool {
     let text = text.trim_start_matches("urn:").trim_start_matches("uuid:");
     let digits = text.trim_matches(['{', '}']).bytes().filter(|byte| *byte != b'-');
@@ -434,72 +443,69 @@ pub fn is_uuid_like(text: &str) -> bool {
     count == 32
 }
 
-/// What is wrong with the uuid that is meant for a host, as a sentence; `None`: nothing. Ironic takes the nil uuid, but here it is the
-/// host's identity, and no certificate can name nobody.
-pub fn odd_host_uuid(uuid: Uuid) -> Option<&'static str> {
-    uuid.is_nil().then_some("the nil uuid names no host: leave uuid out, and the node gets one of its own")
+/// Returns what is wrong with the uuid of a host, as a sentence, or `None` if it is valid. Ironic accepts the nil uuid.
+/// Here the uuid is the host's identity, and a certificate cannot identify a host by the nil uuid.
+pub fn host_uuid_error(uuid: Uuid) -> Option<&'static str> {
+    uuid.is_nil().then_some("the nil uuid cannot identify a host: omit uuid, and the node gets a generated one")
 }
 
-/// Whether `run-parts` would take a file of this name (run-parts(8)): letters, digits, `_` and `-` alone. What editors and package managers
-/// leave beside a file (`10-a~`, `10-a.dpkg-old`, `#10-a#`) has another one.
+/// Returns whether `run-parts` accepts a file of this name (run-parts(8)): only letters, digits, `_` and `-`. Backup
+/// files of editors and package managers (`10-a~`, `10-a.dpkg-old`, `#10-a#`) do not match.
 pub fn is_run_parts_name(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
 }
 
-fn is_name(text: &str) -> bool {
-    is_word(text, MAX_NAME, |byte| byte.is_ascii_alphanumeric(), is_name_byte)
+fn is_valid_name(text: &str) -> bool {
+    has_valid_bytes(text, MAX_NAME_BYTES, |byte| byte.is_ascii_alphanumeric(), is_name_byte)
 }
 
-fn is_tag_value(text: &str) -> bool {
-    is_word(text, MAX_NAME, is_name_byte, is_name_byte)
+fn is_valid_tag_value(text: &str) -> bool {
+    has_valid_bytes(text, MAX_NAME_BYTES, is_name_byte, is_name_byte)
 }
 
 fn is_name_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-')
 }
 
-fn is_word(text: &str, longest: usize, first: impl Fn(u8) -> bool, rest: impl Fn(u8) -> bool) -> bool {
+/// Returns whether a text has 1 to `max_len` bytes, of which the first and the others are accepted.
+fn has_valid_bytes(text: &str, max_len: usize, first: impl Fn(u8) -> bool, rest: impl Fn(u8) -> bool) -> bool {
     let Some((head, tail)) = text.as_bytes().split_first() else { return false };
-    text.len() <= longest && first(*head) && tail.iter().all(|byte| rest(*byte))
+    text.len() <= max_len && first(*head) && tail.iter().all(|byte| rest(*byte))
 }
 
 fn check_object_name(kind: &'static str, text: &str) -> Result<(), InvalidName> {
-    let byte = |byte: u8| is_name_byte(byte) || byte == b'~';
-    if !is_word(text, MAX_OBJECT_NAME, byte, byte) || matches!(text, "." | "..") {
-        return Err(malformed(kind, text, OBJECT_RULE));
+    let is_valid = |byte: u8| is_name_byte(byte) || byte == b'~';
+    if !has_valid_bytes(text, MAX_OBJECT_NAME_BYTES, is_valid, is_valid) || matches!(text, "." | "..") {
+        return Err(malformed_error(kind, text, OBJECT_RULE));
     }
     if is_uuid_like(text) {
-        return Err(reserved(kind, text, "it looks like a uuid, and a path names an object by either"));
+        return Err(reserved_error(kind, text, "it looks like a uuid, and a path may have the name or the uuid"));
     }
     Ok(())
 }
 
-fn check_no_option(kind: &'static str, text: &str) -> Result<(), InvalidName> {
+fn check_no_leading_dash(kind: &'static str, text: &str) -> Result<(), InvalidName> {
     if text.starts_with('-') {
-        return Err(reserved(kind, text, "commands take what begins with '-' for an option"));
+        return Err(reserved_error(kind, text, "commands take what begins with '-' for an option"));
     }
     Ok(())
 }
 
 fn check_reserved(text: &str, kind: NameKind) -> Result<(), InvalidName> {
-    if RESERVED.contains(&text) {
-        return Err(reserved(kind.word(), text, "selectors give this word a meaning of its own"));
+    if RESERVED_WORDS.contains(&text) {
+        return Err(reserved_error(kind.as_str(), text, "it has a meaning in selectors"));
     }
     if kind == NameKind::Tag && text.starts_with(PRIMARY_PREFIX) {
-        return Err(reserved(
-            "tag",
-            text,
-            "'primary-' stands for the primary holder of a tag; set has_primary instead",
-        ));
+        return Err(reserved_error("tag", text, "'primary-' stands for the primary holder of a tag; set has_primary instead"));
     }
     Ok(())
 }
 
-fn malformed(kind: &'static str, text: &str, rule: &'static str) -> InvalidName {
+fn malformed_error(kind: &'static str, text: &str, rule: &'static str) -> InvalidName {
     InvalidName::Malformed { kind, name: quoted(text), rule }
 }
 
-fn reserved(kind: &'static str, text: &str, rule: &'static str) -> InvalidName {
+fn reserved_error(kind: &'static str, text: &str, rule: &'static str) -> InvalidName {
     InvalidName::Reserved { kind, name: quoted(text), rule }
 }
 

@@ -1,9 +1,9 @@
-//! Which texts are names of each kind, and which are not.
+//! Tests of which texts are valid names of each kind.
 
 use super::*;
 
 #[test]
-fn names_are_letters_digits_and_three_signs() {
+fn name_accepts_letters_digits_and_three_signs() {
     let longest = "a".repeat(63);
     for good in ["a", "0", "web-1", "a.b_c-d", "Primary", "primary-mysql", "master", longest.as_str()] {
         assert_eq!(Name::new(good).map(|name| name.to_string()), Ok(good.to_owned()));
@@ -14,7 +14,7 @@ fn names_are_letters_digits_and_three_signs() {
 }
 
 #[test]
-fn a_tag_with_a_value_is_another_tag() {
+fn tag_name_includes_value() {
     let tag = TagName::new("mysql:1").unwrap();
     assert_ne!(tag, TagName::new("mysql").unwrap());
     for bad in ["mysql:", ":1", "a:b:c", "a: b", "a:\u{e9}"] {
@@ -23,7 +23,7 @@ fn a_tag_with_a_value_is_another_tag() {
 }
 
 #[test]
-fn reserved_words_are_refused_where_something_is_declared() {
+fn declared_name_rejects_reserved_word() {
     for (text, kind, refused) in [
         ("self", NameKind::Task, true),
         ("master", NameKind::Role, true),
@@ -34,18 +34,18 @@ fn reserved_words_are_refused_where_something_is_declared() {
         ("primary-openstack-controller", NameKind::Task, false),
         ("masters", NameKind::Role, false),
     ] {
-        let answer = Name::declare(text, kind);
+        let answer = Name::for_declaration(text, kind);
         assert_eq!(matches!(answer, Err(InvalidName::Reserved { .. })), refused, "{text} as {kind:?}");
     }
-    assert!(TagName::declare("self:1").is_err() && TagName::declare("mysql:1").is_ok());
+    assert!(TagName::for_declaration("self:1").is_err() && TagName::for_declaration("mysql:1").is_ok());
     assert_eq!(
-        TagName::declare("primary-db").unwrap_err().to_string(),
+        TagName::for_declaration("primary-db").unwrap_err().to_string(),
         "tag \"primary-db\" is reserved: 'primary-' stands for the primary holder of a tag; set has_primary instead"
     );
 }
 
 #[test]
-fn y04_reserved_words_are_reserved_in_any_case_for_what_is_new() {
+fn y04_new_declared_name_rejects_reserved_word_in_any_case() {
     for (text, kind, refused) in [
         ("Self", NameKind::Task, true),
         ("MASTER", NameKind::Role, true),
@@ -56,18 +56,21 @@ fn y04_reserved_words_are_reserved_in_any_case_for_what_is_new() {
         ("Masters", NameKind::Role, false),
         ("MySQL", NameKind::Tag, false),
     ] {
-        let answer = Name::of_new(text, kind);
+        let answer = Name::for_new_declaration(text, kind);
         assert_eq!(matches!(answer, Err(InvalidName::Reserved { .. })), refused, "{text} as {kind:?}");
     }
-    let refused = TagName::of_new("PRIMARY-db").unwrap_err().to_string();
+    let refused = TagName::for_new_declaration("PRIMARY-db").unwrap_err().to_string();
     assert!(refused.starts_with("tag \"PRIMARY-db\" is reserved: 'primary-' stands for"), "{refused}");
-    assert!(TagName::of_new("Self:1").is_err() && TagName::of_new("MySQL:A").is_ok_and(|tag| &*tag == "MySQL:A"));
-    // As an older program took it.
-    assert!(Name::declare("Self", NameKind::Task).is_ok() && TagName::declare("Primary-x").is_ok());
+    assert!(
+        TagName::for_new_declaration("Self:1").is_err()
+            && TagName::for_new_declaration("MySQL:A").is_ok_and(|tag| &*tag == "MySQL:A")
+    );
+    // Older versions accepted these names.
+    assert!(Name::for_declaration("Self", NameKind::Task).is_ok() && TagName::for_declaration("Primary-x").is_ok());
 }
 
 #[test]
-fn y04_a_new_name_is_one_that_commands_and_paths_reach() {
+fn y04_check_host_name_rejects_names_unusable_in_commands_and_paths() {
     for (text, says) in [
         ("--help", "for an option"),
         ("-x", "for an option"),
@@ -81,12 +84,12 @@ fn y04_a_new_name_is_one_that_commands_and_paths_reach() {
         ("Detail", "it is a path below /v1/nodes/"),
         ("LABELS", "it is a path below /v1/nodes/"),
     ] {
-        // A store may have it.
-        let refused = NodeName::new(text).unwrap().check_of_host().unwrap_err().to_string();
+        // A store may contain such a name.
+        let refused = NodeName::new(text).unwrap().check_host_name().unwrap_err().to_string();
         assert!(refused.starts_with(&format!("node {text:?} is reserved: ")) && refused.contains(says), "{refused}");
     }
     for good in ["web-1", "WEB-1", "localhost.example.net", "_a", "~", "x-"] {
-        assert_eq!(NodeName::new(good).unwrap().check_of_host(), Ok(()), "{good}");
+        assert_eq!(NodeName::new(good).unwrap().check_host_name(), Ok(()), "{good}");
     }
     for (text, taken) in [("detail", false), ("Detail", false), ("-c", false), ("details", true), ("c", true)] {
         assert_eq!(ObjectName::new(text).unwrap().check_new(&["detail"]).is_ok(), taken, "{text}");
@@ -94,7 +97,7 @@ fn y04_a_new_name_is_one_that_commands_and_paths_reach() {
 }
 
 #[test]
-fn y04_what_controls_a_terminal_or_ends_a_line_is_in_no_name() {
+fn y04_name_rejects_control_characters() {
     for (text, has) in [
         ("a\nb", true),
         ("a\0", true),
@@ -111,7 +114,7 @@ fn y04_what_controls_a_terminal_or_ends_a_line_is_in_no_name() {
 }
 
 #[test]
-fn a_node_is_not_called_like_a_path_or_a_uuid() {
+fn node_name_rejects_path_and_uuid() {
     for bad in ["detail", "traits", "states", "12345678-1234-4234-8234-123456789abc", "..", ".", "a/b", ""] {
         assert!(NodeName::new(bad).is_err(), "{bad:?}");
     }
@@ -124,7 +127,7 @@ fn a_node_is_not_called_like_a_path_or_a_uuid() {
 }
 
 #[test]
-fn a_release_is_named_with_or_without_its_version() {
+fn release_ref_accepts_name_with_or_without_version() {
     for text in ["site", "site@2026.11", "os-base@4"] {
         let parsed = ReleaseRef::new(text).unwrap();
         assert_eq!(parsed.to_string(), text);
@@ -136,20 +139,21 @@ fn a_release_is_named_with_or_without_its_version() {
 }
 
 #[test]
-fn what_is_read_back_is_checked_again() {
+fn name_is_checked_when_deserialized() {
     assert!(serde_json::from_str::<Name>("\"a b\"").is_err());
     assert_eq!(serde_json::from_str::<TagName>("\"mysql:1\"").unwrap().as_str(), "mysql:1");
 }
 
 #[test]
-fn an_error_does_not_grow_with_what_was_sent() {
+fn name_error_is_bounded_when_input_is_long() {
     let Err(InvalidName::Malformed { name, .. }) = Name::new(&"x".repeat(10_000)) else { panic!("taken") };
     assert_eq!(name, format!("\"{}…\" (10000 characters)", "x".repeat(64)));
 }
 
-/// Of a name that is too long the first 64 letters alone were shown, as if they were all of it, and nothing said what was wrong.
+/// The message for a name that was too long showed only its first 64 characters, unmarked, and did not say what was
+/// wrong.
 #[test]
-fn y09_the_refusal_of_a_long_name_says_that_it_is_cut_and_how_long_it_is() {
+fn y09_name_error_gives_length_when_text_is_cut() {
     let shown = "a".repeat(64);
     let said = NodeName::new(&"a".repeat(256)).unwrap_err().to_string();
     assert!(said.starts_with(&format!("node \"{shown}…\" (256 characters) is not well formed: 1 to 255 ")), "{said}");
@@ -160,7 +164,7 @@ fn y09_the_refusal_of_a_long_name_says_that_it_is_cut_and_how_long_it_is() {
 }
 
 #[test]
-fn y08_a_run_parts_name_is_one_that_run_parts_takes() {
+fn y08_is_run_parts_name_agrees_with_run_parts() {
     for name in ["50-reload", "reload", "RELOAD_2", "_x", "-", "0"] {
         assert!(is_run_parts_name(name), "{name}");
     }

@@ -1,50 +1,51 @@
-//! An allocation: which node is used for what was asked for. It is decided once, where it is made.
+//! Allocations: requests for a node. The node is chosen once, when the allocation is created.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use super::{ClusterId, Extra, FieldOwners, GroupId, NodeId};
-use crate::json::free_object;
+use crate::json::deserialize_free_object;
 use crate::requirement::Requirements;
 use crate::traits::Trait;
 
-/// What was asked for, and what was decided.
+/// A request for a node, and the decision on it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AllocationSpec {
-    /// The node's own, letter by letter.
+    /// The required resource class. The resource class of the node must be equal, including case.
     pub resource_class: String,
-    /// The node has all of these; they become what its instance wants.
+    /// The required traits. They become the requested traits of the node's instance.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub traits: Vec<Trait>,
-    /// The node meets these.
+    /// The requirements that the node must meet.
     #[serde(skip_serializing_if = "Requirements::is_empty")]
     pub requirements: Requirements,
-    /// The node is one of these, if any is named.
+    /// The nodes to choose from. If empty, any node may be chosen.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub candidate_nodes: Vec<NodeId>,
-    /// The node is in this group, and meets what it requires.
+    /// The group that the node must be in. The node must meet the group's requirements too.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nodegroup: Option<GroupId>,
-    /// Who owns the node, or leases it.
+    /// The required owner or lessee of the node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
-    /// The cluster to which whoever asked is bound: no other node is taken, and who is bound to another does not see it.
+    /// The cluster that the caller was bound to. Only nodes of this cluster are considered, and callers bound to
+    /// another cluster do not see the allocation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub within: Option<ClusterId>,
-    /// What was decided; `None` before.
+    /// The decision, or `None` if there is none yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decision: Option<AllocationDecision>,
-    /// Ironic's further fields.
-    #[serde(deserialize_with = "free_object", skip_serializing_if = "Extra::is_empty")]
+    /// Other fields of Ironic.
+    #[serde(deserialize_with = "deserialize_free_object", skip_serializing_if = "Extra::is_empty")]
     pub extra: Extra,
-    /// Who gave which field.
+    /// The owners of each field.
     #[serde(skip_serializing_if = "FieldOwners::is_empty")]
     pub owners: FieldOwners,
 }
 
-/// What was decided of an allocation.
+/// The decision on an allocation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AllocationDecision {
@@ -52,39 +53,40 @@ pub enum AllocationDecision {
     Chosen {
         /// The node.
         node: NodeId,
-        /// Why this one.
-        because: Merits,
+        /// Why this node was chosen.
+        because: SelectionReason,
     },
-    /// None was there.
+    /// No node qualified.
     Failed {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
 
-/// By what a node was chosen among those that could be taken.
+/// Why a node was chosen from those that qualified.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Merits {
-    /// How many could be taken.
+pub struct SelectionReason {
+    /// The number of nodes that qualified.
     pub candidates: usize,
-    /// The traits that it has and nobody asked for.
+    /// The traits of the node that were not requested.
     pub surplus_traits: Vec<Trait>,
-    /// How much it has beyond each number that was asked for, by key.
-    pub to_spare: BTreeMap<String, f64>,
+    /// By how much the node exceeds each requested number, by key.
+    #[serde(rename = "to_spare")]
+    pub headroom: BTreeMap<String, f64>,
 }
 
 impl AllocationSpec {
-    /// The node that was chosen.
-    pub fn node(&self) -> Option<NodeId> {
+    /// Returns the chosen node.
+    pub fn chosen_node(&self) -> Option<NodeId> {
         match &self.decision {
             Some(AllocationDecision::Chosen { node, .. }) => Some(*node),
             Some(AllocationDecision::Failed { .. }) | None => None,
         }
     }
 
-    /// The state, in Ironic's words.
-    pub fn state(&self) -> &'static str {
+    /// Returns the state, as in Ironic.
+    pub fn state_name(&self) -> &'static str {
         match &self.decision {
             None => "allocating",
             Some(AllocationDecision::Chosen { .. }) => "active",

@@ -1,4 +1,4 @@
-//! The three upper levels: template, cluster and node group.
+//! The three upper levels: cluster template, cluster and node group.
 
 use std::collections::BTreeMap;
 
@@ -6,49 +6,49 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{ClusterId, Extra, FieldOwners, TagSpec, TemplateId};
-use crate::field::{Form, REQUIRED, described, whole};
+use crate::field::{FieldType, REQUIRED, manifest_struct, parse_integer};
 use crate::host_labels::HostLabels;
-use crate::json::free_object;
+use crate::json::deserialize_free_object;
 use crate::labels::{AnnotationLayer, LabelLayer, ParameterLayer};
 use crate::lifecycle::Lifecycle;
-use crate::name::{Name, ReleaseRef, TagName, cut, suggest};
+use crate::name::{Name, ReleaseRef, TagName, did_you_mean, truncated};
 use crate::requirement::Requirements;
 use crate::task::Mode;
 use crate::time;
 
-/// What goes down the levels, as one level's author gave it.
+/// The values of one level that the levels below inherit, as its author wrote them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Inherited {
-    /// Labels: inherited, overridden, stopped.
+    /// Labels. A lower level can override a label or remove it.
     pub labels: LabelLayer,
-    /// Annotations: they always merge.
+    /// Annotations. They always merge.
     pub annotations: AnnotationLayer,
-    /// Parameters: what is not a string, per top-level key.
+    /// Parameters: values of any JSON type, by top-level key.
     pub parameters: ParameterLayer,
     /// The lifecycle fields.
     pub lifecycle: Lifecycle,
 }
 
-/// Defaults for clusters.
+/// A cluster template: defaults for clusters.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ClusterTemplateSpec {
-    /// For people.
+    /// A description for people.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub description: String,
-    /// Labels, annotations, parameters, lifecycle fields.
+    /// Labels, annotations, parameters and lifecycle fields.
     pub inherited: Inherited,
-    /// What its clusters run, unless a nearer level says otherwise.
+    /// The release of its clusters, unless a lower level sets another.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub release: Option<ReleaseRef>,
-    /// Which labels flow to the host label map.
+    /// The labels that are copied to the host label map.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_labels: Option<HostLabels>,
-    /// Magnum's further fields.
-    #[serde(deserialize_with = "free_object", skip_serializing_if = "Extra::is_empty")]
+    /// Other fields of Magnum. They are stored and returned unchanged.
+    #[serde(deserialize_with = "deserialize_free_object", skip_serializing_if = "Extra::is_empty")]
     pub extra: Extra,
-    /// Who gave which field.
+    /// The owners of each field.
     #[serde(skip_serializing_if = "FieldOwners::is_empty")]
     pub owners: FieldOwners,
 }
@@ -57,196 +57,197 @@ pub struct ClusterTemplateSpec {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ClusterSpec {
-    /// For people.
+    /// A description for people.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub description: String,
-    /// Labels, annotations, parameters, lifecycle fields.
+    /// Labels, annotations, parameters and lifecycle fields.
     pub inherited: Inherited,
-    /// The template; `None`: the cluster is its own top level.
+    /// The template of the cluster, or `None` if the cluster is the top level itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster_template: Option<TemplateId>,
-    /// What its groups run, unless they say otherwise.
+    /// The release of its groups, unless they set another.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub release: Option<ReleaseRef>,
-    /// Which labels flow to the host label map.
+    /// The labels that are copied to the host label map.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_labels: Option<HostLabels>,
-    /// User-defined tags, visible in this cluster alone.
+    /// User-defined tags, visible in this cluster only.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub tags: BTreeMap<TagName, TagSpec>,
-    /// Changes to what its roles produce.
+    /// Changes to the tags that its roles produce.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub roles: BTreeMap<Name, RoleChange>,
-    /// How rollouts go over its groups.
+    /// How a rollout proceeds over its groups.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rollout: Option<Rollout>,
-    /// No new lease in the whole cluster.
+    /// True if no new lease is granted in the whole cluster.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
-    /// Which node holds a tag as primary, before any stored choice: tag to node name.
+    /// The node that holds each tag as primary, by tag. It overrides the stored choice of a primary.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub primaries: BTreeMap<TagName, String>,
-    /// Magnum's further fields.
-    #[serde(deserialize_with = "free_object", skip_serializing_if = "Extra::is_empty")]
+    /// Other fields of Magnum. They are stored and returned unchanged.
+    #[serde(deserialize_with = "deserialize_free_object", skip_serializing_if = "Extra::is_empty")]
     pub extra: Extra,
-    /// Who gave which field.
+    /// The owners of each field.
     #[serde(skip_serializing_if = "FieldOwners::is_empty")]
     pub owners: FieldOwners,
 }
 
-described! {
-    /// A cluster's change to what one role produces.
+manifest_struct! {
+    /// A cluster's change to the tags that one role produces.
     #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct RoleChange {
         /// Tags that the role produces here as well.
         #[serde(skip_serializing_if = "Vec::is_empty")]
-        pub add_tags: Vec<TagName> = Form::Names, "[]", r#"["canary"]"#;
-        /// Tags that it does not produce here.
+        pub add_tags: Vec<TagName> = FieldType::Names, "[]", r#"["canary"]"#;
+        /// Tags that the role does not produce here.
         #[serde(skip_serializing_if = "Vec::is_empty")]
-        pub remove_tags: Vec<TagName> = Form::Names, "[]", r#"["nginx"]"#;
+        pub remove_tags: Vec<TagName> = FieldType::Names, "[]", r#"["nginx"]"#;
     }
 }
 
-described! {
-    /// How rollouts go over a cluster's groups.
+manifest_struct! {
+    /// How a rollout proceeds over the groups of a cluster.
     #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct Rollout {
         /// How many nodes of the cluster may be unavailable at once.
         #[serde(skip_serializing_if = "Option::is_none")]
-        pub max_unavailable: Option<MaxUnavailable> = Form::Share, "no limit", r#""10%""#;
+        pub max_unavailable: Option<MaxUnavailable> = FieldType::Share, "no limit", r#""10%""#;
         /// How many groups may roll out at once.
         #[serde(skip_serializing_if = "Option::is_none")]
-        pub max_groups: Option<u32> = Form::Count, "no limit", "1";
+        pub max_groups: Option<u32> = FieldType::Count, "no limit", "1";
         /// The order of the groups, by name.
         #[serde(skip_serializing_if = "Vec::is_empty")]
-        pub order: Vec<String> = Form::up_to(4_096, &Form::Names), "none", r#"["databases", "frontends"]"#;
-        /// Until this date no new lease is given.
+        pub order: Vec<String> = FieldType::up_to(4_096, &FieldType::Names), "none", r#"["databases", "frontends"]"#;
+        /// The date until which no new lease is granted.
         #[serde(skip_serializing_if = "Option::is_none")]
-        pub freeze: Option<FreezeUntil> = Form::Time, "none", r#""2026-12-31T00:00:00Z""#;
+        pub freeze: Option<FreezeUntil> = FieldType::Time, "none", r#""2026-12-31T00:00:00Z""#;
     }
 }
 
-/// A time as its author wrote it.
+/// The end of a freeze: a time as its author wrote it.
 pub type FreezeUntil = String;
 
 /// A number of nodes, or a percentage of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MaxUnavailable {
-    /// That many.
+    /// A number of nodes.
     Nodes(u32),
-    /// That share, rounded down, at least one.
+    /// A percentage of the nodes, rounded down, but at least one node.
     Percent(u8),
 }
 
-described! {
-    /// How a group's hosts are rolled out.
+manifest_struct! {
+    /// How a rollout proceeds over the hosts of a group.
     #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct Strategy {
-        /// Whether a rollout goes by itself, or node by node when an operator approves it.
-        pub kind as "type": StrategyType = Form::OneOf(&["RollingUpdate", "OnDelete"]), "RollingUpdate", r#""RollingUpdate""#;
+        /// Whether a rollout proceeds automatically, or node by node when an operator approves it.
+        pub kind as "type": StrategyType = FieldType::OneOf(&["RollingUpdate", "OnDelete"]), "RollingUpdate", r#""RollingUpdate""#;
         /// How many nodes may be unavailable at once: a number from 1, or a percentage that is rounded down to at least 1.
         #[serde(skip_serializing_if = "Option::is_none")]
-        pub max_unavailable: Option<MaxUnavailable> = Form::Share, "1", r#""25%""#;
+        pub max_unavailable: Option<MaxUnavailable> = FieldType::Share, "1", r#""25%""#;
         /// How many nodes may fail before the rollout stops.
         #[serde(skip_serializing_if = "Option::is_none")]
-        pub max_failures: Option<u32> = Form::Count, "0", "1";
-        /// How many nodes go first, or a selector of them.
+        pub max_failures: Option<u32> = FieldType::Count, "0", "1";
+        /// The number of nodes that roll out first, or a selector of them.
         #[serde(skip_serializing_if = "Option::is_none")]
-        pub canary: Option<Value> = Form::Any, "none", "1";
+        pub canary: Option<Value> = FieldType::Any, "none", "1";
         /// Whether the rollout waits for a person after the canaries.
         #[serde(skip_serializing_if = "std::ops::Not::not")]
-        pub pause_after_canary: bool = Form::Flag, "false", "true";
-        /// When new leases are given: days, start, duration, time zone.
+        pub pause_after_canary: bool = FieldType::Flag, "false", "true";
+        /// When new leases are granted: days, start, duration, time zone.
         #[serde(skip_serializing_if = "Vec::is_empty")]
-        pub windows: Vec<Value> = Form::ListOf(Window::PARTS), "always", r#"[{"days": ["Mon"], "start": "22:00", "duration": "4h", "time_zone": "Europe/Berlin"}]"#;
+        pub windows: Vec<Value> = FieldType::ListOf(Window::FIELD_DEFS), "always", r#"[{"days": ["Mon"], "start": "22:00", "duration": "4h", "time_zone": "Europe/Berlin"}]"#;
     }
 }
 
-described! {
-    /// When new leases are given, each week again. Kept as it was written: an older program took anything.
+manifest_struct! {
+    /// A weekly window in which new leases are granted. It is stored as written, because older versions accepted any
+    /// text.
     #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
     #[serde(deny_unknown_fields)]
     pub struct Window {
-        /// On which days it begins: Mon, Tue, Wed, Thu, Fri, Sat, Sun.
+        /// The days on which the window opens: Mon, Tue, Wed, Thu, Fri, Sat, Sun.
         #[serde(default)]
-        pub days: Option<Vec<String>> = Form::Names, "every day", r#"["Mon", "Thu"]"#;
-        /// When it begins, as HH:MM.
-        pub start: String = Form::Text, REQUIRED, r#""22:00""#;
-        /// How long it is open, a week at most.
-        pub duration: String = Form::Text, REQUIRED, r#""4h""#;
-        /// In which time zone it begins, as the IANA names it.
+        pub days: Option<Vec<String>> = FieldType::Names, "every day", r#"["Mon", "Thu"]"#;
+        /// The time at which the window opens, as HH:MM.
+        pub start: String = FieldType::Text, REQUIRED, r#""22:00""#;
+        /// How long the window is open, at most a week.
+        pub duration: String = FieldType::Text, REQUIRED, r#""4h""#;
+        /// The IANA name of the time zone of `start`.
         #[serde(default)]
-        pub time_zone: Option<String> = Form::Text, "UTC", r#""Europe/Berlin""#;
+        pub time_zone: Option<String> = FieldType::Text, "UTC", r#""Europe/Berlin""#;
     }
 }
 
-/// Whether a rollout goes by itself.
+/// Whether a rollout proceeds automatically.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StrategyType {
-    /// By itself, within the budget.
+    /// Automatically, within the budget.
     #[default]
     RollingUpdate,
-    /// Node by node, when the operator approves it.
+    /// Node by node, when an operator approves it.
     OnDelete,
 }
 
-/// The nodes of a cluster that are alike.
+/// A node group: nodes of a cluster with the same configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NodeGroupSpec {
-    /// The cluster.
+    /// The cluster of the group.
     pub cluster: ClusterId,
-    /// For people.
+    /// A description for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
-    /// Labels, annotations, parameters, lifecycle fields.
+    /// Labels, annotations, parameters and lifecycle fields.
     #[serde(default)]
     pub inherited: Inherited,
-    /// What its nodes run, if not what the cluster says.
+    /// The release of its nodes, if it is not the cluster's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub release: Option<ReleaseRef>,
-    /// Which labels flow to the host label map.
+    /// The labels that are copied to the host label map.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_labels: Option<HostLabels>,
     /// The roles of its nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub roles: Vec<Name>,
-    /// What a node must have. An unmet one holds the node's next task set.
-    #[serde(default, skip_serializing_if = "asks_nothing")]
+    /// The requirements that a node must meet. An unmet one holds back the node's next task set.
+    #[serde(default, skip_serializing_if = "requires_nothing")]
     pub requirements: Requirements,
-    /// How its hosts are rolled out.
+    /// How a rollout proceeds over its hosts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strategy: Option<Strategy>,
-    /// No new lease.
+    /// True if no new lease is granted in the group.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
     /// The mode of its nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
-    /// Whether a host mends without a controller what would interrupt it.
+    /// True if a host without a connection to a controller may run mends that interrupt the host.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub mend_offline: bool,
-    /// Over how long its hosts spread what they do at a change, in seconds.
+    /// The period over which its hosts spread their work after a change, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub splay_seconds: Option<u32>,
-    /// After how many seconds without a word a host counts as silent; 90 unless set.
+    /// The number of seconds without contact after which a host counts as silent. The default is 90.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub silent_after_seconds: Option<u32>,
-    /// Magnum's further fields.
-    #[serde(default, deserialize_with = "free_object", skip_serializing_if = "Extra::is_empty")]
+    /// Other fields of Magnum. They are stored and returned unchanged.
+    #[serde(default, deserialize_with = "deserialize_free_object", skip_serializing_if = "Extra::is_empty")]
     pub extra: Extra,
-    /// Who gave which field.
+    /// The owners of each field.
     #[serde(default, skip_serializing_if = "FieldOwners::is_empty")]
     pub owners: FieldOwners,
 }
 
 impl NodeGroupSpec {
-    /// After so many seconds without a word a host counts as silent, where its group does not say.
-    pub const SILENT_AFTER_SECONDS: u32 = 90;
+    /// The default number of seconds without contact after which a host counts as silent.
+    pub const DEFAULT_SILENT_AFTER_SECONDS: u32 = 90;
 
-    /// A group of that cluster with everything else at its default.
+    /// Creates a group of this cluster. All other fields have their defaults.
     pub fn new(cluster: ClusterId) -> Self {
         Self {
             cluster,
@@ -269,36 +270,35 @@ impl NodeGroupSpec {
 }
 
 impl Window {
-    /// The first field that is wrong, and what is wrong with it.
+    /// Checks the window.
     ///
     /// # Errors
-    /// The field's name, with a sentence.
+    /// Returns the first invalid field and a message about it.
     pub fn check(&self) -> Result<(), (String, String)> {
-        const WEEK: u64 = 7 * 86_400;
+        const WEEK_SECONDS: u64 = 7 * 86_400;
         let days = self.days.iter().flatten().enumerate();
-        if let Some((at, day)) = days.into_iter().find(|(_, day)| !time::is_day(day)) {
-            let why = format!("{:?} is no day: they are Mon, Tue, Wed, Thu, Fri, Sat, Sun", cut(day));
+        if let Some((at, day)) = days.into_iter().find(|(_, day)| !time::is_weekday(day)) {
+            let why = format!("{:?} is not a day: use Mon, Tue, Wed, Thu, Fri, Sat or Sun", truncated(day));
             return Err((format!("days[{at}]"), why));
         }
-        if time::minute_of_day(&self.start).is_none() {
-            let why = format!("{:?} is no time of a day: write it as 22:00, from 00:00 to 23:59", cut(&self.start));
+        if time::parse_minute_of_day(&self.start).is_none() {
+            let why = format!("{:?} is not a time of day: write it as 22:00, from 00:00 to 23:59", truncated(&self.start));
             return Err(("start".to_owned(), why));
         }
-        let length = time::seconds(&self.duration).map_err(|why| ("duration".to_owned(), why.to_string()))?;
-        if length > WEEK {
-            return Err(("duration".to_owned(), format!("{:?} is longer than a week: say 7d at most", self.duration)));
+        let length = time::parse_duration(&self.duration).map_err(|why| ("duration".to_owned(), why.to_string()))?;
+        if length > WEEK_SECONDS {
+            return Err(("duration".to_owned(), format!("{:?} is longer than a week: the maximum is 7d", self.duration)));
         }
         let Some(zone) = self.time_zone.as_deref() else { return Ok(()) };
-        time::zone_name(zone).map(drop).map_err(|meant| {
-            let (zone, meant) = (cut(zone), suggest(meant));
-            let why =
-                format!("{zone:?} is no name of a time zone{meant}: write one of the IANA's, as Europe/Berlin or UTC");
+        time::time_zone_name(zone).map(drop).map_err(|similar| {
+            let (zone, meant) = (truncated(zone), did_you_mean(similar));
+            let why = format!("{zone:?} is not a time zone{meant}: use an IANA name, such as Europe/Berlin or UTC");
             ("time_zone".to_owned(), why)
         })
     }
 }
 
-fn asks_nothing(requirements: &Requirements) -> bool {
+fn requires_nothing(requirements: &Requirements) -> bool {
     requirements.0.is_empty()
 }
 
@@ -313,18 +313,18 @@ impl Serialize for MaxUnavailable {
 
 impl<'de> Deserialize<'de> for MaxUnavailable {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Self::read(&Value::deserialize(deserializer)?)
+        Self::parse(&Value::deserialize(deserializer)?)
             .ok_or_else(|| serde::de::Error::custom("a whole number of nodes, or a percentage from \"1%\" to \"100%\""))
     }
 }
 
 impl MaxUnavailable {
-    /// A whole number of at least 1, or a text as `25%` (1 to 100).
-    pub fn read(value: &Value) -> Option<Self> {
+    /// Parses an integer of at least 1, or a percentage such as `25%` (1 to 100). Returns `None` for any other value.
+    pub fn parse(value: &Value) -> Option<Self> {
         match value {
             Value::Number(number) => u32::try_from(number.as_u64()?).ok().filter(|count| *count > 0).map(Self::Nodes),
             Value::String(text) => {
-                let share: u8 = whole(text.strip_suffix('%')?)?;
+                let share: u8 = parse_integer(text.strip_suffix('%')?)?;
                 (1..=100).contains(&share).then_some(Self::Percent(share))
             }
             _ => None,
@@ -339,14 +339,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn y04_a_share_of_nodes_is_written_in_one_way() {
+    fn y04_max_unavailable_rejects_other_notations() {
         for (value, expected) in [
             (json!(1), Some(MaxUnavailable::Nodes(1))),
             (json!(4_294_967_295_u32), Some(MaxUnavailable::Nodes(u32::MAX))),
             (json!("1%"), Some(MaxUnavailable::Percent(1))),
             (json!("100%"), Some(MaxUnavailable::Percent(100))),
         ] {
-            assert_eq!(MaxUnavailable::read(&value), expected, "{value}");
+            assert_eq!(MaxUnavailable::parse(&value), expected, "{value}");
             assert_eq!(serde_json::to_value(expected).unwrap(), value);
         }
         for value in [
@@ -373,7 +373,7 @@ mod tests {
             json!(["5%"]),
             json!(null),
         ] {
-            assert_eq!(MaxUnavailable::read(&value), None, "{value}");
+            assert_eq!(MaxUnavailable::parse(&value), None, "{value}");
         }
     }
 }

@@ -1,80 +1,82 @@
-//! Holds: a node keeps its task set, as operators say or someone on the host, until a time or until that is taken back.
+//! Holds. A hold makes a node keep its task set until a time, or until the hold is revoked. Operators set holds in the
+//! controller, and users on a host set them with `stemma-agent`.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::Timestamp;
-use crate::field::{Form, described};
+use crate::field::{FieldType, manifest_struct};
 
-described! {
-    /// Why, and until when, a node keeps its task set.
+manifest_struct! {
+    /// The reason and the end of a hold on a node's task set.
     #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct Hold {
-        /// Until this date the node keeps its task set.
+        /// The date until which the node keeps its task set.
         #[serde(skip_serializing_if = "String::is_empty")]
-        pub until: String = Form::Time, "until it is taken back", r#""2026-12-31T00:00:00Z""#;
+        pub until: String = FieldType::Time, "until it is taken back", r#""2026-12-31T00:00:00Z""#;
         /// Why.
         #[serde(skip_serializing_if = "String::is_empty")]
-        pub reason: String = Form::Text, "", r#""a disk is changed""#;
+        pub reason: String = FieldType::Text, "", r#""a disk is changed""#;
     }
 }
 
-/// What was said on the host itself: `stemma-agent pause`, a hold, a park. Kept apart from what operators say of it; a
-/// state of now, without history.
+/// The state that a user set on the host itself with `stemma-agent`: a pause, a hold, a park. It is separate from the
+/// operators' settings, and only the current state is stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct SaidOnHost {
-    /// It applies nothing until it is resumed there.
+pub struct ReportedState {
+    /// True if the host applies nothing until a user resumes it there.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
-    /// It keeps its task set until then (seconds since 1970), for that reason.
+    /// Until when (seconds since 1970) the node keeps its task set, and why.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hold: Option<(u64, Arc<str>)>,
-    /// Out of budgets and barriers, for that reason.
+    /// The reason if the node was parked on the host, and is therefore out of budgets and barriers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parked: Option<Arc<str>>,
 }
 
-/// Until when a node keeps its task set.
+/// The end of a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Held {
-    /// Until then.
+pub enum HoldEnd {
+    /// The hold ends at this time.
     Until(Timestamp),
-    /// Until the hold is taken back.
-    UntilTakenBack,
+    /// The hold ends when it is revoked.
+    UntilRevoked,
 }
 
-impl Held {
-    /// Whether it keeps the task set at that time: it is over at its end.
+impl HoldEnd {
+    /// Returns whether the hold is in force at `now`. It ends exactly at its end time.
     pub fn is_in_force(self, now: Timestamp) -> bool {
         self > Self::Until(now)
     }
 }
 
 impl Hold {
-    /// Until when; one that is stored with an end that is no time holds until it is taken back.
-    pub fn held(&self) -> Held {
-        self.end().map_or(Held::UntilTakenBack, Held::Until)
+    /// Returns when the hold ends. A stored end that is not a valid time counts as none, so the hold lasts until it is
+    /// revoked.
+    pub fn hold_end(&self) -> HoldEnd {
+        self.end_time().map_or(HoldEnd::UntilRevoked, HoldEnd::Until)
     }
 
-    /// When it ends, where that is a time.
-    pub fn end(&self) -> Option<Timestamp> {
-        if let Ok(end) = Timestamp::read(&self.until) {
+    /// Returns the time at which the hold ends, if it has one.
+    pub fn end_time(&self) -> Option<Timestamp> {
+        if let Ok(end) = Timestamp::parse(&self.until) {
             return Some(end);
         }
-        // As an older program took it.
+        // Older versions also accepted these forms of a time.
         let end: jiff::Timestamp = self.until.parse().ok()?;
         u64::try_from(end.as_millisecond()).ok().map(Timestamp)
     }
 }
 
-impl SaidOnHost {
-    /// Until when it is held, and why; `None`: nobody held it there.
-    pub fn held(&self) -> Option<(Held, &str)> {
+impl ReportedState {
+    /// Returns the end and the reason of the hold that was set on the host, or `None` if there is none.
+    pub fn hold_end(&self) -> Option<(HoldEnd, &str)> {
         let (until_s, reason) = self.hold.as_ref()?;
         let end = Timestamp(until_s.saturating_mul(1000));
-        Some((if *until_s == u64::MAX { Held::UntilTakenBack } else { Held::Until(end) }, reason))
+        Some((if *until_s == u64::MAX { HoldEnd::UntilRevoked } else { HoldEnd::Until(end) }, reason))
     }
 }

@@ -1,12 +1,12 @@
-//! Objects: what operators store, in the form in which it is stored.
+//! Objects: the specs that operators set, and their metadata, as they are stored.
 //!
-//! Every object is its [`Meta`] and a typed spec. What is observed of a node stands apart ([`Observation`]), so that
-//! a report never conflicts with an edit. Names of other objects are resolved where a body comes in
-//! ([`crate::manifest`]): a stored spec names its parents by uuid, so that a rename moves nobody; releases are named
-//! by name and version, since a version *is* the content.
+//! Every object has a [`Meta`] and a typed spec. What a host reports about its node is stored separately
+//! ([`Observation`]), so that a report never conflicts with an edit. Names of other objects are resolved when a request
+//! body arrives ([`crate::manifest`]). A stored spec refers to its parents by uuid, so that a rename moves no node. It
+//! refers to releases by name and version, because a version *is* the content.
 //!
-//! The types are the stored form: serde with named fields, defaults left out. The registry above gives each record
-//! its schema version.
+//! The types are serialized as records with named fields, and fields at their defaults are omitted. The controller adds
+//! a schema version to each record.
 
 mod allocation;
 mod cluster;
@@ -27,43 +27,43 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-pub use allocation::{AllocationDecision, AllocationSpec, Merits};
+pub use allocation::{AllocationDecision, AllocationSpec, SelectionReason};
 pub use cluster::{
-    ClusterSpec, ClusterTemplateSpec, FreezeUntil, Inherited, MaxUnavailable, NodeGroupSpec, RoleChange, Rollout,
-    Strategy, StrategyType, Window,
+    ClusterSpec, ClusterTemplateSpec, FreezeUntil, Inherited, MaxUnavailable, NodeGroupSpec, RoleChange, Rollout, Strategy,
+    StrategyType, Window,
 };
-pub use hold::{Held, Hold, SaidOnHost};
+pub use hold::{Hold, HoldEnd, ReportedState};
 pub use namespace::{
-    Association, Dates, DefaultText, Definition, Items, MAX_MEMBERS, Member, NamespaceSpec, NamespaceTag, Properties,
+    Association, Dates, DefaultValue, Definition, ItemSchema, MAX_MEMBERS, NamedItem, NamespaceSpec, NamespaceTag, Properties,
     Property, PropertyType, Visibility,
 };
 pub use node::{
-    DecidedTags, FactMap, MAX_FACT, MAX_FACT_PATH, MAX_FACTS, MAX_RESULT_TEXTS, MAX_RESULTS, MAX_SENTENCE, MAX_TASK_ID,
-    NodeSpec, NodeTags, NotTaken, Observation, ProvisionState, RefusedTraits, ReportLeftOut, ReportedLabel,
-    ReportedLabels,
+    DecidedTags, DroppedInput, DroppedReportCounts, FactMap, MAX_FACT_PATH_BYTES, MAX_FACT_VALUE_BYTES, MAX_FACTS_BYTES,
+    MAX_RESULT_TEXT_BYTES, MAX_RESULTS, MAX_SENTENCE_BYTES, MAX_TASK_ID_BYTES, NodeSpec, NodeTags, Observation, ProvisionState,
+    RefusedTraits, ReportedLabel, ReportedLabels,
 };
 pub use placement::{PrimarySpec, ReleaseTagsSpec};
-pub use principal::{BearerToken, PrincipalCertificate, PrincipalRole, PrincipalSpec, Rights, TooMany};
+pub use principal::{BearerToken, PrincipalCertificate, PrincipalRole, PrincipalSpec, Rights, TooManyCredentials};
 pub use release::{ExtensionUse, MAX_TAGS, Matching, PrimaryMatching, ReleaseSpec, RoleMatching, RoleSpec, TagSpec};
-pub use rule::{InspectionRuleSpec, MAX_PRIORITY, Multiple, Phase, RuleAction, RuleCondition};
+pub use rule::{InspectionRuleSpec, MAX_PRIORITY, Multiple, RuleAction, RuleCondition, RulePhase};
 
 use crate::name::{NamespaceName, NodeName, ObjectName, ReleaseRef};
 use crate::ownership::Owner;
 use crate::time::{self, InvalidTime};
 use crate::traits::Trait;
 
-/// Milliseconds since 1970-01-01T00:00:00Z. Core reads no clock: the caller says when.
+/// Milliseconds since 1970-01-01T00:00:00Z. This crate never reads a clock: the caller passes the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Timestamp(pub u64);
 
 impl Timestamp {
-    /// Reads a time, as [`time::read`] does.
+    /// Parses a time, as [`time::parse`] does.
     ///
     /// # Errors
     /// [`InvalidTime`].
-    pub fn read(text: &str) -> Result<Self, InvalidTime> {
-        time::read(text).map(Self)
+    pub fn parse(text: &str) -> Result<Self, InvalidTime> {
+        time::parse(text).map(Self)
     }
 }
 
@@ -87,22 +87,22 @@ ids! {
     NodeId,
 }
 
-/// A level, or the node that stands below them.
+/// The id of a level, or of a node below the levels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LevelId {
     /// A template.
     Template(TemplateId),
     /// A cluster.
     Cluster(ClusterId),
-    /// A group.
+    /// A node group.
     Group(GroupId),
     /// A node.
     Node(NodeId),
 }
 
 impl LevelId {
-    /// An object of a kind; none of a kind that is no level.
-    pub fn of(kind: Kind, uuid: Uuid) -> Option<Self> {
+    /// Returns the id of an object of this kind, or `None` if the kind is not a level.
+    pub fn new(kind: Kind, uuid: Uuid) -> Option<Self> {
         match kind {
             Kind::ClusterTemplate => Some(Self::Template(TemplateId(uuid))),
             Kind::Cluster => Some(Self::Cluster(ClusterId(uuid))),
@@ -121,7 +121,7 @@ impl LevelId {
         }
     }
 
-    /// Its uuid.
+    /// Returns the uuid.
     pub const fn uuid(self) -> Uuid {
         match self {
             Self::Template(id) => id.0,
@@ -136,31 +136,31 @@ macro_rules! kinds {
     (@is shared) => { true };
     (@is) => { false };
     ($($(#[$doc:meta])* $kind:ident $word:literal $($shared:ident)?,)+) => {
-        /// The kinds of objects, those of later issues included, so that each has its place from the first store on.
+        /// The kinds of objects. Kinds of later versions are included, so that the order never changes.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, derive_more::Display)]
         pub enum Kind {
             $($(#[$doc])* $kind,)+
         }
 
         impl Kind {
-            /// All of them, in their order.
+            /// All kinds, in their order.
             pub const ALL: &[Self] = &[$(Self::$kind,)+];
 
-            /// The name in `kind:`.
+            /// Returns the name, as in the field `kind` of a manifest.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$kind => stringify!($kind),)+
                 }
             }
 
-            /// The word in findings, answers, stored keys and on the command line.
+            /// Returns the word used in findings, responses, store keys and on the command line.
             pub const fn word(self) -> &'static str {
                 match self {
                     $(Self::$kind => $word,)+
                 }
             }
 
-            /// Whether its objects stand in no cluster and are read by all.
+            /// Returns whether objects of this kind belong to no cluster and can be read by every principal.
             pub const fn is_shared(self) -> bool {
                 match self {
                     $(Self::$kind => kinds!(@is $($shared)?),)+
@@ -173,41 +173,41 @@ macro_rules! kinds {
 kinds! {
     /// A versioned library of roles, tags and tasks.
     Release "release" shared,
-    /// User-defined tags beside a release, for all its versions.
+    /// User-defined tags of a release, for all its versions.
     ReleaseTags "releasetags" shared,
     /// Defaults for clusters.
     ClusterTemplate "clustertemplate" shared,
     /// A cluster.
     Cluster "cluster",
-    /// The nodes of a cluster that are alike.
+    /// Nodes of a cluster with the same configuration.
     NodeGroup "nodegroup",
     /// One host.
     Node "node",
-    /// Which node holds a tag as primary: a stored choice.
+    /// The stored choice of the node that holds a tag as primary.
     Primary "primary",
-    /// The catalogue's namespace.
+    /// A namespace of the catalogue.
     Namespace "namespace" shared,
-    /// Conditions over reported facts, and what they set.
+    /// Conditions on reported facts, and the values that they set.
     InspectionRule "inspectionrule" shared,
-    /// A numbered snapshot of what a group's hosts run.
+    /// A numbered snapshot of what the hosts of a group run.
     Revision "revision",
-    /// A secret value, written and never read.
+    /// A secret value. It can be written but not read.
     Secret "secret",
-    /// What a repository of manifests is held to.
+    /// The expectations on a repository of manifests.
     Expectation "expectation",
-    /// Which node is used for what was asked for.
+    /// The choice of a node for a request.
     Allocation "allocation",
-    /// Who may ask, and as what.
+    /// A person or program that may send requests, with its role.
     Principal "principal",
 }
 
 impl Kind {
-    /// Whether there are objects of it: the others have their place in a store for what is to come.
+    /// Returns whether objects of this kind exist. The other kinds are reserved for later.
     pub const fn is_stored(self) -> bool {
         !matches!(self, Self::Revision | Self::Secret | Self::Expectation)
     }
 
-    /// One of its objects in a sentence.
+    /// Returns the name of the kind in a sentence, with its article.
     pub const fn with_article(self) -> &'static str {
         match self {
             Self::Release => "a release",
@@ -228,86 +228,87 @@ impl Kind {
     }
 }
 
-/// What every object has beside its spec.
+/// The metadata of every object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meta<N> {
-    /// The identity, for ever.
+    /// The identity. It never changes.
     pub uuid: Uuid,
-    /// The name, unique in its kind (a group's in its cluster).
+    /// The name. It is unique among the objects of its kind. That of a node group is unique in its cluster.
     pub name: N,
-    /// Grows with each change of the spec; 1 at first.
+    /// Incremented with each change of the spec. A new object has 1.
     pub generation: u64,
-    /// The store's revision that wrote the object; 0 before it is stored. `ETag` and `If-Match`.
+    /// The store revision that last wrote the object, or 0 before it is stored. It is the value of `ETag` and
+    /// `If-Match`.
     pub resource_version: u64,
-    /// When it was made.
+    /// When the object was created.
     pub created_at: Timestamp,
     /// When its spec was last changed.
     pub updated_at: Timestamp,
 }
 
 impl<N> Meta<N> {
-    /// A new object's: generation 1, not yet stored.
+    /// Creates the metadata of a new object, with generation 1 and not yet stored.
     pub fn new(uuid: Uuid, name: N, now: Timestamp) -> Self {
         Self { uuid, name, generation: 1, resource_version: 0, created_at: now, updated_at: now }
     }
 }
 
-/// A spec: what an operator wants of one kind of object.
+/// A spec: the part of an object that operators set.
 pub trait Spec: Serialize + DeserializeOwned + Clone + fmt::Debug + PartialEq {
-    /// What the object is named by.
+    /// The type of the object's name.
     type Name: Serialize + DeserializeOwned + Clone + fmt::Debug + PartialEq + Ord;
-    /// The kind.
+    /// The kind of the object.
     const KIND: Kind;
 }
 
-/// An object: its meta and its spec.
+/// An object: its metadata and its spec.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(bound = "")]
 pub struct Object<S: Spec> {
     /// Identity, name and versions.
     pub meta: Meta<S::Name>,
-    /// What an operator wants.
+    /// The part that operators set.
     pub spec: S,
 }
 
 impl<S: Spec<Name = Option<N>>, N: fmt::Display> Object<S> {
-    /// What an object is called in answers and as an origin that need not have a name: its name, else its uuid.
+    /// Returns the object's name in responses and origins: its name, or its uuid if it has none.
     pub fn display_name(&self) -> String {
         self.meta.name.as_ref().map_or_else(|| self.meta.uuid.to_string(), ToString::to_string)
     }
 }
 
-/// A versioned library.
+/// A versioned library of roles, tags and tasks.
 pub type Release = Object<ReleaseSpec>;
-/// User-defined tags beside a release.
+/// User-defined tags of a release.
 pub type ReleaseTags = Object<ReleaseTagsSpec>;
-/// Defaults for clusters.
+/// A cluster template: defaults for clusters.
 pub type ClusterTemplate = Object<ClusterTemplateSpec>;
 /// A cluster.
 pub type Cluster = Object<ClusterSpec>;
 /// A group of nodes.
 pub type NodeGroup = Object<NodeGroupSpec>;
-/// A node: what operators say of it. What it says itself is its [`Observation`].
+/// A node as operators set it. What its host reports is its [`Observation`].
 pub type Node = Object<NodeSpec>;
-/// Which node is used for what was asked for.
+/// The choice of a node for a request.
 pub type Allocation = Object<AllocationSpec>;
-/// Who may ask, and as what.
+/// A person or program that may send requests, with its role.
 pub type Principal = Object<PrincipalSpec>;
 /// A stored choice of a primary.
 pub type Primary = Object<PrimarySpec>;
 /// A namespace of the catalogue.
 pub type Namespace = Object<NamespaceSpec>;
-/// What follows from a host's report.
+/// Conditions on reported facts, and the values that they set.
 pub type InspectionRule = Object<InspectionRuleSpec>;
 
 impl Spec for AllocationSpec {
-    /// One without a name is named by its uuid.
+    /// An object without a name is referred to by its uuid.
     type Name = Option<ObjectName>;
     const KIND: Kind = Kind::Allocation;
 }
 
 impl Spec for InspectionRuleSpec {
-    /// One without a name is named by its uuid, as Ironic's are.
+    /// An object without a name is referred to by its uuid, as in Ironic.
     type Name = Option<ObjectName>;
     const KIND: Kind = Kind::InspectionRule;
 }
@@ -343,7 +344,7 @@ impl Spec for NodeGroupSpec {
 }
 
 impl Spec for NodeSpec {
-    /// A node made by Ironic's POST may have no name; its uuid stands for it then.
+    /// A node created by Ironic's POST may have no name. Then its uuid is used.
     type Name = Option<NodeName>;
     const KIND: Kind = Kind::Node;
 }
@@ -360,14 +361,15 @@ impl Spec for NamespaceSpec {
 }
 
 impl NodeSpec {
-    /// The instance that uses the node, whatever form of a uuid an older store has.
+    /// Returns the uuid of the instance that uses the node. A store of an older version may have it in another
+    /// notation.
     pub fn instance(&self) -> Option<Uuid> {
         Uuid::parse_str(self.extra.get("instance_uuid")?.as_str()?).ok()
     }
 }
 
 impl Node {
-    /// How far its instance has come, in Ironic's words.
+    /// Returns the provision state of the node's instance, as Ironic names it. `enroll` if it was never set.
     pub fn provision_state(&self) -> &'static str {
         match self.spec.provision_state {
             None => "enroll",
@@ -377,34 +379,34 @@ impl Node {
         }
     }
 
-    /// Whether something uses it already: an instance, which an allocation may be.
-    pub fn is_used(&self) -> bool {
+    /// Returns whether an instance, possibly of an allocation, uses the node.
+    pub fn is_in_use(&self) -> bool {
         self.spec.extra.get("instance_uuid").is_some_and(|id| !id.is_null())
     }
 
-    /// The node's id.
+    /// Returns the node's id.
     pub fn id(&self) -> NodeId {
         NodeId(self.meta.uuid)
     }
 }
 
-/// Fields of Ironic's and Magnum's bodies that have no meaning here: stored and given back.
+/// Fields of Ironic's and Magnum's bodies that have no meaning here. They are stored and returned unchanged.
 pub type Extra = Map<String, Value>;
 
-/// Traits, sorted.
+/// A set of traits, sorted by name.
 pub type TraitSet = BTreeSet<Trait>;
 
-/// Who gave each top-level field of a spec that is no map of labels, by the field's name; owners sorted.
+/// The owners of each top-level field of a spec that is not a map of labels, by the field's name. Owners are sorted.
 pub type FieldOwners = BTreeMap<String, Arc<[Owner]>>;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::manifest::{kinds, kinds_of_api};
+    use crate::manifest::{api_only_kinds, kinds};
 
     #[test]
-    fn every_kind_that_has_fields_is_among_all() {
-        for fields in kinds().into_iter().chain(kinds_of_api()) {
+    fn kind_all_lists_every_kind_with_fields() {
+        for fields in kinds().into_iter().chain(api_only_kinds()) {
             assert!(Kind::ALL.iter().any(|kind| kind.name() == fields.kind), "{}", fields.kind);
         }
     }

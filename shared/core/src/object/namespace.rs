@@ -1,8 +1,9 @@
-//! The catalogue's namespace, in Glance's words: which keys exist, what their values may be, and which operators they take.
+//! The namespaces of the catalogue, in Glance's format: which keys exist, which values they may have, and which
+//! operators requirements may use on them.
 //!
-//! What stands in a namespace is stored with it, so that one write is one change of one object. `operators` are kept as they
-//! were given, whatever they are, and two values of a property as Glance gives them back: a `default` is a text, and a bound
-//! is a whole number.
+//! The items of a namespace are stored within it, so that one write changes one object. Unknown `operators` are stored
+//! unchanged. Two values of a property are stored as Glance returns them: a `default` as text, and a bound as an
+//! integer.
 
 use std::collections::BTreeMap;
 
@@ -10,86 +11,87 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Number, Value};
 
 use super::{FieldOwners, Timestamp};
-use crate::field::{Described, Form, REQUIRED, described};
+use crate::field::{DescribeFields, FieldType, REQUIRED, manifest_struct};
 use crate::json::python_number;
 
-/// How many entries a list or map of a namespace has at most.
+/// Maximum number of entries of a list or map in a namespace.
 pub const MAX_MEMBERS: usize = 1_000;
 
-/// The values that a property may have, and the operators on it, as they were given: an empty text is a value too.
-const VALUES: Form = Form::UpTo(Form::Names.bound().entries(MAX_MEMBERS).each(4096).with_empty(), &Form::Names);
-const PROPERTIES: &Form = &Form::MapOf(Property::PARTS);
+/// The type of the lists of a property's values and operators. Items are stored unchanged and may be empty texts.
+const VALUE_LIST: FieldType =
+    FieldType::UpTo(FieldType::Names.bound().max_entries(MAX_MEMBERS).max_entry_bytes(4096).allowing_empty(), &FieldType::Names);
+const PROPERTY_MAP: &FieldType = &FieldType::MapOf(Property::FIELD_DEFS);
 
 /// Properties, by name.
 pub type Properties = BTreeMap<String, Property>;
 
-/// A namespace as stored. Its name is its object's.
+/// A namespace as stored. Its name is the name of its object.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NamespaceSpec {
-    /// Its name for people.
+    /// The name that people see.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub display_name: Option<String>,
-    /// For people.
+    /// A description for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// Who sees it.
+    /// Who can see the namespace in Glance. It has no effect here.
     pub visibility: Visibility,
-    /// Nothing of it can be deleted.
+    /// True if neither the namespace nor any of its items can be deleted.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub protected: bool,
-    /// Whose it is.
+    /// The owner of the namespace in Glance.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
-    /// Plain labels of the namespace itself, inherited by nobody.
+    /// Plain labels of the namespace itself. They are not inherited.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// To what its properties apply.
+    /// The resource types that its properties apply to.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub resource_type_associations: Vec<Association>,
-    /// Its properties.
+    /// The properties of the namespace, by name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub properties: Properties,
-    /// Properties that belong together.
+    /// Groups of properties.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub objects: Vec<Definition>,
-    /// Words that can be put on what it applies to.
+    /// Tags for the resources that the namespace applies to.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<NamespaceTag>,
-    /// When each association, object and tag was made and changed, by its list and name.
+    /// When each association, object and tag was created and changed, by `LIST/NAME`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub dates: BTreeMap<String, Dates>,
-    /// Who gave which field.
+    /// The owners of each field.
     #[serde(skip_serializing_if = "FieldOwners::is_empty")]
     pub owners: FieldOwners,
 }
 
-/// When something in a namespace was made, and when it was changed.
+/// When an item of a namespace was created and last changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dates {
-    /// When it was made.
+    /// When the item was created.
     pub created_at: Timestamp,
-    /// When it was changed last.
+    /// When the item was last changed.
     pub updated_at: Timestamp,
 }
 
-/// Who sees a namespace in Glance; here it is kept as given, and everyone who may read sees either.
+/// Who can see a namespace in Glance. It is stored unchanged. Here every reader sees all namespaces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Visibility {
-    /// Everyone.
+    /// Everyone can see the namespace.
     Public,
-    /// Its owner.
+    /// Only the owner can see the namespace.
     #[default]
     Private,
 }
 
 impl Visibility {
-    /// The words.
-    pub const WORDS: &'static [&'static str] = &["public", "private"];
+    /// The values in manifests and requests.
+    pub const VARIANTS: &'static [&'static str] = &["public", "private"];
 }
 
-/// What the value of a property is.
+/// The type of a property's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, derive_more::Display)]
 #[serde(rename_all = "lowercase")]
 #[display(rename_all = "lowercase")]
@@ -98,27 +100,27 @@ pub enum PropertyType {
     Array,
     /// True or false.
     Boolean,
-    /// A whole number.
+    /// An integer.
     Integer,
     /// A number.
     Number,
     /// A map.
     Object,
-    /// A text.
+    /// A string.
     String,
 }
 
 impl PropertyType {
-    /// The words.
-    pub const WORDS: &'static [&'static str] = &["array", "boolean", "integer", "number", "object", "string"];
+    /// The values in manifests and requests.
+    pub const VARIANTS: &'static [&'static str] = &["array", "boolean", "integer", "number", "object", "string"];
 }
 
-/// A default as Glance keeps it: the text that Python gives of it, and nothing of a list, a map or `null`.
+/// A default as Glance stores it: the text that Python prints for the value, or `None` for a list, a map or `null`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
-pub struct DefaultText(pub Option<String>);
+pub struct DefaultValue(pub Option<String>);
 
-impl<'de> Deserialize<'de> for DefaultText {
+impl<'de> Deserialize<'de> for DefaultValue {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         Ok(Self(match Value::deserialize(from)? {
             Value::Null | Value::Array(_) | Value::Object(_) => None,
@@ -130,206 +132,207 @@ impl<'de> Deserialize<'de> for DefaultText {
     }
 }
 
-described! {
-    /// To what the properties of a namespace apply.
+manifest_struct! {
+    /// A resource type that the properties of a namespace apply to.
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
     #[serde(deny_unknown_fields)]
     pub struct Association {
         /// The resource type: `Stemma::Label`, `Stemma::Parameter`, `Stemma::Property` or `Stemma::Fact`, or another system's.
-        pub name: String = Form::Text, REQUIRED, r#""Stemma::Label""#;
-        /// What stands before the name of each property there.
-        #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
-        pub prefix: Option<String> = Form::Text, "none", r#""site.example.net/""#;
-        /// Glance's: which of several sets of properties of the resource is meant.
-        #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
-        pub properties_target: Option<String> = Form::Text, "none", r#""image""#;
+        pub name: String = FieldType::Text, REQUIRED, r#""Stemma::Label""#;
+        /// The prefix of each property's name there.
+        #[serde(default, deserialize_with = "deserialize_not_null", skip_serializing_if = "Option::is_none")]
+        pub prefix: Option<String> = FieldType::Text, "none", r#""site.example.net/""#;
+        /// Glance's selector, if the resource has several sets of properties.
+        #[serde(default, deserialize_with = "deserialize_not_null", skip_serializing_if = "Option::is_none")]
+        pub properties_target: Option<String> = FieldType::Text, "none", r#""image""#;
     }
 }
 
-described! {
-    /// A key of the catalogue.
+manifest_struct! {
+    /// A property of the catalogue: a key with the values it may have.
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
     #[serde(deny_unknown_fields)]
     pub struct Property {
-        /// Its name once more, as Glance's clients send it.
-        #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
-        pub name: Option<String> = Form::Text, "none", r#""tier""#;
+        /// The property's name again, as Glance's clients send it.
+        #[serde(default, deserialize_with = "deserialize_not_null", skip_serializing_if = "Option::is_none")]
+        pub name: Option<String> = FieldType::Text, "none", r#""tier""#;
         /// Its name for people.
-        pub title: String = Form::UpTo(Form::Text.bound().with_empty(), &Form::Text), REQUIRED, r#""Tier""#;
-        /// What its value is.
-        pub kind as "type": PropertyType = Form::OneOf(PropertyType::WORDS), REQUIRED, r#""string""#;
-        /// For people.
-        #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
-        pub description: Option<String> = Form::Text, "none", r#""How soon it is mended.""#;
-        /// Which of `<or>`, `<in>` and `<all-in>` a requirement may use on it; an empty list: none of them. Other words are kept, and allow nothing.
-        #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
-        pub operators: Option<Vec<String>> = VALUES, "any", r#"["<or>"]"#;
-        /// The values that it may have.
-        #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
-        pub values as "enum": Option<Vec<String>> = VALUES, "any", r#"["gold", "silver"]"#;
-        /// What is in its list.
-        #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
-        pub items: Option<Items> = Form::Object(Items::PARTS), "anything", r#"{"type": "string", "enum": ["a", "b"]}"#;
-        /// What it is where nobody says, kept as the text that Python has for it, as in Glance: `1.50` as `1.5`, `true` as `True`; nothing here acts on it.
-        #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
-        pub default: Option<DefaultText> = Form::Any, "none", r#""silver""#;
-        /// Whether it is set by the system alone; nothing here acts on it.
-        #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
-        pub readonly: Option<bool> = Form::Flag, "none", "false";
-        /// The least number, kept as a whole number.
-        #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
-        pub minimum: Option<i64> = Form::Number, "none", "0";
-        /// The greatest number, kept as a whole number.
-        #[serde(default, deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
-        pub maximum: Option<i64> = Form::Number, "none", "100";
-        /// The fewest characters.
-        #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
-        pub min_length as "minLength": Option<u64> = Form::Count, "none", "1";
-        /// The most characters.
-        #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
-        pub max_length as "maxLength": Option<u64> = Form::Count, "none", "63";
-        /// A pattern that its text has; one that is no pattern here is kept and not looked at.
-        #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
-        pub pattern: Option<String> = Form::Text, "none", r#""^[a-z]+$""#;
-        /// The fewest items.
-        #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
-        pub min_items as "minItems": Option<u64> = Form::Count, "none", "1";
-        /// The most items.
-        #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
-        pub max_items as "maxItems": Option<u64> = Form::Count, "none", "8";
-        /// Whether no item may stand there twice.
-        #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
-        pub unique_items as "uniqueItems": Option<bool> = Form::Flag, "false", "true";
-        /// JSON Schema's, kept; nothing here acts on it.
-        #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
-        pub additional_items as "additionalItems": Option<bool> = Form::Flag, "none", "true";
+        pub title: String = FieldType::UpTo(FieldType::Text.bound().allowing_empty(), &FieldType::Text), REQUIRED, r#""Tier""#;
+        /// The type of its value.
+        pub kind as "type": PropertyType = FieldType::OneOf(PropertyType::VARIANTS), REQUIRED, r#""string""#;
+        /// Title for people.
+        #[serde(default, deserialize_with = "deserialize_not_null", skip_serializing_if = "Option::is_none")]
+        pub description: Option<String> = FieldType::Text, "none", r#""How soon it is mended.""#;
+        /// The operators that a requirement may use on it: `<or>`, `<in>`, `<all-in>`. An empty list allows none. Others are stored without effect.
+        #[serde(default, deserialize_with = "deserialize_not_null", skip_serializing_if = "Option::is_none")]
+        pub operators: Option<Vec<String>> = VALUE_LIST, "any", r#"["<or>"]"#;
+        /// The allowed values.
+        #[serde(default, deserialize_with = "deserialize_not_null", skip_serializing_if = "Option::is_none")]
+        pub values as "enum": Option<Vec<String>> = VALUE_LIST, "any", r#"["gold", "silver"]"#;
+        /// The type and the allowed values of its items.
+        #[serde(default, deserialize_with = "deserialize_not_null", skip_serializing_if = "Option::is_none")]
+        pub items: Option<ItemSchema> = FieldType::Object(ItemSchema::FIELD_DEFS), "anything", r#"{"type": "string", "enum": ["a", "b"]}"#;
+        /// Its default, stored as Python prints it, as in Glance: `1.50` as `1.5`, `true` as `True`. It has no effect here.
+        #[serde(default, deserialize_with = "deserialize_not_null", skip_serializing_if = "Option::is_none")]
+        pub default: Option<DefaultValue> = FieldType::Any, "none", r#""silver""#;
+        /// True if only the system sets it. It has no effect here.
+        #[serde(default, deserialize_with = "deserialize_not_null", skip_serializing_if = "Option::is_none")]
+        pub readonly: Option<bool> = FieldType::Flag, "none", "false";
+        /// The minimum, stored as an integer.
+        #[serde(default, deserialize_with = "deserialize_integer", skip_serializing_if = "Option::is_none")]
+        pub minimum: Option<i64> = FieldType::Number, "none", "0";
+        /// The maximum, stored as an integer.
+        #[serde(default, deserialize_with = "deserialize_integer", skip_serializing_if = "Option::is_none")]
+        pub maximum: Option<i64> = FieldType::Number, "none", "100";
+        /// The minimum number of characters.
+        #[serde(default, deserialize_with = "deserialize_not_null", skip_serializing_if = "Option::is_none")]
+        pub min_length as "minLength": Option<u64> = FieldType::Count, "none", "1";
+        /// The maximum number of characters.
+        #[serde(default, deserialize_with = "deserialize_not_null", skip_serializing_if = "Option::is_none")]
+        pub max_length as "maxLength": Option<u64> = FieldType::Count, "none", "63";
+        /// A pattern that its text must match. An invalid pattern is stored and ignored.
+        #[serde(default, deserialize_with = "deserialize_not_null", skip_serializing_if = "Option::is_none")]
+        pub pattern: Option<String> = FieldType::Text, "none", r#""^[a-z]+$""#;
+        /// The minimum number of items.
+        #[serde(default, deserialize_with = "deserialize_not_null", skip_serializing_if = "Option::is_none")]
+        pub min_items as "minItems": Option<u64> = FieldType::Count, "none", "1";
+        /// The maximum number of items.
+        #[serde(default, deserialize_with = "deserialize_not_null", skip_serializing_if = "Option::is_none")]
+        pub max_items as "maxItems": Option<u64> = FieldType::Count, "none", "8";
+        /// True if no item may appear twice.
+        #[serde(default, deserialize_with = "deserialize_not_null", skip_serializing_if = "Option::is_none")]
+        pub unique_items as "uniqueItems": Option<bool> = FieldType::Flag, "false", "true";
+        /// JSON Schema's `additionalItems`. It has no effect here.
+        #[serde(default, deserialize_with = "deserialize_not_null", skip_serializing_if = "Option::is_none")]
+        pub additional_items as "additionalItems": Option<bool> = FieldType::Flag, "none", "true";
     }
 }
 
-described! {
-    /// What stands in a property's list.
+manifest_struct! {
+    /// The items of a property's list.
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
     #[serde(deny_unknown_fields)]
-    pub struct Items {
-        /// What each of them is.
-        pub kind as "type": PropertyType = Form::OneOf(PropertyType::WORDS), REQUIRED, r#""string""#;
-        /// The values that each may have.
-        #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
-        pub values as "enum": Option<Vec<String>> = VALUES, "any", r#"["a", "b"]"#;
+    pub struct ItemSchema {
+        /// The type of each item.
+        pub kind as "type": PropertyType = FieldType::OneOf(PropertyType::VARIANTS), REQUIRED, r#""string""#;
+        /// The allowed values of each item.
+        #[serde(default, deserialize_with = "deserialize_not_null", skip_serializing_if = "Option::is_none")]
+        pub values as "enum": Option<Vec<String>> = VALUE_LIST, "any", r#"["a", "b"]"#;
     }
 }
 
-described! {
-    /// Properties that belong together: Glance's object.
+manifest_struct! {
+    /// A group of properties: Glance's object.
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
     #[serde(deny_unknown_fields)]
     pub struct Definition {
         /// Its name.
-        pub name: String = Form::Text, REQUIRED, r#""mysql""#;
-        /// For people.
-        #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
-        pub description: Option<String> = Form::Text, "none", r#""A database.""#;
-        /// Which of its properties something of it must have; nothing here acts on it.
+        pub name: String = FieldType::Text, REQUIRED, r#""mysql""#;
+        /// Title for people.
+        #[serde(default, deserialize_with = "deserialize_not_null", skip_serializing_if = "Option::is_none")]
+        pub description: Option<String> = FieldType::Text, "none", r#""A database.""#;
+        /// The properties that are required. It has no effect here.
         #[serde(default)]
-        pub required: Vec<String> = Form::up_to(MAX_MEMBERS, &Form::Names), "[]", r#"["port"]"#;
+        pub required: Vec<String> = FieldType::up_to(MAX_MEMBERS, &FieldType::Names), "[]", r#"["port"]"#;
         /// Its properties.
         #[serde(default)]
         pub properties: Properties =
-            Form::up_to(MAX_MEMBERS, PROPERTIES), "{}", r#"{"port": {"title": "Port", "type": "integer", "minimum": 1, "maximum": 65535}}"#;
+            FieldType::up_to(MAX_MEMBERS, PROPERTY_MAP), "{}", r#"{"port": {"title": "Port", "type": "integer", "minimum": 1, "maximum": 65535}}"#;
     }
 }
 
-described! {
-    /// A word that can be put on what a namespace applies to; no tag of a node.
+manifest_struct! {
+    /// A tag for the resources that a namespace applies to. It is not a tag of a node.
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
     #[serde(deny_unknown_fields)]
     pub struct NamespaceTag {
         /// Its name.
-        pub name: String = Form::Text, REQUIRED, r#""reviewed""#;
+        pub name: String = FieldType::Text, REQUIRED, r#""reviewed""#;
     }
 }
 
-/// What has a name of its own in a list of a namespace.
-pub trait Member: PartialEq {
-    /// The list, as in a body.
+/// An item with a name in one of the lists of a namespace.
+pub trait NamedItem: PartialEq {
+    /// The name of its list, as in a request body.
     const LIST: &'static str;
-    /// What one of them is called in messages.
-    const WORD: &'static str;
-    /// Its name.
-    fn name(&self) -> &str;
-    /// The list.
-    fn all(spec: &NamespaceSpec) -> &[Self]
+    /// The name of this kind of item in messages.
+    const ITEM_NAME: &'static str;
+    /// Returns the item's name.
+    fn item_name(&self) -> &str;
+    /// Returns the list of these items.
+    fn items(spec: &NamespaceSpec) -> &[Self]
     where
         Self: Sized;
 }
 
-macro_rules! members {
+macro_rules! impl_named_items {
     ($($type:ident $list:ident $word:literal;)+) => {
-        $(impl Member for $type {
+        $(impl NamedItem for $type {
             const LIST: &'static str = stringify!($list);
-            const WORD: &'static str = $word;
+            const ITEM_NAME: &'static str = $word;
 
-            fn name(&self) -> &str {
+            fn item_name(&self) -> &str {
                 &self.name
             }
 
-            fn all(spec: &NamespaceSpec) -> &[Self] {
+            fn items(spec: &NamespaceSpec) -> &[Self] {
                 &spec.$list
             }
         })+
 
         impl NamespaceSpec {
-            /// Dates what is new or another than before, and forgets what is gone.
-            pub fn stamp(&mut self, before: &Self, now: Timestamp) {
+            /// Updates the dates of items: sets the dates of new and changed items, and drops those of deleted items.
+            pub fn update_dates(&mut self, before: &Self, now: Timestamp) {
                 let mut dates = BTreeMap::new();
-                $(dates.extend(dated::<$type>(self, before, now));)+
+                $(dates.extend(updated_dates::<$type>(self, before, now));)+
                 self.dates = dates;
             }
         }
     };
 }
 
-members! {
+impl_named_items! {
     Association resource_type_associations "resource type";
     Definition objects "object";
     NamespaceTag tags "tag";
 }
 
 impl NamespaceSpec {
-    /// What stands in one of its lists under a name.
-    pub fn member<M: Member>(&self, name: &str) -> Option<&M> {
-        M::all(self).iter().find(|member| member.name() == name)
+    /// Returns the item with this name from one of the lists.
+    pub fn item<M: NamedItem>(&self, name: &str) -> Option<&M> {
+        M::items(self).iter().find(|member| member.item_name() == name)
     }
 
-    /// When it was made and changed.
-    pub fn dates_of<M: Member>(&self, name: &str) -> Dates {
+    /// Returns when an item was created and last changed.
+    pub fn dates_of<M: NamedItem>(&self, name: &str) -> Dates {
         self.dates.get(&date_key::<M>(name)).copied().unwrap_or_default()
     }
 }
 
-fn date_key<M: Member>(name: &str) -> String {
+fn date_key<M: NamedItem>(name: &str) -> String {
     format!("{}/{name}", M::LIST)
 }
 
-fn dated<M: Member>(after: &NamespaceSpec, before: &NamespaceSpec, now: Timestamp) -> Vec<(String, Dates)> {
-    let stood: BTreeMap<&str, &M> = M::all(before).iter().map(|member| (member.name(), member)).collect();
+/// Returns the dates of all items of a list after a write. An item that did not change keeps its dates.
+fn updated_dates<M: NamedItem>(after: &NamespaceSpec, before: &NamespaceSpec, now: Timestamp) -> Vec<(String, Dates)> {
+    let previous: BTreeMap<&str, &M> = M::items(before).iter().map(|member| (member.item_name(), member)).collect();
     let dates = |member: &M| {
-        let known = before.dates.get(&date_key::<M>(member.name()));
-        let created_at = known.map_or(now, |dates| dates.created_at);
-        let is_same = stood.get(member.name()) == Some(&member);
-        let updated_at = known.filter(|_| is_same).map_or(now, |dates| dates.updated_at);
-        (date_key::<M>(member.name()), Dates { created_at, updated_at })
+        let old_dates = before.dates.get(&date_key::<M>(member.item_name()));
+        let created_at = old_dates.map_or(now, |dates| dates.created_at);
+        let is_same = previous.get(member.item_name()) == Some(&member);
+        let updated_at = old_dates.filter(|_| is_same).map_or(now, |dates| dates.updated_at);
+        (date_key::<M>(member.item_name()), Dates { created_at, updated_at })
     };
-    M::all(after).iter().map(dates).collect()
+    M::items(after).iter().map(dates).collect()
 }
 
-/// What is given is no `null`, which would come back as nothing.
-fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
+/// Deserializes a field that is present. It must not be `null`, because responses would then omit the field.
+fn deserialize_not_null<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
     T::deserialize(from).map(Some)
 }
 
-/// A bound, without its fraction: as Glance keeps it.
-fn whole<'de, D: Deserializer<'de>>(from: D) -> Result<Option<i64>, D::Error> {
+/// Deserializes a bound as an integer, without its fraction, as Glance stores it.
+fn deserialize_integer<'de, D: Deserializer<'de>>(from: D) -> Result<Option<i64>, D::Error> {
     let number = Number::deserialize(from)?;
     let truncated = || {
         let number = number.as_f64().map(f64::trunc).filter(|number| number.abs() < 9.0e18)?;
@@ -347,7 +350,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_property_is_kept_as_glance_gives_it_back() {
+    fn property_round_trips_in_glance_form() {
         for (sent, kept) in [
             (json!({"operators": ["<or>", "<or>", "bogus", ""]}), json!({"operators": ["<or>", "<or>", "bogus", ""]})),
             (json!({"operators": []}), json!({"operators": []})),
@@ -376,16 +379,16 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_in_a_namespace_is_dated_when_it_changes() {
+    fn namespace_member_is_dated_when_changed() {
         let tag = |name: &str| NamespaceTag { name: name.to_owned() };
         let mut first = NamespaceSpec { tags: vec![tag("a")], ..NamespaceSpec::default() };
-        first.stamp(&NamespaceSpec::default(), Timestamp(1));
+        first.update_dates(&NamespaceSpec::default(), Timestamp(1));
         let mut second = NamespaceSpec { tags: vec![tag("b"), tag("a")], ..first.clone() };
-        second.stamp(&first, Timestamp(2));
+        second.update_dates(&first, Timestamp(2));
         assert_eq!(second.dates_of::<NamespaceTag>("a").created_at, Timestamp(1));
         assert_eq!(second.dates_of::<NamespaceTag>("b").created_at, Timestamp(2));
         let mut third = NamespaceSpec { tags: vec![tag("b")], ..second.clone() };
-        third.stamp(&second, Timestamp(3));
+        third.update_dates(&second, Timestamp(3));
         assert_eq!(third.dates.len(), 1);
     }
 }

@@ -1,4 +1,4 @@
-//! The node: what operators say of a host, and beside it what the host says.
+//! The node: what operators set for a host, and separately what the host reports.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::{ClusterId, Extra, FieldOwners, GroupId, Hold, Inherited, TraitSet};
 use crate::digest::canonical_json;
-use crate::input::{MAX_DEPTH, Path};
+use crate::input::{MAX_PATH_KEYS, Path};
 use crate::json;
 use crate::name::{Name, TagName};
 use crate::ownership::OwnedSet;
@@ -17,96 +17,100 @@ use crate::selector::LabelLookup;
 use crate::task::Mode;
 use crate::traits::Trait;
 
-/// The longest path of a fact, in bytes.
-pub const MAX_FACT_PATH: usize = 255;
+/// Maximum length of a fact's path, in bytes.
+pub const MAX_FACT_PATH_BYTES: usize = 255;
 
-/// The longest value of a fact, in bytes as JSON.
-pub const MAX_FACT: usize = 16 * 1024;
+/// Maximum size of a fact's value, in bytes of JSON.
+pub const MAX_FACT_VALUE_BYTES: usize = 16 * 1024;
 
-/// The facts of one host together, paths and values, in bytes.
-pub const MAX_FACTS: usize = 256 * 1024;
+/// Maximum size of all facts of one host, paths and values, in bytes.
+pub const MAX_FACTS_BYTES: usize = 256 * 1024;
 
-/// How many results of tasks are kept of a node: as many as a release may have tasks, whatever ids its agent names.
+/// Maximum number of task results that are stored for a node. It equals the maximum number of tasks of a release, and
+/// limits an agent that reports other ids.
 pub const MAX_RESULTS: usize = 4096;
 
-/// The bytes of messages, outputs and diffs that are kept of a node: those of the newest results. The outcome is kept of all.
-pub const MAX_RESULT_TEXTS: usize = 1024 * 1024;
+/// Maximum size of the messages, outputs and diffs that are stored for a node, in bytes. The texts of the newest
+/// results are kept. The outcome of every result is stored, even if its texts are not.
+pub const MAX_RESULT_TEXT_BYTES: usize = 1024 * 1024;
 
-/// The longest task id in a result, in bytes; no release has a longer one.
-pub const MAX_TASK_ID: usize = 1024;
+/// Maximum length of a task id in a result, in bytes. No release has a longer one.
+pub const MAX_TASK_ID_BYTES: usize = 1024;
 
-/// The longest sentence that a host says, in bytes: a task's message, a finding, a reason.
-pub const MAX_SENTENCE: usize = 1024;
+/// Maximum length of a sentence that a host reports, in bytes: a task's message, a finding, a reason.
+pub const MAX_SENTENCE_BYTES: usize = 1024;
 
-/// What operators say of one host.
+/// What operators set for one host.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NodeSpec {
-    /// For people.
+    /// A description for people.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub description: String,
-    /// Labels, annotations, parameters, lifecycle fields.
+    /// Labels, annotations, parameters and lifecycle fields.
     pub inherited: Inherited,
-    /// The group; `None`: unplaced, without a release and without tasks.
+    /// The group of the node, or `None` if the node is unplaced. An unplaced node has no release and no tasks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nodegroup: Option<GroupId>,
-    /// Its own roles; its group's are added.
+    /// The node's own roles. The node has the roles of its group too.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub roles: Vec<Name>,
-    /// Tags assigned and unassigned by hand.
+    /// Tags that were assigned or unassigned by hand, and those that extensions decided.
     #[serde(skip_serializing_if = "NodeTags::is_empty")]
     pub tags: NodeTags,
-    /// The operators' traits.
+    /// The traits that operators set.
     #[serde(skip_serializing_if = "OwnedSet::is_empty")]
     pub traits: OwnedSet<Trait>,
-    /// Traits of another source that an operator suppressed.
+    /// Traits of other sources that an operator suppressed.
     #[serde(skip_serializing_if = "TraitSet::is_empty")]
     pub suppressed_traits: TraitSet,
-    /// Ironic's `properties`: read by requirements.
-    #[serde(deserialize_with = "json::free_object", skip_serializing_if = "Extra::is_empty")]
+    /// Ironic's `properties`. Requirements read them.
+    #[serde(deserialize_with = "json::deserialize_free_object", skip_serializing_if = "Extra::is_empty")]
     pub properties: Extra,
     /// Ironic's `instance_info`.
-    #[serde(deserialize_with = "json::free_object", skip_serializing_if = "Extra::is_empty")]
+    #[serde(deserialize_with = "json::deserialize_free_object", skip_serializing_if = "Extra::is_empty")]
     pub instance_info: Extra,
-    /// How far its instance has come, in Ironic's words; `None`: it was never said.
+    /// The provision state of its instance, as in Ironic, or `None` if it was never set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub provision_state: Option<ProvisionState>,
-    /// Its own mode; the group's where it says none.
+    /// The node's own mode, or `None` for the mode of its group.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
-    /// Keeps its task set while labels flow.
+    /// If set, the node keeps its task set. Its labels still change.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hold: Option<Box<Hold>>,
-    /// Out of budgets and barriers: it keeps what it holds as primary, and is elected to nothing.
+    /// True if the node is out of budgets and barriers. It keeps the tags that it holds as primary, and is not elected
+    /// for others.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub parked: bool,
-    /// Ironic's further fields (`driver`, `resource_class`, …).
-    #[serde(deserialize_with = "json::free_object", skip_serializing_if = "Extra::is_empty")]
+    /// Other fields of Ironic (`driver`, `resource_class`, …).
+    #[serde(deserialize_with = "json::deserialize_free_object", skip_serializing_if = "Extra::is_empty")]
     pub extra: Extra,
-    /// Who gave which field, trait and tag.
+    /// The owners of each field, trait and tag.
     #[serde(skip_serializing_if = "FieldOwners::is_empty")]
     pub owners: FieldOwners,
 }
 
-/// How far a node's instance has come, as Ironic says it. Nothing here drives a machine: it is what was last asked for.
+/// The provision state of a node's instance, as in Ironic. It is the last state that a client requested, because Stemma
+/// controls no machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProvisionState {
-    /// It is known.
+    /// The node is registered.
     Manageable,
-    /// It can be used.
+    /// The node can be used.
     Available,
-    /// It is used.
+    /// The node is in use.
     Active,
 }
 
 impl ProvisionState {
-    /// The state that one of Ironic's targets leads to.
-    pub fn of_target(target: &str) -> Option<Self> {
+    /// Returns the state that a provisioning target of Ironic leads to, or `None` for an unknown target.
+    pub fn from_target(target: &str) -> Option<Self> {
         Self::TARGETS.iter().find(|(known, _)| *known == target).map(|(_, state)| *state)
     }
 
-    /// The targets that are taken.
+    /// The accepted provisioning targets, each with the state that it leads to.
     pub const TARGETS: &[(&str, Self)] = &[
         ("active", Self::Active),
         ("deleted", Self::Available),
@@ -116,105 +120,105 @@ impl ProvisionState {
     ];
 }
 
-/// Tags by hand, and those that extensions decided.
+/// Tags that were assigned or unassigned by hand, and those that extensions decided.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NodeTags {
-    /// These it has, whatever its roles.
+    /// Tags that the node has, whatever its roles are.
     #[serde(skip_serializing_if = "OwnedSet::is_empty")]
     pub assigned: OwnedSet<TagName>,
-    /// These it has not, while one of its roles produces them.
+    /// Tags that the node does not have, even if one of its roles produces them.
     #[serde(skip_serializing_if = "OwnedSet::is_empty")]
     pub unassigned: OwnedSet<TagName>,
-    /// What extensions decided for its roles.
+    /// Tags that extensions decided, by role.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub decided: BTreeMap<Name, DecidedTags>,
 }
 
-/// The tags that an extension gives a node for one of its roles, in the place of those that the role declares.
+/// The tags that an extension chose for one role of a node. They replace the tags that the role declares.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DecidedTags {
-    /// Which extension.
+    /// The name of the extension.
     pub extension: String,
-    /// In which cluster. In another one it is asked again.
+    /// The cluster for which they were decided. In another cluster the extension is called again.
     pub cluster: ClusterId,
     /// The tags, sorted.
     pub tags: Vec<TagName>,
-    /// The SHA-256 of what it was asked, in hexadecimal digits.
+    /// The SHA-256 of the request to the extension, in hexadecimal digits.
     pub question: String,
 }
 
 impl DecidedTags {
-    /// Whether it was made by this extension in this cluster.
-    pub fn is_of(&self, extension: &str, cluster: ClusterId) -> bool {
+    /// Returns whether this extension made the decision for this cluster.
+    pub fn is_from(&self, extension: &str, cluster: ClusterId) -> bool {
         self.extension == extension && self.cluster == cluster
     }
 }
 
 impl NodeTags {
-    /// Whether nothing was said by hand, and nothing decided.
+    /// Returns whether no tag was set by hand or decided by an extension.
     pub fn is_empty(&self) -> bool {
         self.assigned.is_empty() && self.unassigned.is_empty() && self.decided.is_empty()
     }
 }
 
-/// What a host reported and the model reads: stable facts, detected traits, its own labels.
+/// The part of a host's report that is an input of resolve: stable facts, detected traits and the host's own labels.
 ///
-/// Versioned and an input of resolve; other facts, task results and outputs are a report, never an input.
+/// An observation is versioned. Other facts, task results and outputs are only shown, and never an input of resolve.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Observation {
     /// Facts that the registry marks stable.
     pub facts: FactMap,
-    /// Traits that the agent detected. Shared: a fleet has few kinds of hosts.
+    /// Traits that the agent detected. Nodes share them, because a fleet has few kinds of hosts.
     pub traits: Arc<TraitSet>,
-    /// Labels that the host, or another program on it, gave; by key.
+    /// Labels that the host or another program on it set, by key.
     pub labels: ReportedLabels,
-    /// What it gave and that is wrong, or more than is taken; told as a finding, and nothing else.
+    /// The values that were dropped because they are invalid or exceed a limit. They have no effect but a finding.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub not_taken: Option<Box<NotTaken>>,
+    pub not_taken: Option<Box<DroppedInput>>,
 }
 
-/// What of a host's word was left out.
+/// The part of a host's report that was dropped.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct NotTaken {
-    /// How many facts, past the bounds of [`FactMap`].
+pub struct DroppedInput {
+    /// The number of facts beyond the limits of [`FactMap`].
     pub facts: u32,
-    /// How many labels, being too long, or too much together.
+    /// The number of labels that are too long, or beyond the total size.
     pub labels: u32,
-    /// Traits that are none, or too many.
+    /// Traits that are unknown, or beyond the maximum number.
     pub traits: RefusedTraits,
 }
 
-impl NotTaken {
-    /// In its box, unless all was taken.
-    pub fn boxed(self) -> Option<Box<Self>> {
+impl DroppedInput {
+    /// Returns the counts in a box, or `None` if nothing was dropped.
+    pub fn into_option_box(self) -> Option<Box<Self>> {
         (self != Self::default()).then(|| Box::new(self))
     }
 }
 
-/// How much of a host's Report, or of what it reported of tasks, was not kept.
+/// The number of values of a host's report, or of its task results, that were dropped or cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct ReportLeftOut {
-    /// How many facts.
+pub struct DroppedReportCounts {
+    /// The number of dropped facts.
     pub facts: u32,
-    /// How many results of tasks.
+    /// The number of dropped task results.
     pub results: u32,
-    /// Of how many sentences, outputs and diffs a part.
+    /// The number of sentences, outputs and diffs that were cut.
     pub texts: u32,
 }
 
-impl ReportLeftOut {
-    /// Whether all was kept.
-    pub fn is_nothing(&self) -> bool {
+impl DroppedReportCounts {
+    /// Returns whether nothing was dropped.
+    pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Both together.
+    /// Returns the sum of two counts, field by field.
     #[must_use]
-    pub const fn and(self, other: Self) -> Self {
+    pub const fn merge(self, other: Self) -> Self {
         Self {
             facts: self.facts.saturating_add(other.facts),
             results: self.results.saturating_add(other.results),
@@ -223,41 +227,41 @@ impl ReportLeftOut {
     }
 }
 
-/// Traits that a host gave and that were not taken.
+/// Traits that a host reported and that were refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RefusedTraits {
-    /// Those that are no traits here, as a sentence may show them: quoted, escaped, cut at 64 characters. The first few.
+    /// The first few unknown traits, ready for a message: quoted, escaped and cut at 64 characters.
     pub unknown: Box<[Box<str>]>,
-    /// How many of that kind there are in all.
+    /// The number of unknown traits, including those that are not listed.
     pub unknown_count: usize,
-    /// How many good ones were left off, being more than one source may give.
+    /// The number of valid traits that were dropped because they exceed the maximum number of one source.
     pub surplus: usize,
 }
 
-/// A label as the host's own files say it.
+/// A label as written in a file on the host.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ReportedLabel {
-    /// The key as written there: it need not be a label's.
+    /// The key as written. It need not be a valid label key.
     pub key: Arc<str>,
     /// The value.
     pub value: Arc<str>,
-    /// File and line, as `labels.d/10-local:3`.
+    /// File and line, such as `labels.d/10-local:3`.
     pub source: Arc<str>,
 }
 
-/// The labels of one host, by key. Most hosts give none: a fleet has room for one pointer a node.
+/// The labels of one host, by key. Most hosts have none, so the list takes only one pointer per node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ReportedLabels(Option<Box<Given>>);
+pub struct ReportedLabels(Option<Box<LabelBox>>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Given(Box<[ReportedLabel]>);
+struct LabelBox(Box<[ReportedLabel]>);
 
 impl Deref for ReportedLabels {
     type Target = [ReportedLabel];
 
     fn deref(&self) -> &[ReportedLabel] {
-        self.0.as_ref().map_or(&[], |given| &given.0)
+        self.0.as_ref().map_or(&[], |labels| &labels.0)
     }
 }
 
@@ -270,7 +274,7 @@ impl LabelLookup for &[ReportedLabel] {
 impl FromIterator<ReportedLabel> for ReportedLabels {
     fn from_iter<I: IntoIterator<Item = ReportedLabel>>(labels: I) -> Self {
         let labels: Box<[ReportedLabel]> = labels.into_iter().collect();
-        Self((!labels.is_empty()).then(|| Box::new(Given(labels))))
+        Self((!labels.is_empty()).then(|| Box::new(LabelBox(labels))))
     }
 }
 
@@ -286,14 +290,16 @@ impl<'de> Deserialize<'de> for ReportedLabels {
     }
 }
 
-/// Facts by dotted path (`cpu.count`), each as canonical JSON text, in order.
+/// Facts by dotted path (`cpu.count`), sorted, each as canonical JSON text.
 ///
-/// Flat texts and not a tree, and paths apart from values: every node of a fleet has some twenty facts at the same
-/// paths, and most of their values are the same everywhere, so that a fleet can share them ([`FactMap::share`]).
+/// Facts are stored as flat texts instead of a tree, and paths apart from values. Every node of a fleet has about
+/// twenty facts at the same paths, and most values are the same everywhere. So nodes share the stored paths and values
+/// ([`FactMap::intern`]).
 ///
-/// Whatever it is made from, a host's word or an old store, it holds no path deeper than [`MAX_DEPTH`] or longer than
-/// [`MAX_FACT_PATH`], no value past [`MAX_FACT`] or nested deeper than [`MAX_DEPTH`], and together no more than [`MAX_FACTS`]:
-/// who reads it need not ask. What is more is left out.
+/// Every constructor enforces the limits, for a host's report and for an old store. A path has at most
+/// [`MAX_PATH_KEYS`] keys and [`MAX_FACT_PATH_BYTES`] bytes. A value has at most [`MAX_FACT_VALUE_BYTES`] bytes and is
+/// nested at most [`MAX_PATH_KEYS`] deep. All facts together take at most [`MAX_FACTS_BYTES`]. Facts beyond these
+/// limits are dropped, so readers need not check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FactMap {
     paths: Arc<[Arc<str>]>,
@@ -307,30 +313,32 @@ impl Default for FactMap {
 }
 
 impl FactMap {
-    /// Facts by dotted path, each a JSON text; what is no JSON is left out.
+    /// Builds a map from facts by dotted path, each a JSON text. Facts that are not valid JSON are dropped.
     pub fn from_texts<K: AsRef<str>, V: AsRef<str>>(facts: impl IntoIterator<Item = (K, V)>) -> Self {
-        Self::take_texts(facts).0
+        Self::from_texts_counting_dropped(facts).0
     }
 
-    /// The same, with how many were left out: past a bound, or no JSON text.
-    pub fn take_texts<K: AsRef<str>, V: AsRef<str>>(facts: impl IntoIterator<Item = (K, V)>) -> (Self, u32) {
+    /// Like [`Self::from_texts`], but also returns how many facts were dropped because they exceed a limit or are not
+    /// valid JSON.
+    pub fn from_texts_counting_dropped<K: AsRef<str>, V: AsRef<str>>(facts: impl IntoIterator<Item = (K, V)>) -> (Self, u32) {
         let mut unreadable: u32 = 0;
-        let read = |(path, text): (K, V)| {
+        let parse = |(path, text): (K, V)| {
             let value = serde_json::from_str(text.as_ref()).ok();
             unreadable += u32::from(value.is_none());
             Some((path.as_ref().to_owned(), value?))
         };
-        let (taken, left_out) = Self::bounded(facts.into_iter().filter_map(read));
-        (taken, left_out.saturating_add(unreadable))
+        let (map, left_out) = Self::from_values_counting_dropped(facts.into_iter().filter_map(parse));
+        (map, left_out.saturating_add(unreadable))
     }
 
-    fn bounded(facts: impl IntoIterator<Item = (String, Value)>) -> (Self, u32) {
+    /// Builds a map from facts by dotted path. Also returns how many facts were dropped because they exceed a limit.
+    fn from_values_counting_dropped(facts: impl IntoIterator<Item = (String, Value)>) -> (Self, u32) {
         let (mut total, mut left_out) = (0, 0);
         let mut sorted: BTreeMap<String, String> = BTreeMap::new();
         for (path, value) in facts {
-            let text = if json::is_within_depth(&value, MAX_DEPTH) { canonical_json(&value) } else { String::new() };
-            let fits = !text.is_empty() && text.len() <= MAX_FACT && is_fact_path(&path);
-            if fits && total + path.len() + text.len() <= MAX_FACTS {
+            let text = if json::is_within_depth(&value, MAX_PATH_KEYS) { canonical_json(&value) } else { String::new() };
+            let fits = !text.is_empty() && text.len() <= MAX_FACT_VALUE_BYTES && is_fact_path(&path);
+            if fits && total + path.len() + text.len() <= MAX_FACTS_BYTES {
                 total += path.len() + text.len();
                 sorted.insert(path, text);
             } else {
@@ -342,56 +350,54 @@ impl FactMap {
         (Self { paths: paths.into(), values: values.into() }, left_out)
     }
 
-    /// Facts as a tree of objects, as a manifest's `reports` writes them.
+    /// Builds a map from a tree of objects, the form of `reports` in a manifest.
     pub fn from_tree(tree: &Map<String, Value>) -> Self {
         let mut leaves = Vec::new();
         tree.iter().for_each(|(key, value)| flatten(key.clone(), value, &mut leaves));
         leaves.into_iter().collect()
     }
 
-    /// The fact at a path, or a tree of all that lie below it.
+    /// Returns the fact at a path, or a tree of all facts below it.
     pub fn get(&self, path: &Path) -> Option<Value> {
         let dotted = path.keys().iter().map(AsRef::as_ref).collect::<Vec<&str>>().join(".");
         if let Some(text) = self.text(&dotted) {
             return serde_json::from_str(text).ok();
         }
-        let below = format!("{dotted}.");
-        let from = self.paths.partition_point(|path| **path < *below);
+        let prefix = format!("{dotted}.");
+        let start = self.paths.partition_point(|path| **path < *prefix);
         let mut tree = Map::new();
-        for (path, text) in
-            self.paths.iter().zip(&self.values).skip(from).take_while(|(path, _)| path.starts_with(&below))
-        {
-            plant(&mut tree, &path[below.len()..], serde_json::from_str(text).ok()?);
+        for (path, text) in self.paths.iter().zip(&self.values).skip(start).take_while(|(path, _)| path.starts_with(&prefix)) {
+            insert_at_path(&mut tree, &path[prefix.len()..], serde_json::from_str(text).ok()?);
         }
         (!tree.is_empty()).then_some(Value::Object(tree))
     }
 
-    /// All facts as a tree.
+    /// Returns all facts as a tree.
     pub fn tree(&self) -> Map<String, Value> {
         let mut tree = Map::new();
         for (path, text) in self.iter() {
             if let Ok(value) = serde_json::from_str(text) {
-                plant(&mut tree, path, value);
+                insert_at_path(&mut tree, path, value);
             }
         }
         tree
     }
 
-    /// The canonical JSON text of the fact at a dotted path.
+    /// Returns the canonical JSON text of the fact at a dotted path.
     pub fn text(&self, dotted: &str) -> Option<&str> {
         let at = self.paths.binary_search_by(|path| path.as_ref().cmp(dotted)).ok()?;
         Some(&self.values[at])
     }
 
-    /// All facts, in the order of their paths, each as JSON text.
+    /// Returns all facts in the order of their paths, each as JSON text.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.paths.iter().zip(&self.values).map(|(path, value)| (path.as_ref(), value.as_ref()))
     }
 
-    /// The same facts, with what two hosts have in common held once: their paths and values as the two functions
-    /// keep them.
+    /// Returns the same facts with shared storage. `paths` and `value` return the stored copy of an equal list of paths
+    /// and of an equal value.
     #[must_use]
-    pub fn share(
+    pub fn intern(
         &self,
         paths: impl FnOnce(&Arc<[Arc<str>]>) -> Arc<[Arc<str>]>,
         value: impl FnMut(&Arc<str>) -> Arc<str>,
@@ -400,6 +406,7 @@ impl FactMap {
     }
 }
 
+/// Appends the leaves of a tree with their dotted paths. A value that is not a map, or an empty map, is a leaf.
 fn flatten(path: String, value: &Value, leaves: &mut Vec<(String, Value)>) {
     match value {
         Value::Object(map) if !map.is_empty() => {
@@ -409,26 +416,27 @@ fn flatten(path: String, value: &Value, leaves: &mut Vec<(String, Value)>) {
     }
 }
 
-/// Puts a value at a dotted path, making the maps on the way. A loop: how deep it goes is a host's word.
-fn plant(tree: &mut Map<String, Value>, path: &str, value: Value) {
-    let mut here = tree;
+/// Inserts a value at a dotted path and creates the maps above it. The function does not recurse, because a host
+/// determines the depth of the path.
+fn insert_at_path(tree: &mut Map<String, Value>, path: &str, value: Value) {
+    let mut map = tree;
     let mut rest = path;
     while let Some((first, below)) = rest.split_once('.') {
-        let inner = here.entry(first.to_owned()).or_insert_with(|| Value::Object(Map::new()));
+        let inner = map.entry(first.to_owned()).or_insert_with(|| Value::Object(Map::new()));
         let Value::Object(inner) = inner else { return };
-        (here, rest) = (inner, below);
+        (map, rest) = (inner, below);
     }
-    here.insert(rest.to_owned(), value);
+    map.insert(rest.to_owned(), value);
 }
 
-/// Whether a fact may stand at this dotted path.
+/// Returns whether a fact may have this dotted path.
 fn is_fact_path(path: &str) -> bool {
-    path.len() <= MAX_FACT_PATH && path.split('.').count() <= MAX_DEPTH
+    path.len() <= MAX_FACT_PATH_BYTES && path.split('.').count() <= MAX_PATH_KEYS
 }
 
 impl FromIterator<(String, Value)> for FactMap {
     fn from_iter<I: IntoIterator<Item = (String, Value)>>(facts: I) -> Self {
-        Self::bounded(facts).0
+        Self::from_values_counting_dropped(facts).0
     }
 }
 
@@ -451,7 +459,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_gives_a_fact_or_the_tree_below_it() {
+    fn get_returns_fact_or_tree_below_path() {
         let tree = json!({"cpu": {"count": 4, "vendor": "x"}, "cpufreq": 1, "hostname": "web-1", "empty": {}});
         let facts = FactMap::from_tree(tree.as_object().unwrap());
         for (path, found) in [
@@ -467,14 +475,14 @@ mod tests {
         assert_eq!(serde_json::from_str::<FactMap>(&text).unwrap(), facts);
     }
     #[test]
-    fn facts_are_bounded_whatever_they_are_made_from() {
+    fn fact_map_is_bounded_by_every_constructor() {
         let deep = |keys: usize| vec!["k"; keys].join(".");
         let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
         let text = |bytes: usize| format!("\"{}\"", "v".repeat(bytes - 2));
         for (path, value, taken) in [
             (deep(16), "1".to_owned(), true),
             (deep(17), "1".to_owned(), false),
-            // What would have gone as deep into the stack: the largest that a check-in carries.
+            // The longest path that a check-in can carry. With recursion it would go as deep into the stack.
             (deep(1_000_000), "1".to_owned(), false),
             ("p".repeat(255), "1".to_owned(), true),
             ("p".repeat(256), "1".to_owned(), false),
@@ -484,28 +492,23 @@ mod tests {
             ("cpu.count".to_owned(), nested(17), false),
         ] {
             let shown = &path[..path.len().min(40)];
-            let (facts, left_out) = FactMap::take_texts([(&path, &value)]);
-            assert_eq!(
-                (facts.iter().next().is_none(), left_out),
-                (!taken, u32::from(!taken)),
-                "{shown} of {} bytes",
-                path.len()
-            );
-            // A record that an earlier program stored.
+            let (facts, left_out) = FactMap::from_texts_counting_dropped([(&path, &value)]);
+            assert_eq!((facts.iter().next().is_none(), left_out), (!taken, u32::from(!taken)), "{shown} of {} bytes", path.len());
+            // A record that an older version stored.
             let stored = serde_json::to_string(&BTreeMap::from([(&path, &value)])).unwrap();
             assert_eq!(serde_json::from_str::<FactMap>(&stored).unwrap(), facts, "{shown}");
         }
         let many = (0..20).map(|n| (format!("f{n:02}"), text(16 * 1024 - 3)));
-        let (facts, left_out) = FactMap::take_texts(many);
+        let (facts, left_out) = FactMap::from_texts_counting_dropped(many);
         assert_eq!((facts.iter().count(), left_out), (16, 4));
     }
 
     #[test]
-    fn a_tree_is_planted_without_going_down_the_stack() {
+    fn insert_at_path_does_not_recurse() {
         let mut tree = Map::new();
-        plant(&mut tree, "a.b", json!(1));
-        plant(&mut tree, "a.c.d", json!(2));
-        plant(&mut tree, "a.b.lost", json!(3));
+        insert_at_path(&mut tree, "a.b", json!(1));
+        insert_at_path(&mut tree, "a.c.d", json!(2));
+        insert_at_path(&mut tree, "a.b.lost", json!(3));
         assert_eq!(Value::Object(tree), json!({"a": {"b": 1, "c": {"d": 2}}}));
     }
 }

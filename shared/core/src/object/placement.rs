@@ -1,4 +1,4 @@
-//! Stored choices about placement: primaries, and user-defined tags beside a release.
+//! Stored placement decisions: primaries, and user-defined tags of a release.
 
 use std::collections::BTreeMap;
 
@@ -7,24 +7,26 @@ use serde::{Deserialize, Serialize};
 use super::{ClusterId, NodeId, TagSpec, Timestamp};
 use crate::name::TagName;
 
-/// Which node of a cluster holds a tag as primary where the cluster's `primaries:` does not say: chosen once, kept while the node has the tag.
+/// The node of a cluster that holds a tag as primary, unless the cluster's `primaries:` names another. The node is
+/// elected once, and remains primary while it has the tag.
 ///
 /// The object's name is the tag.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PrimarySpec {
     /// The cluster.
     pub cluster: ClusterId,
-    /// The node that holds it.
+    /// The node that holds the tag.
     pub node: NodeId,
-    /// Since when.
+    /// When the node was elected.
     pub since: Timestamp,
-    /// Grows with every change of the holder, so that a stale one can be told.
+    /// Incremented with each change of the holder, so that a stale record can be recognized.
     pub epoch: u64,
 }
 
-/// User-defined tags beside a release: seen in all its clusters and versions, and no part of its content.
+/// User-defined tags of a release. They apply in all clusters and to all versions of the release, and are not part of
+/// its content.
 ///
-/// The object's name is the release's, without a version.
+/// The object's name is that of the release, without a version.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ReleaseTagsSpec {

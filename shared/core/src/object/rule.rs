@@ -1,7 +1,6 @@
-//! An inspection rule, in Ironic's words: what must hold of a report, and what follows from it.
+//! Inspection rules, as in Ironic: conditions on a report, and the actions that run if they hold.
 //!
-//! Conditions and actions are stored as they were given, so that they are given back so; what they mean is worked out in
-//! [`crate::inspection`].
+//! Conditions and actions are stored and returned as written. [`crate::inspection`] interprets them.
 
 use std::collections::BTreeMap;
 
@@ -9,105 +8,106 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::FieldOwners;
-use crate::field::{Form, REQUIRED, described};
+use crate::field::{FieldType, REQUIRED, manifest_struct};
 
-/// The greatest priority that a rule may have.
+/// Maximum priority of a rule.
 pub const MAX_PRIORITY: u16 = 9999;
 
 /// A rule as stored.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct InspectionRuleSpec {
-    /// For people.
+    /// A description for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// The rule of a greater one is asked before, and holds where two give one thing.
+    /// Rules with a higher priority are evaluated first. If two rules set the same value, that of the higher priority
+    /// applies.
     pub priority: u16,
-    /// When it is asked; there is one answer to that.
+    /// When the rule is evaluated. There is only one phase.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub phase: Option<Phase>,
-    /// Conditions and actions are shown to nobody.
+    pub phase: Option<RulePhase>,
+    /// True if conditions and actions are not shown to anyone.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub sensitive: bool,
-    /// It may give what a report cannot: restricted labels.
+    /// True if the rule may set labels that a report cannot set: restricted labels.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub grants: bool,
-    /// All of them must hold; none: it always acts.
+    /// The conditions, all of which must hold. Without conditions the rule always applies.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<RuleCondition>,
-    /// What follows, in this order.
+    /// The actions, in this order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub actions: Vec<RuleAction>,
-    /// Plain labels of the rule itself, inherited by nobody.
+    /// Plain labels of the rule itself. They are not inherited.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Who gave which field.
+    /// The owners of each field.
     #[serde(skip_serializing_if = "FieldOwners::is_empty")]
     pub owners: FieldOwners,
 }
 
-/// When a rule is asked. Ironic knows one phase.
+/// When a rule is evaluated. Ironic has one phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Phase {
-    /// When a report has come.
+pub enum RulePhase {
+    /// After a report arrives.
     Main,
 }
 
-impl Phase {
-    /// The words.
-    pub const WORDS: &'static [&'static str] = &["main"];
+impl RulePhase {
+    /// The values in manifests and requests.
+    pub const VARIANTS: &'static [&'static str] = &["main"];
 }
 
-/// Of how many items of a loop a condition must hold.
+/// For how many items of a loop a condition must hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Multiple {
-    /// Of one of them.
+    /// For at least one item.
     #[default]
     Any,
-    /// Of each.
+    /// For every item.
     All,
-    /// Of one: none behind the first of which it holds is asked.
+    /// For at least one item. Items after the first one that holds are not evaluated.
     First,
-    /// Of the last.
+    /// For the last item.
     Last,
 }
 
 impl Multiple {
-    /// The words.
-    pub const WORDS: &'static [&'static str] = &["any", "all", "first", "last"];
+    /// The values in manifests and requests.
+    pub const VARIANTS: &'static [&'static str] = &["any", "all", "first", "last"];
 }
 
-described! {
-    /// What must hold.
+manifest_struct! {
+    /// A condition of a rule.
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
     #[serde(deny_unknown_fields)]
     pub struct RuleCondition {
         /// The operator, with `!` before it for its opposite.
-        pub op: String = Form::Text, REQUIRED, r#""eq""#;
+        pub op: String = FieldType::Text, REQUIRED, r#""eq""#;
         /// Its arguments, by name, or a list of them in their order.
-        pub args: Value = Form::Any, REQUIRED, r#"{"values": ["{inventory[cpu][count]}", "8"]}"#;
-        /// Each of these in turn is `{item}`.
+        pub args: Value = FieldType::Any, REQUIRED, r#"{"values": ["{inventory[cpu][count]}", "8"]}"#;
+        /// The values of `{item}`, for each of which the condition is evaluated.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub items as "loop": Option<Value> = Form::Any, "none", r#"["sda", "sdb"]"#;
-        /// Of how many of these it must hold.
+        pub items as "loop": Option<Value> = FieldType::Any, "none", r#"["sda", "sdb"]"#;
+        /// For how many of the values the condition must hold.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub multiple: Option<Multiple> = Form::OneOf(Multiple::WORDS), "any", r#""all""#;
+        pub multiple: Option<Multiple> = FieldType::OneOf(Multiple::VARIANTS), "any", r#""all""#;
     }
 }
 
-described! {
-    /// What follows.
+manifest_struct! {
+    /// An action of a rule.
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
     #[serde(deny_unknown_fields)]
     pub struct RuleAction {
         /// What is done.
-        pub op: String = Form::Text, REQUIRED, r#""add-trait""#;
+        pub op: String = FieldType::Text, REQUIRED, r#""add-trait""#;
         /// Its arguments, by name, or a list of them in their order.
-        pub args: Value = Form::Any, REQUIRED, r#"{"name": "CUSTOM_GPU"}"#;
-        /// It is done with each of these as `{item}`.
+        pub args: Value = FieldType::Any, REQUIRED, r#"{"name": "CUSTOM_GPU"}"#;
+        /// The values of `{item}`, for each of which the action runs.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub items as "loop": Option<Value> = Form::Any, "none", r#"["CUSTOM_A", "CUSTOM_B"]"#;
+        pub items as "loop": Option<Value> = FieldType::Any, "none", r#"["CUSTOM_A", "CUSTOM_B"]"#;
     }
 }

@@ -1,14 +1,14 @@
-//! Ownership: several authors, one map.
+//! Ownership: one map with several authors.
 //!
-//! Labels, annotations and parameters of one object have several authors, and each must be able to say "this is
-//! all that I want here" without wiping out the others. That is Kubernetes' server-side apply, for maps: an
-//! author *applies* its whole intent under a manager's name, and keys that it no longer names and nobody else
-//! owns go away; a key that another owns with another value is a conflict. A plain write is an *update*: it takes
-//! what it changes and leaves the rest to its owners. Traits and assigned tags are owned entry by entry in the
-//! same way, as maps without values.
+//! Labels, annotations and parameters of one object have several authors. Each must be able to write "this is all that
+//! I want here" without removing the entries of the others. That is Kubernetes' server-side apply, for maps. An author
+//! *applies* its whole intent under a manager's name. Keys that it no longer lists and that nobody else owns are
+//! removed. A key that another manager owns with another value is a conflict. A plain write is an *update*: the author
+//! becomes the owner of what it changes, and the rest keeps its owners. Traits and assigned tags are owned entry by
+//! entry in the same way, as maps without values.
 //!
-//! The owners stand in the stored object, so that they survive backup, restore and a move. Every entry has at
-//! least one. `null` (a tombstone: "not inherited here") is a value like any other: owned, shared and in conflict.
+//! The owners are stored in the object, so they survive a backup, a restore and a move. Every entry has at least one.
+//! `null` (a tombstone: "not inherited here") is treated like a value: it can be owned, shared and in conflict.
 
 mod owner;
 mod sorted;
@@ -21,73 +21,74 @@ use serde::{Deserialize, Serialize};
 
 use sorted::SortedMap;
 
-pub use owner::{InvalidOwner, MAX_MANAGER, Manager, Operation, Owner, Party};
+pub use owner::{InvalidOwner, MAX_MANAGER_BYTES, Manager, Operation, Owner, OwnerMatch};
 
-/// What an author says of a key.
+/// What an author provides for a key: a value or a tombstone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Said<V> {
-    /// It has this value.
+pub enum ProvidedValue<V> {
+    /// The key has this value.
     Value(V),
-    /// It is not inherited here.
+    /// The key is not inherited here.
     Tombstone,
 }
 
-/// A key's value or tombstone with its owners.
+/// The value or tombstone of a key, with its owners.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry<V> {
-    /// What holds.
-    pub said: Said<V>,
-    /// Who owns it: sorted, at least one.
+pub struct OwnedEntry<V> {
+    /// The value or tombstone.
+    #[serde(rename = "said")]
+    pub value: ProvidedValue<V>,
+    /// Its owners, sorted. There is at least one.
     pub owners: Arc<[Owner]>,
-    /// When it was said, in milliseconds of Unix time; `None` until [`OwnedMap::stamp`].
+    /// Time of the write, in milliseconds of Unix time. `None` until [`OwnedMap::set_missing_times`].
     pub since_ms: Option<u64>,
 }
 
-/// A map whose every entry has owners.
+/// A map in which every entry has owners.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent, bound(deserialize = "K: Ord + Deserialize<'de>, V: Deserialize<'de>"))]
 pub struct OwnedMap<K, V> {
-    entries: SortedMap<K, Entry<V>>,
+    entries: SortedMap<K, OwnedEntry<V>>,
 }
 
-/// A set whose every member has owners, as traits and assigned tags.
+/// A set in which every member has owners, such as traits and assigned tags.
 pub type OwnedSet<K> = OwnedMap<K, ()>;
 
-/// What an author writes: a whole map, or the keys to change.
-pub type Intent<K, V> = BTreeMap<K, Said<V>>;
+/// The entries that an author writes: a whole map, or the keys to change.
+pub type Intent<K, V> = BTreeMap<K, ProvidedValue<V>>;
 
 /// A key that another author owns with another value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict<K, V> {
     /// The key.
     pub key: K,
-    /// Who owns it; a key of two owners is two conflicts.
+    /// Its owner. A key with two owners is two conflicts.
     pub owner: Owner,
-    /// What it says now.
-    pub said: Said<V>,
+    /// The current value or tombstone.
+    pub value: ProvidedValue<V>,
 }
 
-/// An apply that was refused: nothing has changed.
+/// The conflicts of a refused apply. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{} with other values: {}; nothing was changed. Leave them out, agree with the owner, or force", self.count(), self.list())]
 pub struct Conflicts<K: fmt::Display, V>(
-    /// By key, then by owner.
+    /// The conflicts by key, then by owner.
     pub Vec<Conflict<K, V>>,
 );
 
-/// Keys that were to be handed over by one who does not own them. Nothing has changed.
+/// The keys that could not be transferred because the named owner does not own them. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{from} does not own {}; nothing was changed", .keys.join(", "))]
 pub struct NotOwned {
-    /// The owner as named.
+    /// The owner, as the caller named it.
     pub from: String,
     /// The keys.
     pub keys: Vec<String>,
 }
 
-impl<V> Said<V> {
-    /// The value, unless it is a tombstone.
+impl<V> ProvidedValue<V> {
+    /// Returns the value, or `None` for a tombstone.
     pub const fn value(&self) -> Option<&V> {
         match self {
             Self::Value(value) => Some(value),
@@ -95,46 +96,45 @@ impl<V> Said<V> {
         }
     }
 
-    /// Whether it is a tombstone.
+    /// Returns whether it is a tombstone.
     pub const fn is_tombstone(&self) -> bool {
         matches!(self, Self::Tombstone)
     }
 }
 
-impl<V> From<Option<V>> for Said<V> {
+impl<V> From<Option<V>> for ProvidedValue<V> {
     fn from(value: Option<V>) -> Self {
         value.map_or(Self::Tombstone, Self::Value)
     }
 }
 
 impl<K: fmt::Display, V> Conflicts<K, V> {
+    /// Returns how many keys are owned by others, as the beginning of the message.
     fn count(&self) -> String {
         let mut keys: Vec<_> = self.0.iter().map(|conflict| conflict.key.to_string()).collect();
         keys.dedup();
-        if keys.len() == 1 {
-            "one key is owned by others".into()
-        } else {
-            format!("{} keys are owned by others", keys.len())
-        }
+        if keys.len() == 1 { "one key is owned by others".into() } else { format!("{} keys are owned by others", keys.len()) }
     }
 
+    /// Returns the first ten conflicts, each with its owner.
     fn list(&self) -> String {
-        let shown: Vec<_> = self.0.iter().take(10).map(|one| format!("{} ({})", one.key, one.owner)).collect();
+        let shown: Vec<_> = self.0.iter().take(10).map(|conflict| format!("{} ({})", conflict.key, conflict.owner)).collect();
         let more = if self.0.len() > 10 { ", …" } else { "" };
         shown.join(", ") + more
     }
 }
 
-impl<V> Entry<V> {
-    fn new(said: Said<V>, owner: Owner) -> Self {
-        Self { said, owners: Arc::from([owner]), since_ms: None }
+impl<V> OwnedEntry<V> {
+    fn new(value: ProvidedValue<V>, owner: Owner) -> Self {
+        Self { value, owners: Arc::from([owner]), since_ms: None }
     }
 
-    /// Whether this owner is among its owners.
+    /// Returns whether an owner is one of the entry's owners.
     pub fn is_owned_by(&self, owner: &Owner) -> bool {
         self.owners.binary_search(owner).is_ok()
     }
 
+    /// Adds an owner, unless it is one already.
     fn add_owner(&mut self, owner: &Owner) {
         if let Err(at) = self.owners.binary_search(owner) {
             let mut owners = self.owners.to_vec();
@@ -151,19 +151,19 @@ impl<K, V> Default for OwnedMap<K, V> {
 }
 
 impl<K: Ord + Clone + fmt::Display, V: Clone + PartialEq> OwnedMap<K, V> {
-    /// A map of entries that are kept in another form, as an object's top-level fields are.
-    pub fn from_entries(entries: impl IntoIterator<Item = (K, Entry<V>)>) -> Self {
+    /// Builds a map from entries that are stored in another form, such as the top-level fields of an object.
+    pub fn from_entries(entries: impl IntoIterator<Item = (K, OwnedEntry<V>)>) -> Self {
         Self { entries: entries.into_iter().collect() }
     }
 
-    /// Server-side apply: the manager's whole intent.
+    /// Applies the whole intent of a manager (server-side apply).
     ///
-    /// Keys of its last intent that it no longer names go away, unless another owns them too. Where it agrees with
-    /// the owners of a key it becomes one of them. With `force` it takes the keys that it changes from all
-    /// others; an equal value evicts nobody.
+    /// Keys that the manager applied before and no longer lists are removed, unless they have another owner. If the
+    /// manager sends a key's present value, it becomes one of the key's owners. With `force`, it becomes the sole owner
+    /// of the keys whose value it changes.
     ///
     /// # Errors
-    /// [`Conflicts`], without `force`, for keys that another owner has with another value; then nothing changes.
+    /// [`Conflicts`], without `force`, for keys that another owner has with another value. Nothing is changed then.
     pub fn apply(&self, manager: &Manager, intent: &Intent<K, V>, force: bool) -> Result<Self, Conflicts<K, V>> {
         let me = Owner::apply(manager);
         if !force {
@@ -173,74 +173,75 @@ impl<K: Ord + Clone + fmt::Display, V: Clone + PartialEq> OwnedMap<K, V> {
             }
         }
         let mut next = self.clone();
-        next.drop_unnamed(&me, intent);
-        for (key, said) in intent {
+        next.remove_unnamed(&me, intent);
+        for (key, value) in intent {
             match next.entries.get_mut(key) {
-                Some(entry) if entry.said == *said => entry.add_owner(&me),
+                Some(entry) if entry.value == *value => entry.add_owner(&me),
                 _ => {
-                    next.entries.insert(key.clone(), Entry::new(said.clone(), me.clone()));
+                    next.entries.insert(key.clone(), OwnedEntry::new(value.clone(), me.clone()));
                 }
             }
         }
         Ok(next)
     }
 
-    /// Takes a manager's applied keys away, but for those that another owns too: an apply that names none.
+    /// Removes the keys that a manager applied, unless they have another owner. The result is that of an apply of an
+    /// empty intent.
     #[must_use]
-    pub fn give_up(&self, manager: &Manager) -> Self {
+    pub fn remove_manager(&self, manager: &Manager) -> Self {
         let mut next = self.clone();
-        next.drop_unnamed(&Owner::apply(manager), &Intent::new());
+        next.remove_unnamed(&Owner::apply(manager), &Intent::new());
         next
     }
 
-    /// Adds to what the manager applies. It owns what is new or becomes another value, and takes nothing back; what stands as it is said keeps its
-    /// owners.
+    /// Adds entries to those that the manager applies. The manager becomes the owner of new and changed keys. No key is
+    /// removed, and a key with an equal value keeps its owners.
     ///
     /// # Errors
-    /// As [`OwnedMap::apply`].
-    pub fn add(&self, manager: &Manager, more: &Intent<K, V>, force: bool) -> Result<Self, Conflicts<K, V>> {
+    /// As for [`OwnedMap::apply`].
+    pub fn apply_more(&self, manager: &Manager, intent: &Intent<K, V>, force: bool) -> Result<Self, Conflicts<K, V>> {
         let me = Owner::apply(manager);
-        let conflicts = if force { Vec::new() } else { self.conflicts(&me, more) };
+        let conflicts = if force { Vec::new() } else { self.conflicts(&me, intent) };
         if !conflicts.is_empty() {
             return Err(Conflicts(conflicts));
         }
         let mut next = self.clone();
-        next.set(&me, more);
+        next.set_keys(&me, intent);
         Ok(next)
     }
 
-    /// A plain write of the whole map: the manager becomes sole owner of what it adds or changes; what it sends
-    /// unchanged keeps its owners, what it leaves out is gone. Never a conflict.
+    /// Replaces the whole map in a plain write. The manager becomes the sole owner of the keys that it adds or changes.
+    /// Keys with an equal value keep their owners, and keys that it omits are removed. There are no conflicts.
     #[must_use]
-    pub fn update(&self, manager: &Manager, whole: &Intent<K, V>) -> Self {
+    pub fn update(&self, manager: &Manager, intent: &Intent<K, V>) -> Self {
         let mut next = self.clone();
-        next.entries.retain(|key, _| whole.contains_key(key));
-        next.set(&Owner::update(manager), whole);
+        next.entries.retain(|key, _| intent.contains_key(key));
+        next.set_keys(&Owner::update(manager), intent);
         next
     }
 
-    /// A plain write of single keys: a value or tombstone is set, `None` takes away what is provided here.
+    /// Changes single keys in a plain write. A value or tombstone is set, and `None` removes the entry of this level.
     #[must_use]
-    pub fn patch(&self, manager: &Manager, changes: &BTreeMap<K, Option<Said<V>>>) -> Self {
+    pub fn patch(&self, manager: &Manager, changes: &BTreeMap<K, Option<ProvidedValue<V>>>) -> Self {
         let me = Owner::update(manager);
         let mut next = self.clone();
         for (key, change) in changes {
             match change {
                 None => next.entries.remove(key),
-                Some(said) => next.set_one(&me, key, said),
+                Some(value) => next.set_key(&me, key, value),
             }
         }
         next
     }
 
-    /// Hands keys from one owner to another. `to` owns them by the operation that it names, else by `from`'s.
+    /// Transfers keys from one owner to another. If `to` has no operation, that of the previous owner stays.
     ///
     /// # Errors
-    /// [`NotOwned`] with all the keys that `from` does not own; then nothing changes.
-    pub fn hand_over<'a>(
+    /// [`NotOwned`] with all keys that `from` does not own. Nothing is changed then.
+    pub fn transfer<'a>(
         &self,
-        from: &Party,
-        to: &Party,
+        from: &OwnerMatch,
+        to: &OwnerMatch,
         keys: impl IntoIterator<Item = &'a K>,
     ) -> Result<Self, NotOwned>
     where
@@ -249,58 +250,61 @@ impl<K: Ord + Clone + fmt::Display, V: Clone + PartialEq> OwnedMap<K, V> {
         let mut next = self.clone();
         let mut missing = Vec::new();
         for key in keys {
-            if !next.hand_over_one(from, to, key) {
+            if !next.transfer_key(from, to, key) {
                 missing.push(key.to_string());
             }
         }
         if missing.is_empty() { Ok(next) } else { Err(NotOwned { from: from.to_string(), keys: missing }) }
     }
 
-    /// Hands over those of the keys that `from` owns, as `apply --adopt` does for the keys that it applies.
+    /// Transfers those of the keys that `from` owns, and ignores the others. `apply --adopt` does this with the keys
+    /// that it applies.
     #[must_use]
-    pub fn adopt<'a>(&self, from: &Party, to: &Manager, keys: impl IntoIterator<Item = &'a K>) -> Self
+    pub fn adopt<'a>(&self, from: &OwnerMatch, to: &Manager, keys: impl IntoIterator<Item = &'a K>) -> Self
     where
         K: 'a,
     {
-        let to = Party { manager: to.clone(), operation: Some(Operation::Apply) };
+        let to = OwnerMatch { manager: to.clone(), operation: Some(Operation::Apply) };
         let mut next = self.clone();
         for key in keys {
-            next.hand_over_one(from, &to, key);
+            next.transfer_key(from, &to, key);
         }
         next
     }
 
-    /// What of other managers' a step to `next` changes or takes away.
-    pub fn taken(&self, manager: &Manager, next: &Self) -> Vec<Conflict<K, V>> {
-        let is_other = |key: &K, entry: &Entry<V>| next.entries.get(key).is_none_or(|now| now.said != entry.said);
-        let mut taken = Vec::new();
-        for (key, entry) in self.entries.iter().filter(|(key, entry)| is_other(key, entry)) {
-            for owner in entry.owners.iter().filter(|owner| owner.manager != *manager) {
-                taken.push(Conflict { key: key.clone(), owner: owner.clone(), said: entry.said.clone() });
-            }
-        }
-        taken
-    }
-
-    /// Writes the time beside every entry that was said since the last stamp.
-    pub fn stamp(&mut self, now_ms: u64) {
-        for entry in self.entries.values_mut() {
-            entry.since_ms.get_or_insert(now_ms);
-        }
-    }
-
-    fn conflicts(&self, me: &Owner, intent: &Intent<K, V>) -> Vec<Conflict<K, V>> {
+    /// Returns the entries that `next` changes or removes and that other managers own.
+    pub fn conflicts_with(&self, manager: &Manager, next: &Self) -> Vec<Conflict<K, V>> {
+        let is_changed = |key: &K, entry: &OwnedEntry<V>| next.entries.get(key).is_none_or(|now| now.value != entry.value);
         let mut conflicts = Vec::new();
-        for (key, said) in intent {
-            let Some(entry) = self.entries.get(key).filter(|entry| entry.said != *said) else { continue };
-            for owner in entry.owners.iter().filter(|owner| *owner != me) {
-                conflicts.push(Conflict { key: key.clone(), owner: owner.clone(), said: entry.said.clone() });
+        for (key, entry) in self.entries.iter().filter(|(key, entry)| is_changed(key, entry)) {
+            for owner in entry.owners.iter().filter(|owner| owner.manager != *manager) {
+                conflicts.push(Conflict { key: key.clone(), owner: owner.clone(), value: entry.value.clone() });
             }
         }
         conflicts
     }
 
-    fn drop_unnamed(&mut self, me: &Owner, intent: &Intent<K, V>) {
+    /// Sets the time of each entry that has none yet.
+    pub fn set_missing_times(&mut self, now_ms: u64) {
+        for entry in self.entries.values_mut() {
+            entry.since_ms.get_or_insert(now_ms);
+        }
+    }
+
+    /// Returns the keys of an intent that other owners have with another value.
+    fn conflicts(&self, me: &Owner, intent: &Intent<K, V>) -> Vec<Conflict<K, V>> {
+        let mut conflicts = Vec::new();
+        for (key, value) in intent {
+            let Some(entry) = self.entries.get(key).filter(|entry| entry.value != *value) else { continue };
+            for owner in entry.owners.iter().filter(|owner| *owner != me) {
+                conflicts.push(Conflict { key: key.clone(), owner: owner.clone(), value: entry.value.clone() });
+            }
+        }
+        conflicts
+    }
+
+    /// Removes an owner from the keys that an intent does not list. A key without owners is removed.
+    fn remove_unnamed(&mut self, me: &Owner, intent: &Intent<K, V>) {
         self.entries.retain(|key, entry| {
             if intent.contains_key(key) || !entry.is_owned_by(me) {
                 return true;
@@ -311,30 +315,33 @@ impl<K: Ord + Clone + fmt::Display, V: Clone + PartialEq> OwnedMap<K, V> {
         });
     }
 
-    fn set(&mut self, me: &Owner, changes: &Intent<K, V>) {
-        for (key, said) in changes {
-            self.set_one(me, key, said);
+    /// Sets several keys, as [`Self::set_key`] does.
+    fn set_keys(&mut self, me: &Owner, changes: &Intent<K, V>) {
+        for (key, value) in changes {
+            self.set_key(me, key, value);
         }
     }
 
-    fn set_one(&mut self, me: &Owner, key: &K, said: &Said<V>) {
-        if self.entries.get(key).is_none_or(|entry| entry.said != *said) {
-            self.entries.insert(key.clone(), Entry::new(said.clone(), me.clone()));
+    /// Sets a key and makes `me` its sole owner, unless the key has this value already.
+    fn set_key(&mut self, me: &Owner, key: &K, value: &ProvidedValue<V>) {
+        if self.entries.get(key).is_none_or(|entry| entry.value != *value) {
+            self.entries.insert(key.clone(), OwnedEntry::new(value.clone(), me.clone()));
         }
     }
 
-    fn hand_over_one(&mut self, from: &Party, to: &Party, key: &K) -> bool {
+    /// Transfers a key from the owners that `from` matches. Returns whether there was one.
+    fn transfer_key(&mut self, from: &OwnerMatch, to: &OwnerMatch, key: &K) -> bool {
         let Some(entry) = self.entries.get_mut(key) else { return false };
-        if !entry.owners.iter().any(|owner| from.is(owner)) {
+        if !entry.owners.iter().any(|owner| from.matches(owner)) {
             return false;
         }
-        let given = |owner: &Owner| {
-            if !from.is(owner) {
+        let transferred = |owner: &Owner| {
+            if !from.matches(owner) {
                 return owner.clone();
             }
             Owner { manager: to.manager.clone(), operation: to.operation.unwrap_or(owner.operation) }
         };
-        let mut owners: Vec<_> = entry.owners.iter().map(given).collect();
+        let mut owners: Vec<_> = entry.owners.iter().map(transferred).collect();
         owners.sort();
         owners.dedup();
         entry.owners = owners.into();
@@ -343,32 +350,32 @@ impl<K: Ord + Clone + fmt::Display, V: Clone + PartialEq> OwnedMap<K, V> {
 }
 
 impl<K: Ord, V> OwnedMap<K, V> {
-    /// How many entries it has, tombstones among them.
+    /// Returns the number of entries, including tombstones.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether it has no entry.
+    /// Returns whether the map is empty.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// The entry of a key.
-    pub fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&Entry<V>>
+    /// Returns the entry of a key.
+    pub fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&OwnedEntry<V>>
     where
         K: std::borrow::Borrow<Q>,
     {
         self.entries.get(key)
     }
 
-    /// All entries, by key.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&K, &Entry<V>)> {
+    /// Returns all entries, by key.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&K, &OwnedEntry<V>)> {
         self.entries.iter()
     }
 
-    /// The keys that have a value; of a set, its members.
+    /// Returns the keys that have a value. For a set, these are its members.
     pub fn members(&self) -> impl Iterator<Item = &K> {
-        self.entries.iter().filter(|(_, entry)| !entry.said.is_tombstone()).map(|(key, _)| key)
+        self.entries.iter().filter(|(_, entry)| !entry.value.is_tombstone()).map(|(key, _)| key)
     }
 }
 

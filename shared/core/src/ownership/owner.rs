@@ -1,17 +1,17 @@
-//! Who owns a key: a manager, by applying or by updating.
+//! The owners of keys: a manager with its operation, apply or update.
 
-use crate::name::{checked_text, cut, has_control, is_blank, written_as_text};
+use crate::name::{checked_text, has_control, is_blank, truncated, written_as_text};
 use std::str::FromStr;
 
-/// The longest name of a manager, in bytes, as Kubernetes has it.
-pub const MAX_MANAGER: usize = 128;
+/// Maximum length of a manager's name, in bytes, as in Kubernetes.
+pub const MAX_MANAGER_BYTES: usize = 128;
 
 checked_text! {
     /// The name that an author writes under: 1 to 128 bytes without control characters.
     Manager: InvalidOwner;
 }
 
-/// How an author came to own a key. The same manager's applies and updates are two owners.
+/// The operation by which an author became the owner of a key. The applies and updates of one manager are two owners.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Operation {
     /// By server-side apply.
@@ -20,76 +20,79 @@ pub enum Operation {
     Update,
 }
 
-/// An owner of a key; `M:apply` as text.
+/// An owner of a key, written as `M:apply` or `M:update`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display, derive_more::Debug)]
 #[debug("{:?}", self.to_string())]
 #[display("{manager}{}", operation.suffix())]
 pub struct Owner {
-    /// Who.
+    /// The manager.
     pub manager: Manager,
-    /// By what.
+    /// The operation.
     pub operation: Operation,
 }
 
-/// One side of a hand-over: a manager, all that it owns or what it owns by one operation.
+/// One side of a transfer of keys: both owners of a manager, or only the owner with this operation.
 #[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]
 #[display("{manager}{}", operation.map_or("", Operation::suffix))]
-pub struct Party {
-    /// Who.
+pub struct OwnerMatch {
+    /// The manager.
     pub manager: Manager,
-    /// By what; `None`: by either, and on the receiving side as it was.
+    /// The operation. On the giving side, `None` matches both owners. On the receiving side, `None` keeps the operation
+    /// of the previous owner.
     pub operation: Option<Operation>,
 }
 
-/// A text that is no manager or owner.
+/// The error for an invalid manager or owner.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidOwner {
-    /// Empty, too long, or with control characters.
-    #[error("manager {0:?} must have 1 to {MAX_MANAGER} bytes and no control characters")]
+    /// The name is empty, too long, or has control characters.
+    #[error("manager {0:?} must have 1 to {MAX_MANAGER_BYTES} bytes and no control characters")]
     Manager(String),
-    /// Nothing in it can be seen.
-    #[error("manager {0:?} is of blanks alone: give it a name that can be seen")]
+    /// The name has no visible characters.
+    #[error("manager {0:?} is blank: use a name with visible characters")]
     Blank(String),
-    /// The name of an owner, where a manager's is needed.
-    #[error("manager {0:?} ends as an owner does: leave ':apply' or ':update' out")]
+    /// The name of a manager ends in `:apply` or `:update`, like that of an owner.
+    #[error("manager {0:?} must not end in ':apply' or ':update'")]
     Owner(String),
-    /// Neither `:apply` nor `:update` at its end.
+    /// The text ends in neither `:apply` nor `:update`.
     #[error("owner {0:?} must end in ':apply' or ':update'")]
     Operation(String),
 }
 
 impl Manager {
-    /// Reads a manager's name.
+    /// Parses the name of a manager, as the store may have it.
     ///
     /// # Errors
     /// [`InvalidOwner::Manager`].
     pub fn new(text: &str) -> Result<Self, InvalidOwner> {
-        if text.is_empty() || text.len() > MAX_MANAGER || text.chars().any(char::is_control) {
-            return Err(InvalidOwner::Manager(cut(text)));
+        if text.is_empty() || text.len() > MAX_MANAGER_BYTES || text.chars().any(char::is_control) {
+            return Err(InvalidOwner::Manager(truncated(text)));
         }
         Ok(Self(text.into()))
     }
 
-    /// The same of a name that somebody gives itself: it must be seen, and be no owner's. A store may have others, of an older program.
+    /// Parses the name of a manager in a new write. The name must have visible characters, and must not end like an
+    /// owner. The store may have other names, which an older version accepted.
     ///
     /// # Errors
     /// [`InvalidOwner::Manager`], [`InvalidOwner::Blank`], [`InvalidOwner::Owner`].
-    pub fn of_new(text: &str) -> Result<Self, InvalidOwner> {
+    pub fn new_visible(text: &str) -> Result<Self, InvalidOwner> {
         if text.is_empty() || has_control(text) {
-            return Err(InvalidOwner::Manager(cut(text)));
+            return Err(InvalidOwner::Manager(truncated(text)));
         }
         if is_blank(text) {
-            return Err(InvalidOwner::Blank(cut(text)));
+            return Err(InvalidOwner::Blank(truncated(text)));
         }
-        // In capitals too: a person would take `x:Apply` for an owner.
+        // Capitals count too, because a reader would take `x:Apply` for an owner.
         if Operation::split(&text.to_ascii_lowercase()).is_some() {
-            return Err(InvalidOwner::Owner(cut(text)));
+            return Err(InvalidOwner::Owner(truncated(text)));
         }
         Self::new(text)
     }
 }
 
 impl Operation {
+    /// Returns the end of an owner's text.
     const fn suffix(self) -> &'static str {
         match self {
             Self::Apply => ":apply",
@@ -97,6 +100,7 @@ impl Operation {
         }
     }
 
+    /// Splits the text of an owner into the manager and the operation.
     fn split(text: &str) -> Option<(&str, Self)> {
         [Self::Apply, Self::Update]
             .into_iter()
@@ -105,12 +109,12 @@ impl Operation {
 }
 
 impl Owner {
-    /// The manager's applies.
+    /// Returns the owner of keys that the manager applied.
     pub fn apply(manager: &Manager) -> Self {
         Self { manager: manager.clone(), operation: Operation::Apply }
     }
 
-    /// The manager's updates.
+    /// Returns the owner of keys that the manager updated.
     pub fn update(manager: &Manager) -> Self {
         Self { manager: manager.clone(), operation: Operation::Update }
     }
@@ -119,26 +123,25 @@ impl Owner {
 impl FromStr for Owner {
     type Err = InvalidOwner;
     fn from_str(text: &str) -> Result<Self, InvalidOwner> {
-        let (manager, operation) = Operation::split(text).ok_or_else(|| InvalidOwner::Operation(cut(text)))?;
+        let (manager, operation) = Operation::split(text).ok_or_else(|| InvalidOwner::Operation(truncated(text)))?;
         Ok(Self { manager: Manager::new(manager)?, operation })
     }
 }
 
 written_as_text!(Owner);
 
-impl FromStr for Party {
+impl FromStr for OwnerMatch {
     type Err = InvalidOwner;
-    /// Reads `M`, `M:apply` or `M:update`.
+    /// Parses `M`, `M:apply` or `M:update`.
     fn from_str(text: &str) -> Result<Self, InvalidOwner> {
-        let (manager, operation) =
-            Operation::split(text).map_or((text, None), |(manager, operation)| (manager, Some(operation)));
+        let (manager, operation) = Operation::split(text).map_or((text, None), |(manager, operation)| (manager, Some(operation)));
         Ok(Self { manager: Manager::new(manager)?, operation })
     }
 }
 
-impl Party {
-    /// Whether it is this owner, or one of the two that a manager is.
-    pub fn is(&self, owner: &Owner) -> bool {
+impl OwnerMatch {
+    /// Returns whether this matches an owner. Without an operation, both owners of the manager match.
+    pub fn matches(&self, owner: &Owner) -> bool {
         self.manager == owner.manager && self.operation.is_none_or(|operation| operation == owner.operation)
     }
 }

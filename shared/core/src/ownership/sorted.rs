@@ -1,14 +1,14 @@
-//! A small map kept sorted in one piece of memory.
+//! A small sorted map in one allocation.
 //!
-//! A fleet holds a map or three for every node, most of one entry or none: a `BTreeMap` takes room for eleven at once,
-//! this takes what it has. Its order and its JSON are those of a `BTreeMap`.
+//! A fleet stores up to three maps per node, most with one entry or none. A `BTreeMap` allocates room for eleven
+//! entries at once. This map allocates no spare room. Its order and its JSON are those of a `BTreeMap`.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Entries by key, each key once.
+/// The entries by key. Each key is unique.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SortedMap<K, V>(Vec<(K, V)>);
 
@@ -33,6 +33,7 @@ impl<K, V> SortedMap<K, V> {
         self.0.iter_mut().map(|(_, value)| value)
     }
 
+    /// Keeps the entries for which `keeps` returns true, and frees the spare room.
     pub(super) fn retain(&mut self, mut keeps: impl FnMut(&K, &mut V) -> bool) {
         self.0.retain_mut(|(key, value)| keeps(key, value));
         self.0.shrink_to_fit();
@@ -44,15 +45,16 @@ impl<K: Ord, V> SortedMap<K, V> {
     where
         K: Borrow<Q>,
     {
-        self.place(key).ok().map(|at| &self.0[at].1)
+        self.position(key).ok().map(|at| &self.0[at].1)
     }
 
     pub(super) fn get_mut(&mut self, key: &K) -> Option<&mut V> {
-        self.place(key).ok().map(|at| &mut self.0[at].1)
+        self.position(key).ok().map(|at| &mut self.0[at].1)
     }
 
+    /// Inserts or replaces an entry, and allocates no spare room.
     pub(super) fn insert(&mut self, key: K, value: V) {
-        match self.place(&key) {
+        match self.position(&key) {
             Ok(at) => self.0[at].1 = value,
             Err(at) => {
                 self.0.reserve_exact(1);
@@ -62,12 +64,13 @@ impl<K: Ord, V> SortedMap<K, V> {
     }
 
     pub(super) fn remove(&mut self, key: &K) {
-        if let Ok(at) = self.place(key) {
+        if let Ok(at) = self.position(key) {
             self.0.remove(at);
         }
     }
 
-    fn place<Q: Ord + ?Sized>(&self, key: &Q) -> Result<usize, usize>
+    /// Returns the position of a key, or where it would be inserted.
+    fn position<Q: Ord + ?Sized>(&self, key: &Q) -> Result<usize, usize>
     where
         K: Borrow<Q>,
     {
@@ -75,7 +78,7 @@ impl<K: Ord, V> SortedMap<K, V> {
     }
 }
 
-/// Of several entries of one key, the last one holds.
+/// If a key occurs several times, the last entry is used.
 impl<K: Ord, V> FromIterator<(K, V)> for SortedMap<K, V> {
     fn from_iter<I: IntoIterator<Item = (K, V)>>(entries: I) -> Self {
         Self(entries.into_iter().collect::<BTreeMap<_, _>>().into_iter().collect())
@@ -99,25 +102,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_a_map_as_any_other() {
+    fn sorted_map_behaves_like_btree_map() {
         let pairs = [("b", 1), ("a", 2), ("b", 3), ("c", 4)];
         let (mut sorted, mut tree): (SortedMap<_, _>, BTreeMap<_, _>) =
             (pairs.into_iter().collect(), pairs.into_iter().collect());
-        let same = |sorted: &SortedMap<&str, i32>, tree: &BTreeMap<&str, i32>| {
+        let assert_same = |sorted: &SortedMap<&str, i32>, tree: &BTreeMap<&str, i32>| {
             assert_eq!(sorted.iter().collect::<Vec<_>>(), tree.iter().collect::<Vec<_>>());
             assert_eq!(serde_json::to_string(sorted).unwrap(), serde_json::to_string(tree).unwrap());
         };
-        same(&sorted, &tree);
+        assert_same(&sorted, &tree);
         for (key, value) in [("d", 5), ("a", 6), ("bb", 7)] {
             sorted.insert(key, value);
             tree.insert(key, value);
-            same(&sorted, &tree);
+            assert_same(&sorted, &tree);
         }
         sorted.remove(&"b");
         tree.remove("b");
         sorted.retain(|_, value| *value != 5);
         tree.retain(|_, value| *value != 5);
-        same(&sorted, &tree);
+        assert_same(&sorted, &tree);
         assert_eq!((sorted.get("a"), sorted.get("b"), sorted.len()), (Some(&6), None, 3));
     }
 }

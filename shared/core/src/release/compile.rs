@@ -1,25 +1,32 @@
-//! From a stored release to one that can be resolved.
+//! Compiles a stored release into one that can be resolved.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::circle::{OfStages, circle};
 use super::content::{release_hash, task_hash};
 use super::cycle::{find_cycle, rank};
 use super::library::Library;
-use super::select::{InvalidPattern, NameSelector, Pattern, is_pattern};
-use super::{CompiledRelease, CompiledTask, Cross, Placement, ReleaseError, Target, TaskIx, TaskName, TaskPath};
-use crate::condition::Author;
+use super::name_selector::{InvalidPattern, NamePattern, NameSelector, is_regex};
+use super::task_cycle::{StageDependencies, task_cycle};
+use super::{
+    CompiledCross, CompiledRelease, CompiledTask, DependencyTarget, HostPathTemplate, ReleaseError, TaskIndex, TaskPath,
+    TaskPlacement,
+};
+use crate::condition::TemplateParser;
 use crate::finding::{Finding, Rule, rule};
-use crate::idle;
-use crate::input::{Need, Query, Read, Reference};
+use crate::input::{NodeQuery, Read, Reference, RequiredReference};
 use crate::name::ReleaseRef;
 use crate::object::{ReleaseSpec, RoleMatching};
-use crate::task::{CrossEntry, Task, Where, judge, not_run_yet, tags_in_content, task_type, through_links};
+use crate::task::{
+    CrossEntry, CrossSelector, Task, check_release_tasks, paths_through_links, task_type, template_tags_in_content,
+    unsupported_types,
+};
+use crate::unimplemented;
 
 /// Compiles a release.
 ///
-/// `imports` gives the compiled releases that it names; of a set of releases, compile those first (`compile_set`).
+/// `imports` returns the compiled releases that this release imports. They must be compiled before it (see
+/// [`compile_set`]).
 ///
 /// # Errors
 /// Every [`ReleaseError`] that was found, in the order of the fields.
@@ -27,15 +34,15 @@ pub fn compile(
     name: &ReleaseRef,
     spec: &ReleaseSpec,
     imports: &dyn Fn(&ReleaseRef) -> Option<Arc<CompiledRelease>>,
-    author: &dyn Author,
+    parser: &dyn TemplateParser,
 ) -> Result<Arc<CompiledRelease>, Vec<ReleaseError>> {
-    let mut compiler = Compiler { name, author, errors: Vec::new(), findings: judge(name, &spec.tasks, author) };
-    let found = compiler.imports(spec, imports);
-    let library = compiler.gather(spec, &found);
-    let mut tasks = compiler.tasks(&library, spec);
+    let mut compiler = Compiler { name, parser, errors: Vec::new(), findings: check_release_tasks(name, &spec.tasks, parser) };
+    let imported = compiler.imports(spec, imports);
+    let library = compiler.gather(spec, &imported);
+    let mut tasks = compiler.compile_tasks(&library, spec);
     if compiler.errors.is_empty() {
-        compiler.cycles(&tasks);
-        compiler.open_stages(&mut tasks);
+        compiler.check_cycles(&tasks);
+        compiler.break_stage_cycles(&mut tasks);
     }
     if !compiler.errors.is_empty() {
         return Err(compiler.errors);
@@ -43,35 +50,38 @@ pub fn compile(
     Ok(Arc::new(compiler.finish(spec, library, tasks)))
 }
 
-/// Compiles releases that may import each other, in the order that this needs.
+/// Compiles releases that may import each other, imports first.
 ///
 /// # Errors
-/// By release, every error that was found; an import cycle stands with each release on it.
+/// All errors by release. An import cycle is reported for each release on it.
 pub fn compile_set(
     specs: &BTreeMap<ReleaseRef, ReleaseSpec>,
-    author: &dyn Author,
+    parser: &dyn TemplateParser,
 ) -> Result<BTreeMap<ReleaseRef, Arc<CompiledRelease>>, BTreeMap<ReleaseRef, Vec<ReleaseError>>> {
-    let (done, failed) = compile_each(specs, author);
+    let (done, failed) = compile_each(specs, parser);
     if failed.is_empty() { Ok(done) } else { Err(failed) }
 }
 
-/// The same, with what compiles beside what does not and why: one that does not takes none away that does not import it.
+/// Compiles releases like [`compile_set`], but returns the releases that compile even if others fail, and the errors of
+/// those that fail. A failed release affects only the releases that import it.
 pub fn compile_each(
     specs: &BTreeMap<ReleaseRef, ReleaseSpec>,
-    author: &dyn Author,
+    parser: &dyn TemplateParser,
 ) -> (BTreeMap<ReleaseRef, Arc<CompiledRelease>>, BTreeMap<ReleaseRef, Vec<ReleaseError>>) {
     let mut done = BTreeMap::new();
     let mut failed = BTreeMap::new();
     for name in specs.keys() {
-        compile_into(name, specs, author, &mut Vec::new(), &mut done, &mut failed);
+        compile_into(name, specs, parser, &mut Vec::new(), &mut done, &mut failed);
     }
     (done, failed)
 }
 
+/// Compiles a release after its imports, and adds it to `done` or `failed`. `path` contains the releases whose imports
+/// are being compiled, by which an import cycle is found.
 fn compile_into(
     name: &ReleaseRef,
     specs: &BTreeMap<ReleaseRef, ReleaseSpec>,
-    author: &dyn Author,
+    parser: &dyn TemplateParser,
     path: &mut Vec<ReleaseRef>,
     done: &mut BTreeMap<ReleaseRef, Arc<CompiledRelease>>,
     failed: &mut BTreeMap<ReleaseRef, Vec<ReleaseError>>,
@@ -80,49 +90,50 @@ fn compile_into(
     if done.contains_key(name) || failed.contains_key(name) {
         return;
     }
-    if let Some(start) = path.iter().position(|one| one == name) {
-        let mut round = path[start..].to_vec();
-        round.push(name.clone());
-        failed.insert(name.clone(), vec![ReleaseError::ImportCycle { path: round }]);
+    if let Some(start) = path.iter().position(|entry| entry == name) {
+        let mut cycle = path[start..].to_vec();
+        cycle.push(name.clone());
+        failed.insert(name.clone(), vec![ReleaseError::ImportCycle { path: cycle }]);
         return;
     }
     path.push(name.clone());
     for import in &spec.imports {
-        compile_into(import, specs, author, path, done, failed);
+        compile_into(import, specs, parser, path, done, failed);
     }
     path.pop();
     if spec.imports.iter().any(|import| failed.contains_key(import)) && failed.contains_key(name) {
         return;
     }
-    match compile(name, spec, &|import| done.get(import).cloned(), author) {
+    match compile(name, spec, &|import| done.get(import).cloned(), parser) {
         Ok(release) => drop(done.insert(name.clone(), release)),
         Err(errors) => drop(failed.insert(name.clone(), errors)),
     }
 }
 
-/// What a task's templates read together.
+/// Everything that the templates of a task read.
 #[derive(Default)]
-struct TaskReads {
+struct CompiledReads {
     references: BTreeSet<Reference>,
-    needs: BTreeSet<Need>,
-    /// Whether one of them puts values in unquoted.
-    raw: bool,
+    needs: BTreeSet<RequiredReference>,
+    /// True if a template inserts values unquoted.
+    has_unquoted: bool,
 }
 
 pub(super) struct Compiler<'a> {
     pub(super) name: &'a ReleaseRef,
-    author: &'a dyn Author,
+    parser: &'a dyn TemplateParser,
     pub(super) errors: Vec<ReleaseError>,
     findings: Vec<Finding>,
 }
 
 impl Compiler<'_> {
+    /// Returns the compiled imports. An import that is unknown, or that imports this release, is an error.
     fn imports(
         &mut self,
         spec: &ReleaseSpec,
         imports: &dyn Fn(&ReleaseRef) -> Option<Arc<CompiledRelease>>,
     ) -> Vec<Arc<CompiledRelease>> {
-        let mut found = Vec::new();
+        let mut releases = Vec::new();
         for import in &spec.imports {
             match imports(import) {
                 _ if import == self.name => {
@@ -132,102 +143,106 @@ impl Compiler<'_> {
                     let path = vec![self.name.clone(), import.clone(), self.name.clone()];
                     self.errors.push(ReleaseError::ImportCycle { path });
                 }
-                Some(release) => found.push(release),
+                Some(release) => releases.push(release),
                 None => self.errors.push(ReleaseError::UnknownImport(import.clone())),
             }
         }
-        found
+        releases
     }
 
-    fn tasks(&mut self, library: &Library, spec: &ReleaseSpec) -> Vec<CompiledTask> {
+    /// Compiles all tasks of the library, then their groups and ranks.
+    fn compile_tasks(&mut self, library: &Library, spec: &ReleaseSpec) -> Vec<CompiledTask> {
         let mut tasks: Vec<CompiledTask> =
-            library.tasks.values().map(|task| self.task(library, task, spec.matching.roles)).collect();
-        for (group, at) in library.tasks.values().filter(|task| task.is_group()).map(|task| (task, &task.tasks)) {
-            self.group(library, group, at, &mut tasks);
+            library.tasks.values().map(|task| self.compile_task(library, task, spec.matching.roles)).collect();
+        for (group, members) in library.tasks.values().filter(|task| task.is_group()).map(|task| (task, &task.tasks)) {
+            self.compile_group(library, group, members, &mut tasks);
         }
-        for (task, rank) in tasks_ranks(&tasks) {
+        for (task, rank) in task_ranks(&tasks) {
             tasks[task].rank = rank;
         }
         tasks
     }
 
-    fn group(&mut self, library: &Library, group: &Task, members: &[String], tasks: &mut [CompiledTask]) {
-        let Some(own) = library.find(&group.id) else { return };
+    /// Adds a group to each of its members. A member that is unknown or a group itself is an error.
+    fn compile_group(&mut self, library: &Library, group: &Task, members: &[String], tasks: &mut [CompiledTask]) {
+        let Some(index) = library.task_index(&group.id) else { return };
         for (at, member) in members.iter().enumerate() {
             let field = format!("task {} tasks[{at}]", group.id);
-            match library.find(member) {
-                None => self.unknown(field, member, library),
-                Some(ix) if tasks[ix.at()].task.is_group() => {
+            match library.task_index(member) {
+                None => self.add_unknown(field, member, library),
+                Some(ix) if tasks[ix.as_usize()].task.is_group() => {
                     self.errors.push(ReleaseError::GroupInGroup { field, name: member.clone() });
                 }
                 Some(ix) => {
-                    let mut groups = tasks[ix.at()].groups.to_vec();
-                    groups.push(own);
-                    tasks[ix.at()].groups = groups.into();
+                    let mut groups = tasks[ix.as_usize()].groups.to_vec();
+                    groups.push(index);
+                    tasks[ix.as_usize()].groups = groups.into();
                 }
             }
         }
     }
 
-    fn task(&mut self, library: &Library, task: &Arc<Task>, roles: RoleMatching) -> CompiledTask {
+    /// Parses the templates, condition and selectors of a task, and resolves the names of other tasks in it.
+    fn compile_task(&mut self, library: &Library, task: &Arc<Task>, roles: RoleMatching) -> CompiledTask {
         let field = |name: &str| format!("task {} {name}", task.id);
-        let TaskReads { references, needs, raw } = self.references(task);
+        let CompiledReads { references, needs, has_unquoted: raw } = self.read_references(task);
         let condition = task.condition.as_ref().and_then(|text| {
-            self.author
-                .condition(text)
+            self.parser
+                .parse_condition(text)
                 .map_err(|reason| self.errors.push(ReleaseError::Author { field: field("condition"), reason }))
                 .ok()
         });
-        let asked = condition.iter().flat_map(|condition| condition.references());
-        self.look_ups(library, task, references.iter().chain(asked));
+        let condition_reads = condition.iter().flat_map(|condition| condition.references());
+        self.check_lookups(library, task, references.iter().chain(condition_reads));
         let on_unassign = task.on_unassign.as_ref().and_then(|name| {
-            let found = library.find(name);
-            if found.is_none() {
-                self.unknown(field("on_unassign"), name, library);
+            let index = library.task_index(name);
+            if index.is_none() {
+                self.add_unknown(field("on_unassign"), name, library);
             }
-            found
+            index
         });
-        let subscribes = self.named(library, task, "subscribes", &task.subscribes);
-        let placement = self.placement(library, task, roles);
-        let requires = self.named(library, task, "requires", &task.requires);
-        // It runs again after what it subscribes to has changed, so it comes after it.
-        let requires: BTreeSet<TaskIx> = requires.iter().chain(&subscribes).copied().collect();
+        let subscribes = self.task_references(library, task, "subscribes", &task.subscribes);
+        let placement = self.compile_placement(library, task, roles);
+        let requires = self.task_references(library, task, "requires", &task.requires);
+        // A task runs again after a task that it subscribes to has changed, so it must come after that task.
+        let requires: BTreeSet<TaskIndex> = requires.iter().chain(&subscribes).copied().collect();
         CompiledTask {
             definition: task_hash(task),
             references: references.into_iter().collect(),
             needs: needs.into_iter().collect(),
             condition,
             condition_text: task.condition.as_deref().unwrap_or_default().into(),
-            path: TaskPath::of(task, self.author),
-            names: TaskName::all_of(task, self.author),
-            raw,
+            path: TaskPath::from_task(task, self.parser),
+            host_paths: HostPathTemplate::from_task(task, self.parser),
+            has_unquoted: raw,
             rank: 0,
             groups: Box::new([]),
             subscribes,
             on_unassign,
             placement,
             requires: requires.into_iter().collect(),
-            required_for: self.named(library, task, "required_for", &task.required_for),
-            cross_depends: self.cross(library, task, "cross_depends", &task.cross_depends, roles),
-            cross_depended_by: self.cross(library, task, "cross_depended_by", &task.cross_depended_by, roles),
+            required_for: self.task_references(library, task, "required_for", &task.required_for),
+            cross_depends: self.cross_dependencies(library, task, "cross_depends", &task.cross_depends, roles),
+            cross_depended_by: self.cross_dependencies(library, task, "cross_depended_by", &task.cross_depended_by, roles),
             task: Arc::clone(task),
         }
     }
 
-    /// What the task's templates read, need and put in unquoted.
-    fn references(&mut self, task: &Task) -> TaskReads {
-        let mut all = TaskReads::default();
+    /// Returns what the task's templates read, the references without which they fail, and whether they insert values
+    /// unquoted.
+    fn read_references(&mut self, task: &Task) -> CompiledReads {
+        let mut reads = CompiledReads::default();
         let Some(kind) = task_type(&task.kind) else {
             let message = format!("type {:?} is not known here: agents report it as unsupported", task.kind);
-            self.find(rule::TASK_TYPE, &format!("task {}", task.id), &message);
-            return all;
+            self.add_finding(rule::TASK_TYPE, &format!("task {}", task.id), &message);
+            return reads;
         };
         for template in kind.template_texts(&task.parameters) {
-            match kind.read(&template, self.author) {
+            match kind.read_template(&template, self.parser) {
                 Ok(read) => {
-                    all.references.extend(read.references);
-                    all.needs.extend(read.needs);
-                    all.raw |= !read.raw.is_empty();
+                    reads.references.extend(read.references);
+                    reads.needs.extend(read.needs);
+                    reads.has_unquoted |= !read.unquoted.is_empty();
                 }
                 Err(reason) => {
                     let field = format!("task {} {}", task.id, template.path);
@@ -235,10 +250,11 @@ impl Compiler<'_> {
                 }
             }
         }
-        all
+        reads
     }
 
-    fn placement(&mut self, library: &Library, task: &Task, roles: RoleMatching) -> Placement {
+    /// Returns the selector that places a task: its tags if they count, or else its roles.
+    fn compile_placement(&mut self, library: &Library, task: &Task, roles: RoleMatching) -> TaskPlacement {
         let by_tags = match (&task.tags, roles) {
             (Some(tags), RoleMatching::Tags) => Some(tags),
             (Some(tags), RoleMatching::Own) if !tags.is_empty() => Some(tags),
@@ -246,18 +262,19 @@ impl Compiler<'_> {
         };
         match by_tags {
             Some(tags) => {
-                let selector = self.selector(task, "tags", NameSelector::tags(tags));
+                let selector = self.selector(task, "tags", NameSelector::for_tags(tags));
                 self.check_tags(library, task, "tags", &selector);
-                Placement::Tags(selector)
+                TaskPlacement::Tags(selector)
             }
             None => {
-                let selector = self.selector(task, "roles", NameSelector::roles(&task.roles));
+                let selector = self.selector(task, "roles", NameSelector::for_roles(&task.roles));
                 self.check_roles(library, task, "roles", &selector, roles);
-                Placement::Roles(selector)
+                TaskPlacement::Roles(selector)
             }
         }
     }
 
+    /// Returns a parsed selector. An invalid pattern is an error, and the selector then matches nothing.
     fn selector(&mut self, task: &Task, field: &str, read: Result<NameSelector, InvalidPattern>) -> NameSelector {
         read.unwrap_or_else(|reason| {
             self.errors.push(ReleaseError::Pattern { field: format!("task {} {field}", task.id), reason });
@@ -265,208 +282,207 @@ impl Compiler<'_> {
         })
     }
 
-    /// Names and patterns of tasks. An unknown name is an error, a pattern that means nothing a finding.
-    fn named(&mut self, library: &Library, task: &Task, field: &str, names: &[String]) -> Box<[TaskIx]> {
-        let mut found = BTreeSet::new();
+    /// Resolves the names and patterns of other tasks in a field. An unknown name is an error. A pattern that matches
+    /// no task is a finding.
+    fn task_references(&mut self, library: &Library, task: &Task, field: &str, names: &[String]) -> Box<[TaskIndex]> {
+        let mut tasks = BTreeSet::new();
         for (at, name) in names.iter().enumerate() {
             let field = format!("task {} {field}[{at}]", task.id);
-            found.extend(self.task_names(library, &field, name));
+            tasks.extend(self.task_names(library, &field, name));
         }
-        // Only the cycle check of exact names asks after the task itself; a pattern that matches it means the others.
-        if let Some(own) = library.find(&task.id) {
-            found.remove(&own);
+        // Only the cycle check of exact names considers the task itself. A pattern that matches it selects the others.
+        if let Some(index) = library.task_index(&task.id) {
+            tasks.remove(&index);
         }
-        found.into_iter().collect()
+        tasks.into_iter().collect()
     }
 
-    fn task_names(&mut self, library: &Library, field: &str, name: &str) -> Vec<TaskIx> {
-        if !is_pattern(name) {
-            return library.find(name).map_or_else(
+    /// Returns the tasks that a name or a pattern selects.
+    fn task_names(&mut self, library: &Library, field: &str, name: &str) -> Vec<TaskIndex> {
+        if !is_regex(name) {
+            return library.task_index(name).map_or_else(
                 || {
-                    self.unknown(field.to_owned(), name, library);
+                    self.add_unknown(field.to_owned(), name, library);
                     Vec::new()
                 },
                 |ix| vec![ix],
             );
         }
-        match Pattern::new(name) {
+        match NamePattern::new(name) {
             Err(reason) => {
                 self.errors.push(ReleaseError::Pattern { field: field.to_owned(), reason });
                 Vec::new()
             }
             Ok(pattern) => {
-                let found = library.matching(&pattern);
-                if found.is_empty() {
-                    self.find(rule::TASK_PATTERN, field, &format!("pattern {name} matches no task"));
+                let matches = library.matching(&pattern);
+                if matches.is_empty() {
+                    self.add_finding(rule::TASK_PATTERN, field, &format!("pattern {name} matches no task"));
                 }
-                found
+                matches
             }
         }
     }
 
-    fn cross(
+    /// Resolves the entries of `cross_depends` or `cross_depended_by` of a task.
+    fn cross_dependencies(
         &mut self,
         library: &Library,
         task: &Task,
         field: &str,
         entries: &[CrossEntry],
         roles: RoleMatching,
-    ) -> Box<[Cross]> {
+    ) -> Box<[CompiledCross]> {
         let mut resolved = Vec::new();
         for (at, entry) in entries.iter().enumerate() {
             let field = format!("{field}[{at}]");
             let tasks = self.task_names(library, &format!("task {} {field}.name", task.id), &entry.name).into();
-            let target = self.target(library, task, &field, entry, roles);
-            resolved.push(Cross { tasks, target, policy: entry.policy });
+            let target = self.dependency_target(library, task, &field, entry, roles);
+            resolved.push(CompiledCross { tasks, target, policy: entry.policy });
         }
         resolved.into()
     }
 
-    /// `tags` before `role`; neither means everyone. Under `own` an empty `tags` counts as none.
-    fn target(
+    /// Resolves the nodes that an entry selects. `tags` takes precedence over `role`. Without either, the entry selects
+    /// every node. With role matching `own`, an empty `tags` counts as absent.
+    fn dependency_target(
         &mut self,
         library: &Library,
         task: &Task,
         field: &str,
         entry: &CrossEntry,
         roles: RoleMatching,
-    ) -> Target {
+    ) -> DependencyTarget {
         let tags_count = match &entry.tags {
-            Where::Absent => false,
-            Where::Null => roles == RoleMatching::Tags || entry.role.is_absent(),
-            Where::Names(names) => roles == RoleMatching::Tags || !names.is_empty(),
+            CrossSelector::Absent => false,
+            CrossSelector::Null => roles == RoleMatching::Tags || entry.role.is_absent(),
+            CrossSelector::Names(names) => roles == RoleMatching::Tags || !names.is_empty(),
         };
-        let (place, by_tags) = if tags_count { (&entry.tags, true) } else { (&entry.role, false) };
-        let names = match place {
-            Where::Absent => return Target::Everyone,
-            Where::Null => return Target::Stages,
-            Where::Names(names) => names,
+        let (cross_selector, by_tags) = if tags_count { (&entry.tags, true) } else { (&entry.role, false) };
+        let names = match cross_selector {
+            CrossSelector::Absent => return DependencyTarget::Everyone,
+            CrossSelector::Null => return DependencyTarget::Stages,
+            CrossSelector::Names(names) => names,
         };
         if *names == ["self"] {
-            return Target::Same;
+            return DependencyTarget::Same;
         }
         if by_tags {
-            let selector = self.selector(task, &format!("{field}.tags"), NameSelector::tags(names));
+            let selector = self.selector(task, &format!("{field}.tags"), NameSelector::for_tags(names));
             self.check_tags(library, task, field, &selector);
-            Target::Tags(Arc::new(selector))
+            DependencyTarget::Tags(Arc::new(selector))
         } else {
-            let selector = self.selector(task, &format!("{field}.role"), NameSelector::roles(names));
+            let selector = self.selector(task, &format!("{field}.role"), NameSelector::for_roles(names));
             self.check_roles(library, task, field, &selector, roles);
-            Target::Roles(Arc::new(selector))
+            DependencyTarget::Roles(Arc::new(selector))
         }
     }
 
-    /// Names that nobody declares among those by which a task's templates and its condition look up nodes.
-    fn look_ups<'r>(&mut self, library: &Library, task: &Task, references: impl Iterator<Item = &'r Reference>) {
-        let exact =
-            |names: &'r [Box<str>]| names.iter().map(|name| &**name).filter(|name| !is_pattern(name) && *name != "*");
+    /// Adds findings about undeclared roles and tags by which a task's templates and condition look up nodes.
+    fn check_lookups<'r>(&mut self, library: &Library, task: &Task, references: impl Iterator<Item = &'r Reference>) {
+        let exact = |names: &'r [Box<str>]| names.iter().map(|name| &**name).filter(|name| !is_regex(name) && *name != "*");
         let (mut tags, mut roles) = (BTreeSet::new(), BTreeSet::new());
         for reference in references {
             let (by_tags, by_roles): (&[Box<str>], &[Box<str>]) = match reference.read() {
-                Read::Nodes { query: Query::Tag(tags), .. } => (tags.as_slice(), &[]),
-                Read::Nodes { query: Query::Role(roles), .. } => (&[], roles.as_slice()),
-                Read::Nodes { query: Query::TagOrRole { tags, roles }, .. } => (tags.as_slice(), roles.as_slice()),
+                Read::Nodes { query: NodeQuery::Tag(tags), .. } => (tags.as_slice(), &[]),
+                Read::Nodes { query: NodeQuery::Role(roles), .. } => (&[], roles.as_slice()),
+                Read::Nodes { query: NodeQuery::TagOrRole { tags, roles }, .. } => (tags.as_slice(), roles.as_slice()),
                 Read::Primary { tag, .. } => (std::slice::from_ref(tag), &[]),
                 _ => continue,
             };
             tags.extend(exact(by_tags).filter(|name| !library.is_tag(name)));
             roles.extend(exact(by_roles).filter(|name| !library.is_role(name)));
         }
-        let place = format!("task {}", task.id);
+        let field = format!("task {}", task.id);
         for name in tags {
-            self.find(rule::SELECTOR_TAG, &place, &format!("it looks up nodes: {}", library.unknown_tag(name)));
+            self.add_finding(rule::SELECTOR_TAG, &field, &format!("it looks up nodes: {}", library.unknown_tag_message(name)));
         }
         for name in roles {
-            self.find(rule::SELECTOR_ROLE, &place, &format!("it looks up nodes: {}", library.unknown_role(name)));
+            self.add_finding(rule::SELECTOR_ROLE, &field, &format!("it looks up nodes: {}", library.unknown_role_message(name)));
         }
     }
 
+    /// Adds a finding for each name in a tag selector that no tag can match.
     fn check_tags(&mut self, library: &Library, task: &Task, field: &str, selector: &NameSelector) {
         for name in selector.exact_names().filter(|name| !library.is_tag(name)) {
-            self.find(rule::SELECTOR_TAG, &format!("task {} {field}", task.id), &library.unknown_tag(name));
+            self.add_finding(rule::SELECTOR_TAG, &format!("task {} {field}", task.id), &library.unknown_tag_message(name));
         }
     }
 
-    fn check_roles(
-        &mut self,
-        library: &Library,
-        task: &Task,
-        field: &str,
-        selector: &NameSelector,
-        roles: RoleMatching,
-    ) {
-        let known = |name: &str| match roles {
+    /// Adds a finding for each name in a role selector that is neither declared as role nor, with matching by tags, as
+    /// tag.
+    fn check_roles(&mut self, library: &Library, task: &Task, field: &str, selector: &NameSelector, roles: RoleMatching) {
+        let is_known = |name: &str| match roles {
             RoleMatching::Own => library.is_role(name),
             RoleMatching::Tags => library.is_tag(name),
         };
-        for name in selector.exact_names().filter(|name| !known(name)) {
+        for name in selector.exact_names().filter(|name| !is_known(name)) {
             let message = match roles {
-                RoleMatching::Own => library.unknown_role(name),
-                RoleMatching::Tags => library.unknown_tag(name),
+                RoleMatching::Own => library.unknown_role_message(name),
+                RoleMatching::Tags => library.unknown_tag_message(name),
             };
-            self.find(rule::SELECTOR_ROLE, &format!("task {} {field}", task.id), &message);
+            self.add_finding(rule::SELECTOR_ROLE, &format!("task {} {field}", task.id), &message);
         }
     }
 
-    /// Refuses tasks that wait for each other by exact names.
-    fn cycles(&mut self, tasks: &[CompiledTask]) {
-        let own: Vec<&Task> = tasks.iter().map(|task| &*task.task).collect();
-        if let Some(path) = circle(&own, OfStages::Stages) {
+    /// Rejects tasks that wait for each other by exact names.
+    fn check_cycles(&mut self, tasks: &[CompiledTask]) {
+        let definitions: Vec<&Task> = tasks.iter().map(|task| &*task.task).collect();
+        if let Some(path) = task_cycle(&definitions, StageDependencies::OnStages) {
             self.errors.push(ReleaseError::Cycle { path });
         }
     }
 
-    /// Drops what stages say of tasks where that closes a circle. A store may hold such a release from when nothing acted on it, and its
-    /// hosts would wait for themselves for ever.
-    fn open_stages(&mut self, tasks: &mut [CompiledTask]) {
+    /// Drops the dependencies of stages on tasks if they close a cycle, because hosts would wait for each other for
+    /// ever. A store may have such a release from an older version, which ignored these dependencies.
+    fn break_stage_cycles(&mut self, tasks: &mut [CompiledTask]) {
         let is_stage: Vec<bool> = tasks.iter().map(|task| task.task.is_stage()).collect();
-        let of_stages = |from: usize, to: TaskIx| !is_stage[from] || is_stage[to.at()];
-        if !is_circular(tasks, |_, _| true) || is_circular(tasks, of_stages) {
+        let is_kept = |from: usize, to: TaskIndex| !is_stage[from] || is_stage[to.as_usize()];
+        if !has_cycle(tasks, |_, _| true) || has_cycle(tasks, is_kept) {
             return;
         }
         for (at, task) in tasks.iter_mut().enumerate().filter(|(at, _)| is_stage[*at]) {
-            let before = task.requires.len() + task.required_for.len();
+            let count = task.requires.len() + task.required_for.len();
             for names in [&mut task.requires, &mut task.required_for] {
-                *names = names.iter().copied().filter(|ix| of_stages(at, *ix)).collect();
+                *names = names.iter().copied().filter(|ix| is_kept(at, *ix)).collect();
             }
-            if task.requires.len() + task.required_for.len() < before {
-                let message = "nothing acts on what it says of tasks that are no stages: with it, tasks of the release \
+            if task.requires.len() + task.required_for.len() < count {
+                let message = "dependencies on tasks that are not stages are ignored: with them, tasks of the release \
                                would wait for each other; take one of these dependencies away";
-                self.find(rule::STAGE_CIRCLE, &format!("task {}", task.task.id), message);
+                self.add_finding(rule::STAGE_CIRCLE, &format!("task {}", task.task.id), message);
             }
         }
     }
 
-    fn unknown(&mut self, field: String, name: &str, library: &Library) {
-        self.errors.push(ReleaseError::UnknownTask { field, name: name.to_owned(), near: library.near(name) });
+    fn add_unknown(&mut self, field: String, name: &str, library: &Library) {
+        self.errors.push(ReleaseError::UnknownTask { field, name: name.to_owned(), near: library.closest_match(name) });
     }
 
-    pub(super) fn find(&mut self, rule: Rule, field: &str, message: &str) {
+    pub(super) fn add_finding(&mut self, rule: Rule, field: &str, message: &str) {
         let object = format!("release/{} {field}", self.name);
-        self.findings.push(Finding::of(rule, object, message));
+        self.findings.push(Finding::new(rule, object, message));
     }
 
+    /// Adds the findings about the whole release, and returns it compiled.
     fn finish(mut self, spec: &ReleaseSpec, library: Library, tasks: Vec<CompiledTask>) -> CompiledRelease {
-        let those = |is: &dyn Fn(&CompiledTask) -> bool| -> Box<[TaskIx]> {
-            (0..).map(TaskIx).zip(&tasks).filter(|(_, task)| is(task)).map(|(ix, _)| ix).collect()
+        let select = |predicate: &dyn Fn(&CompiledTask) -> bool| -> Box<[TaskIndex]> {
+            (0..).map(TaskIndex).zip(&tasks).filter(|(_, task)| predicate(task)).map(|(ix, _)| ix).collect()
         };
-        let (stages, privileged) = (those(&|task| task.task.is_stage()), those(&|task| task.is_privileged(&tasks)));
+        let (stages, privileged) = (select(&|task| task.task.is_stage()), select(&|task| task.is_effectively_privileged(&tasks)));
         let object = format!("release/{}", self.name);
-        self.findings.extend(idle::findings(&object, spec));
-        let named = |id: &str| library.tasks.get(id).map(|task| &**task);
-        self.findings.extend(idle::groups_in_order(&object, &spec.tasks, named));
-        self.findings.extend(not_run_yet(self.name, &spec.tasks));
-        let named = spec.extensions.iter().flat_map(|one| &one.roles);
-        for role in named.filter(|role| !library.roles.contains_key(*role)) {
-            let message =
-                format!("an extension is to decide the tags of role {role}, which the release does not declare");
-            self.find(rule::ROLE_UNKNOWN, "extensions", &message);
+        self.findings.extend(unimplemented::findings(&object, spec));
+        let task_by_id = |id: &str| library.tasks.get(id).map(|task| &**task);
+        self.findings.extend(unimplemented::groups_in_order(&object, &spec.tasks, task_by_id));
+        self.findings.extend(unsupported_types(self.name, &spec.tasks));
+        let roles = spec.extensions.iter().flat_map(|extension| &extension.roles);
+        for role in roles.filter(|role| !library.roles.contains_key(*role)) {
+            let message = format!("an extension decides the tags of role {role}, which the release does not declare");
+            self.add_finding(rule::ROLE_UNKNOWN, "extensions", &message);
         }
-        // Its own before those of its imports.
-        let imported = library.imports.iter().flat_map(|one| &one.extensions);
+        // The release's own extensions precede those of its imports.
+        let imported = library.imports.iter().flat_map(|release| &release.extensions);
         let extensions = spec.extensions.iter().chain(imported).cloned().collect();
-        self.findings.extend(tags_in_content(self.name, &spec.tasks));
-        self.findings.extend(through_links(self.name, &spec.tasks));
+        self.findings.extend(template_tags_in_content(self.name, &spec.tasks));
+        self.findings.extend(paths_through_links(self.name, &spec.tasks));
         let all_imports = library.imports.iter().flat_map(|one| one.all_imports.iter().chain([&one.name])).cloned();
         CompiledRelease {
             name: self.name.clone(),
@@ -485,36 +501,37 @@ impl Compiler<'_> {
     }
 }
 
-/// A task's place in an order of all tasks that heeds every dependency, selectors left aside.
-fn tasks_ranks(tasks: &[CompiledTask]) -> Vec<(usize, u32)> {
+/// Returns each task's position in an order that respects every dependency. Selectors are ignored.
+fn task_ranks(tasks: &[CompiledTask]) -> Vec<(usize, u32)> {
     let mut edges = Vec::new();
     for (at, task) in tasks.iter().enumerate() {
         let before = task.requires.iter().chain(task.cross_depends.iter().flat_map(|cross| &*cross.tasks));
-        edges.extend(before.map(|before| (before.at(), at)));
+        edges.extend(before.map(|before| (before.as_usize(), at)));
         let after = task.required_for.iter().chain(task.cross_depended_by.iter().flat_map(|cross| &*cross.tasks));
-        edges.extend(after.map(|after| (at, after.at())));
+        edges.extend(after.map(|after| (at, after.as_usize())));
     }
     edges.retain(|(before, after)| before != after);
     rank(tasks.len(), &edges).into_iter().zip(0..).collect()
 }
 
-/// The stages that entries of a task mean, which hold as what `requires` and `required_for` say. A stage does not wait for itself.
-fn stages_of<'a>(tasks: &'a [CompiledTask], of: usize, entries: &'a [Cross]) -> impl Iterator<Item = usize> + 'a {
-    let of_stages = entries.iter().filter(|entry| matches!(entry.target, Target::Stages));
-    let meant = of_stages.flat_map(|entry| entry.tasks.iter()).map(|ix| ix.at());
-    meant.filter(move |ix| *ix != of && tasks[*ix].task.is_stage())
+/// Returns the stages that entries of a task's cross dependencies select. They order tasks like `requires` and
+/// `required_for`. A stage does not wait for itself.
+fn awaited_stages<'a>(tasks: &'a [CompiledTask], index: usize, entries: &'a [CompiledCross]) -> impl Iterator<Item = usize> + 'a {
+    let stage_entries = entries.iter().filter(|entry| matches!(entry.target, DependencyTarget::Stages));
+    let indexes = stage_entries.flat_map(|entry| entry.tasks.iter()).map(|ix| ix.as_usize());
+    indexes.filter(move |ix| *ix != index && tasks[*ix].task.is_stage())
 }
 
-/// Whether tasks wait for each other on one node or through stages, by names and patterns, where of what a task says of others only that
-/// counts which `counts` keeps.
-fn is_circular(tasks: &[CompiledTask], counts: impl Fn(usize, TaskIx) -> bool) -> bool {
+/// Returns whether tasks wait for each other on one node or through stages, by names and patterns. A dependency of a
+/// task counts only if `counts` accepts it.
+fn has_cycle(tasks: &[CompiledTask], counts: impl Fn(usize, TaskIndex) -> bool) -> bool {
     let mut edges = Vec::new();
     for (at, task) in tasks.iter().enumerate().filter(|(_, task)| !task.task.is_group()) {
-        let counted = |ix: &&TaskIx| !tasks[ix.at()].task.is_group() && counts(at, **ix);
-        edges.extend(task.requires.iter().filter(counted).map(|before| (before.at(), at)));
-        edges.extend(task.required_for.iter().filter(counted).map(|after| (at, after.at())));
-        edges.extend(stages_of(tasks, at, &task.cross_depends).map(|before| (before, at)));
-        edges.extend(stages_of(tasks, at, &task.cross_depended_by).map(|after| (at, after)));
+        let counted = |ix: &&TaskIndex| !tasks[ix.as_usize()].task.is_group() && counts(at, **ix);
+        edges.extend(task.requires.iter().filter(counted).map(|before| (before.as_usize(), at)));
+        edges.extend(task.required_for.iter().filter(counted).map(|after| (at, after.as_usize())));
+        edges.extend(awaited_stages(tasks, at, &task.cross_depends).map(|before| (before, at)));
+        edges.extend(awaited_stages(tasks, at, &task.cross_depended_by).map(|after| (at, after)));
     }
     find_cycle(tasks.len(), &edges).is_some()
 }

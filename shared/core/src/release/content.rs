@@ -1,9 +1,9 @@
-//! What a release is, in one definition: its hash is taken over it, and a version fixes it.
+//! The content of a release in one canonical form. The release hash is computed from it, and a version pins it.
 //!
-//! Content is all that decides what hosts run. A description, the release's own labels and fields of other systems
-//! decide nothing, with one exception: a task that is marked untranslated never runs. The name is no content. Two
-//! releases may have the same content, so whoever needs the name of a node's release takes it from where the node's
-//! levels name it.
+//! Content is everything that decides what hosts run. It excludes descriptions, the release's own labels and fields of
+//! other systems, with one exception: a task that is marked as untranslated never runs. The name is not content, and
+//! two releases may have the same content. So code that needs the name of a node's release reads it from the node's
+//! levels.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use crate::digest::{Hex, ReleaseHash, canonical_json, sha256};
 use crate::object::ReleaseSpec;
 use crate::task::{Task, UNTRANSLATED};
 
-/// Whether two releases have the same content, what they import left to its names.
-pub fn has_same_content(one: &ReleaseSpec, other: &ReleaseSpec) -> bool {
-    own_content(one) == own_content(other)
+/// Returns whether two releases have the same content. Imports are compared by name.
+pub fn has_same_content(first: &ReleaseSpec, second: &ReleaseSpec) -> bool {
+    own_content(first) == own_content(second)
 }
 
-/// The hash of a release's content with that of all its imports.
+/// Returns the hash of a release's content and that of all its imports.
 pub(super) fn release_hash(spec: &ReleaseSpec, imports: &[Arc<CompiledRelease>]) -> ReleaseHash {
     let mut bytes = own_content(spec).into_bytes();
     for import in imports {
@@ -29,36 +29,37 @@ pub(super) fn release_hash(spec: &ReleaseSpec, imports: &[Arc<CompiledRelease>])
     ReleaseHash(sha256(&bytes))
 }
 
-/// The hash under which a task enters the task digest: `foreign` has no meaning, and so no part in it.
+/// Returns the hash of a task that is part of the task digest. `foreign` does not affect hosts, so it is excluded.
 pub(super) fn task_hash(task: &Task) -> [u8; 32] {
-    let mut value = task.told().expect("a task has only JSON in it");
+    let mut value = task.to_host_json().expect("a task has only JSON in it");
     if let Value::Object(fields) = &mut value {
         fields.remove("foreign");
     }
     sha256(canonical_json(&value).as_bytes())
 }
 
-/// A task's canonical JSON as it is told to hosts. One with an expression that nobody evaluates is of a type that no agent has, so that it
-/// is never started and stops what depends on it, as an unsupported type does.
+/// Returns a task's canonical JSON as it is sent to hosts. A task with an expression that is not evaluated gets a type
+/// that no agent has. Hosts therefore never start it and hold back the tasks that depend on it, as with any unsupported
+/// type.
 pub fn sent_definition(task: &Task) -> String {
-    let mut value = task.told().expect("a task has only JSON in it");
+    let mut value = task.to_host_json().expect("a task has only JSON in it");
     if task.is_untranslated() {
         value["type"] = json!(UNTRANSLATED);
     }
     canonical_json(&value)
 }
 
-/// Whether what was told to hosts is such a task.
+/// Returns whether a definition that was sent to hosts is that of an untranslated task.
 pub fn is_sent_untranslated(definition: &str) -> bool {
     serde_json::from_str::<Value>(definition).is_ok_and(|definition| definition["type"] == UNTRANSLATED)
 }
 
-/// Whether what was told to hosts is a task that they neither run nor check.
+/// Returns whether a definition that was sent to hosts is that of an observed task, which hosts neither run nor check.
 pub fn is_sent_observed(definition: &str) -> bool {
     serde_json::from_str(definition).is_ok_and(|task: Task| task.is_observed())
 }
 
-/// The content of a release by itself, as canonical JSON. The order of its lists means nothing.
+/// Returns the release's own content as canonical JSON. Lists whose order has no meaning are sorted.
 fn own_content(spec: &ReleaseSpec) -> String {
     let ReleaseSpec {
         imports,
@@ -90,7 +91,7 @@ mod tests {
     use crate::task::Mode;
 
     #[test]
-    fn what_is_told_of_an_untranslated_task_is_read_as_one() {
+    fn sent_definition_is_read_as_untranslated() {
         let mut task = Task::new("a", "shell");
         assert!(!is_sent_untranslated(&sent_definition(&task)));
         task.foreign.insert(UNTRANSLATED.to_owned(), json!("an expression"));
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn y06_what_is_told_of_a_task_says_whether_it_is_observed_alone() {
+    fn y06_sent_definition_is_read_as_observed_when_mode_is_observe() {
         for (kind, mode, is_observed) in [
             ("shell", Some(Mode::Observe), true),
             ("teapot", Some(Mode::Observe), true),

@@ -1,52 +1,54 @@
-//! Order and cycles among numbered things, deterministic: the same graph gives the same order and the same cycle.
+//! Deterministic order and cycle search over a graph of numbered vertices. The same graph always gives the same result.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Successors by thing, and how many predecessors each has; doubled edges count once.
-struct Graph {
-    after: Vec<Vec<usize>>,
-    waits_for: Vec<usize>,
+/// The successors of each vertex and the number of its predecessors. Duplicate edges count once.
+struct OrderGraph {
+    successors: Vec<Vec<usize>>,
+    predecessor_counts: Vec<usize>,
 }
 
-impl Graph {
+impl OrderGraph {
+    /// Creates the graph from pairs of numbers below `count`. The first of a pair comes before the second.
     fn new(count: usize, edges: &[(usize, usize)]) -> Self {
-        let mut after = vec![Vec::new(); count];
+        let mut successors = vec![Vec::new(); count];
         for (before, next) in edges {
-            after[*before].push(*next);
+            successors[*before].push(*next);
         }
-        let mut waits_for = vec![0; count];
-        for next in &mut after {
+        let mut predecessor_counts = vec![0; count];
+        for next in &mut successors {
             next.sort_unstable();
             next.dedup();
             for at in next {
-                waits_for[*at] += 1;
+                predecessor_counts[*at] += 1;
             }
         }
-        Self { after, waits_for }
+        Self { successors, predecessor_counts }
     }
 }
 
-/// Things in an order that heeds every edge, the lowest key first where several could come next.
+/// Returns the vertices in an order that respects every edge. If several vertices could come next, the one with the
+/// lowest key does.
 ///
-/// `edges` are pairs of numbers below `count`, the first before the second.
+/// `edges` are pairs of numbers below `count`. The first of a pair comes before the second.
 ///
 /// # Errors
-/// A cycle, each thing once, each before the next and the last before the first.
-pub fn topological<K: Ord + Copy>(
+/// A cycle. Each of its vertices is listed once and comes before the next, and the last comes before the first.
+pub fn topological_order<K: Ord + Copy>(
     count: usize,
     edges: &[(usize, usize)],
     key: impl Fn(usize) -> K,
 ) -> Result<Vec<usize>, Vec<usize>> {
-    let mut graph = Graph::new(count, edges);
+    let mut graph = OrderGraph::new(count, edges);
     let mut ready: BinaryHeap<_> =
-        (0..count).filter(|at| graph.waits_for[*at] == 0).map(|at| Reverse((key(at), at))).collect();
+        (0..count).filter(|at| graph.predecessor_counts[*at] == 0).map(|at| Reverse((key(at), at))).collect();
     let mut order = Vec::with_capacity(count);
     while let Some(Reverse((_, at))) = ready.pop() {
         order.push(at);
-        for next in &graph.after[at] {
-            graph.waits_for[*next] -= 1;
-            if graph.waits_for[*next] == 0 {
+        for next in &graph.successors[at] {
+            graph.predecessor_counts[*next] -= 1;
+            if graph.predecessor_counts[*next] == 0 {
                 ready.push(Reverse((key(*next), *next)));
             }
         }
@@ -54,11 +56,12 @@ pub fn topological<K: Ord + Copy>(
     if order.len() == count { Ok(order) } else { Err(cycle_in(&graph)) }
 }
 
-/// An order that heeds every edge that lies on no cycle: where only cycles are left, the lowest thing goes first.
+/// Returns the vertices in an order that respects the edges as far as cycles allow. If every remaining vertex waits for
+/// another, the lowest vertex comes first.
 pub(crate) fn rank(count: usize, edges: &[(usize, usize)]) -> Vec<usize> {
-    let mut graph = Graph::new(count, edges);
+    let mut graph = OrderGraph::new(count, edges);
     let mut done = vec![false; count];
-    let mut ready: BinaryHeap<_> = (0..count).filter(|at| graph.waits_for[*at] == 0).map(Reverse).collect();
+    let mut ready: BinaryHeap<_> = (0..count).filter(|at| graph.predecessor_counts[*at] == 0).map(Reverse).collect();
     let mut order = Vec::with_capacity(count);
     let mut lowest = 0;
     while order.len() < count {
@@ -73,9 +76,9 @@ pub(crate) fn rank(count: usize, edges: &[(usize, usize)]) -> Vec<usize> {
             continue;
         }
         order.push(at);
-        for next in &graph.after[at] {
-            graph.waits_for[*next] = graph.waits_for[*next].saturating_sub(1);
-            if graph.waits_for[*next] == 0 && !done[*next] {
+        for next in &graph.successors[at] {
+            graph.predecessor_counts[*next] = graph.predecessor_counts[*next].saturating_sub(1);
+            if graph.predecessor_counts[*next] == 0 && !done[*next] {
                 ready.push(Reverse(*next));
             }
         }
@@ -83,31 +86,33 @@ pub(crate) fn rank(count: usize, edges: &[(usize, usize)]) -> Vec<usize> {
     order
 }
 
-/// A cycle, if there is one: each thing once, each before the next and the last before the first.
+/// Returns a cycle, if there is one. Each of its vertices is listed once and comes before the next, and the last comes
+/// before the first.
 pub(crate) fn find_cycle(count: usize, edges: &[(usize, usize)]) -> Option<Vec<usize>> {
-    topological(count, edges, |_| ()).err()
+    topological_order(count, edges, |_| ()).err()
 }
 
-/// Walks back from a thing that still waits: each such thing has a predecessor that waits too, so the walk returns.
-fn cycle_in(graph: &Graph) -> Vec<usize> {
-    let waits = |at: usize| graph.waits_for[at] > 0;
-    let mut before = vec![None; graph.after.len()];
-    for (at, next) in graph.after.iter().enumerate().filter(|(at, _)| waits(*at)) {
-        for one in next {
-            before[*one].get_or_insert(at);
+/// Finds a cycle by walking back from a vertex that has unordered predecessors. Each such vertex has a predecessor of
+/// the same kind, so the walk returns to a vertex that it has visited.
+fn cycle_in(graph: &OrderGraph) -> Vec<usize> {
+    let waits = |at: usize| graph.predecessor_counts[at] > 0;
+    let mut predecessors = vec![None; graph.successors.len()];
+    for (at, next) in graph.successors.iter().enumerate().filter(|(at, _)| waits(*at)) {
+        for successor in next {
+            predecessors[*successor].get_or_insert(at);
         }
     }
-    let mut seen = vec![None; graph.after.len()];
+    let mut seen = vec![None; graph.successors.len()];
     let mut path = Vec::new();
-    let mut at = (0..graph.after.len()).find(|at| waits(*at)).unwrap_or(0);
+    let mut at = (0..graph.successors.len()).find(|at| waits(*at)).unwrap_or(0);
     while seen[at].is_none() {
         seen[at] = Some(path.len());
         path.push(at);
-        at = before[at].unwrap_or(at);
+        at = predecessors[at].unwrap_or(at);
     }
     let mut cycle = path.split_off(seen[at].unwrap_or(0));
     cycle.reverse();
-    let first = cycle.iter().enumerate().min_by_key(|(_, at)| **at).map_or(0, |(place, _)| place);
+    let first = cycle.iter().enumerate().min_by_key(|(_, at)| **at).map_or(0, |(position, _)| position);
     cycle.rotate_left(first);
     cycle
 }
@@ -117,26 +122,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_order_is_by_key_where_edges_leave_it_open() {
+    fn topological_order_sorts_by_key_when_edges_allow() {
         let edges = [(0, 3), (1, 3), (3, 2), (0, 3)];
-        assert_eq!(topological(4, &edges, |at| at), Ok(vec![0, 1, 3, 2]));
-        assert_eq!(topological(4, &edges, Reverse), Ok(vec![1, 0, 3, 2]));
+        assert_eq!(topological_order(4, &edges, |at| at), Ok(vec![0, 1, 3, 2]));
+        assert_eq!(topological_order(4, &edges, Reverse), Ok(vec![1, 0, 3, 2]));
     }
 
     #[test]
-    fn a_cycle_is_spelled_out_in_the_direction_of_its_edges() {
+    fn find_cycle_follows_direction_of_edges() {
         for (count, edges, cycle) in [
             (2, vec![(0, 1), (1, 0)], vec![0, 1]),
             (4, vec![(3, 2), (2, 1), (1, 3), (0, 1)], vec![1, 3, 2]),
             (1, vec![(0, 0)], vec![0]),
             (5, vec![(0, 1), (1, 2), (2, 1), (2, 3), (3, 4)], vec![1, 2]),
         ] {
-            assert_eq!(topological(count, &edges, |at| at), Err(cycle), "{edges:?}");
+            assert_eq!(topological_order(count, &edges, |at| at), Err(cycle), "{edges:?}");
         }
     }
 
     #[test]
-    fn a_rank_is_given_even_where_there_is_a_cycle() {
+    fn rank_gives_order_when_edges_form_cycle() {
         assert_eq!(rank(4, &[(2, 1), (1, 2), (2, 3), (0, 2)]), [0, 1, 2, 3]);
         assert_eq!(rank(3, &[(2, 0), (0, 1)]), [2, 0, 1]);
     }

@@ -1,34 +1,34 @@
-//! Why a release is refused.
+//! Reasons why a release is rejected.
 
 use std::borrow::Cow;
 
 use crate::condition::AuthorError;
 use crate::name::{InvalidName, ReleaseRef};
-use crate::release::select::InvalidPattern;
+use crate::release::name_selector::InvalidPattern;
 
-/// One reason for which a release can't be stored. All that are found are given at once.
+/// A reason why a release cannot be stored. All reasons that are found are returned together.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReleaseError {
-    /// A name that is none, or is reserved.
+    /// An invalid or reserved name.
     #[error("{field}: {reason}")]
     Name {
         /// The path of the field.
         field: String,
-        /// Why.
+        /// Why the name is invalid.
         reason: InvalidName,
     },
-    /// Two tasks of one id.
-    #[error("task {id:?} is there twice: {first} and {second} both have it; rename one")]
-    Twice {
+    /// Two tasks with the same id.
+    #[error("task {id:?} is defined twice, in {first} and in {second}; rename one")]
+    DuplicateTask {
         /// The id.
         id: String,
-        /// Where it is, as `site@1`.
+        /// The release of the first task, such as `site@1`.
         first: String,
-        /// Where it is again.
+        /// The release of the second task.
         second: String,
     },
-    /// A role or tag that an import has too, and says otherwise.
-    #[error("{what} {name:?} of {import} is declared otherwise here; leave one of the two out, or make them equal")]
+    /// A role or tag that differs from the one that an import declares.
+    #[error("{what} {name:?} differs from the one in {import}; remove one of the two, or make them equal")]
     Redeclared {
         /// `role` or `tag`.
         what: &'static str,
@@ -37,33 +37,33 @@ pub enum ReleaseError {
         /// The import.
         import: String,
     },
-    /// A release that is imported and not there.
+    /// An imported release that does not exist.
     #[error("imports {0}, which is not stored; store it first, or mend the name")]
     UnknownImport(ReleaseRef),
     /// Releases that import each other.
-    #[error("imports go round: {}", path.iter().map(ToString::to_string).collect::<Vec<_>>().join(" -> "))]
+    #[error("imports form a cycle: {}", path.iter().map(ToString::to_string).collect::<Vec<_>>().join(" -> "))]
     ImportCycle {
-        /// The releases, the first one at the end again.
+        /// The releases, with the first one repeated at the end.
         path: Vec<ReleaseRef>,
     },
-    /// A task that does not exist.
-    #[error("{field}: no task {name:?}{}; write the id of a task of this release or its imports", crate::name::suggest(.near.as_deref()))]
+    /// A reference to a task that does not exist.
+    #[error("{field}: no task {name:?}{}; write the id of a task of this release or its imports", crate::name::did_you_mean(.near.as_deref()))]
     UnknownTask {
         /// The path of the field.
         field: String,
-        /// What was named.
+        /// The name that was given.
         name: String,
-        /// A task of a like name.
+        /// The task with the most similar name.
         near: Option<String>,
     },
-    /// A role's or tag's name that is not declared, where only a declared one can stand.
+    /// An undeclared role or tag in a field that requires a declared one.
     #[error("{field}: no {what} {name:?} in this release; declare it under {what}s, or mend the name")]
     Undeclared {
         /// The path of the field.
         field: String,
         /// `role` or `tag`.
         what: &'static str,
-        /// What was named.
+        /// The name that was given.
         name: String,
     },
     /// A group within a group.
@@ -74,41 +74,41 @@ pub enum ReleaseError {
         /// The inner group.
         name: String,
     },
-    /// A pattern that can't be read.
+    /// A pattern that cannot be parsed.
     #[error("{field}: {reason}")]
     Pattern {
         /// The path of the field.
         field: String,
-        /// Why.
+        /// Why the pattern is invalid.
         reason: InvalidPattern,
     },
     /// Tasks that wait for each other.
     #[error("tasks wait for each other: {}; take one of these dependencies away", path.join(" -> "))]
     Cycle {
-        /// The ids, the first one at the end again; `a -> b` where a comes before b.
+        /// The ids, with the first one repeated at the end. In `a -> b`, a comes before b.
         path: Vec<String>,
     },
-    /// A template or condition that can't be stored.
+    /// A template or condition that cannot be stored.
     #[error("{field}: {reason}")]
     Author {
         /// The path of the field.
         field: String,
-        /// Where in the text, and why.
+        /// The position in the text, and the reason.
         reason: AuthorError,
     },
-    /// A field that the task's type can't have.
+    /// A field that the task's type does not allow.
     #[error("{field}: {reason}")]
     Field {
         /// The path of the field.
         field: String,
-        /// Why, and what to do.
+        /// The reason, and what to do.
         reason: String,
     },
 }
 
 impl ReleaseError {
-    /// The path of the field that it is about, where it is about one. A task's begins with `task ID `; of a cycle it is the
-    /// first task's, of an id that stands twice the id's.
+    /// Returns the path of the field that the error is about. The path of a task's field begins with `task ID `. A
+    /// cycle is reported at its first task, and a duplicate id at the field `id`.
     pub fn field(&self) -> Option<Cow<'_, str>> {
         match self {
             Self::Name { field, .. }
@@ -119,7 +119,7 @@ impl ReleaseError {
             | Self::Author { field, .. }
             | Self::Field { field, .. } => Some(field.into()),
             Self::UnknownImport(_) | Self::ImportCycle { .. } => Some("imports".into()),
-            Self::Twice { id, .. } => Some(format!("task {id} id").into()),
+            Self::DuplicateTask { id, .. } => Some(format!("task {id} id").into()),
             Self::Cycle { path } => path.first().map(|id| format!("task {id} requires").into()),
             Self::Redeclared { what, name, .. } => Some(format!("{what}s.{name}").into()),
         }

@@ -1,83 +1,88 @@
-//! Everything that a release has, its imports' included, by name.
+//! The roles, tags and tasks of a release and its imports, by name.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::select::Pattern;
-use super::{CompiledRelease, TaskIx};
-use crate::name::{InvalidName, Name, NameKind, PRIMARY_PREFIX, TagName, near, quoted, suggest};
+use super::name_selector::NamePattern;
+use super::{CompiledRelease, TaskIndex};
+use crate::name::{InvalidName, Name, NameKind, PRIMARY_PREFIX, TagName, closest_match, did_you_mean, quoted};
 use crate::object::{RoleSpec, TagSpec};
 use crate::task::Task;
 
-/// Everything that a release has, its imports' included, by name.
+/// The roles, tags and tasks of a release and its imports, by name.
 pub(super) struct Library {
     pub(super) roles: BTreeMap<Name, RoleSpec>,
     pub(super) tags: BTreeMap<TagName, TagSpec>,
     pub(super) tasks: BTreeMap<String, Arc<Task>>,
     pub(super) imports: Vec<Arc<CompiledRelease>>,
-    /// The ids in order: a task's place among them is its index.
+    /// The task ids in order. The position of an id is the index of its task.
     pub(super) ids: Vec<String>,
 }
 
 impl Library {
-    /// The index of a task.
-    pub(super) fn find(&self, id: &str) -> Option<TaskIx> {
-        let at = self.ids.binary_search_by(|own| own.as_str().cmp(id)).ok()?;
-        u32::try_from(at).ok().map(TaskIx)
+    /// Returns the index of a task.
+    pub(super) fn task_index(&self, id: &str) -> Option<TaskIndex> {
+        let at = self.ids.binary_search_by(|entry| entry.as_str().cmp(id)).ok()?;
+        u32::try_from(at).ok().map(TaskIndex)
     }
 
-    /// The tasks that a pattern matches.
-    pub(super) fn matching(&self, pattern: &Pattern) -> Vec<TaskIx> {
+    /// Returns the tasks that a pattern matches.
+    pub(super) fn matching(&self, pattern: &NamePattern) -> Vec<TaskIndex> {
         let ids = self.tasks.keys().enumerate().filter(|(_, id)| pattern.matches(id));
-        ids.filter_map(|(at, _)| u32::try_from(at).ok().map(TaskIx)).collect()
+        ids.filter_map(|(at, _)| u32::try_from(at).ok().map(TaskIndex)).collect()
     }
 
-    /// A task of a like name, for an error.
-    pub(super) fn near(&self, id: &str) -> Option<String> {
-        near(id, self.tasks.keys().map(String::as_str)).map(str::to_owned)
+    /// Returns the task with the most similar name, for an error.
+    pub(super) fn closest_match(&self, id: &str) -> Option<String> {
+        closest_match(id, self.tasks.keys().map(String::as_str)).map(str::to_owned)
     }
 
-    /// Whether a role selector can mean this name.
+    /// Returns whether a role selector can match this name.
     pub(super) fn is_role(&self, name: &str) -> bool {
         let plain = name.strip_prefix(PRIMARY_PREFIX);
         self.roles.contains_key(name) || plain.is_some_and(|plain| self.roles.contains_key(plain))
     }
 
-    /// A role without tags produces the tag of its own name, declared or not.
+    /// Returns whether a tag selector can match this name: a declared tag, or one that a role produces. A role without
+    /// tags produces the tag of its own name.
     pub(super) fn is_tag(&self, name: &str) -> bool {
-        let known = |name: &str| {
+        let is_known = |name: &str| {
             self.tags.contains_key(name)
                 || self.roles.get(name).is_some_and(|role| role.tags.is_none())
                 || self.roles.values().any(|role| role.tags.iter().flatten().any(|tag| tag.as_str() == name))
         };
-        known(name) || name.strip_prefix(PRIMARY_PREFIX).is_some_and(known)
+        is_known(name) || name.strip_prefix(PRIMARY_PREFIX).is_some_and(is_known)
     }
 
-    /// What is said of a tag that a selector names, and that nobody declares or produces here. A user-defined one is called as any tag is.
-    pub(super) fn unknown_tag(&self, name: &str) -> String {
-        let own = self.roles.iter().filter(|(_, role)| role.tags.is_none()).map(|(role, _)| role.as_str());
+    /// Returns the message for a tag in a selector that the release neither declares nor produces. Such a tag may be
+    /// user-defined if its name is valid for a declaration.
+    pub(super) fn unknown_tag_message(&self, name: &str) -> String {
+        let implied = self.roles.iter().filter(|(_, role)| role.tags.is_none()).map(|(role, _)| role.as_str());
         let produced = self.roles.values().flat_map(|role| role.tags.iter().flatten()).map(TagName::as_str);
-        let near = suggest(near(name, self.tags.keys().map(TagName::as_str).chain(own).chain(produced)));
-        match TagName::of_new(name.strip_prefix(PRIMARY_PREFIX).unwrap_or(name)) {
+        let suggestion = did_you_mean(closest_match(name, self.tags.keys().map(TagName::as_str).chain(implied).chain(produced)));
+        match TagName::for_new_declaration(name.strip_prefix(PRIMARY_PREFIX).unwrap_or(name)) {
             Ok(_) => {
                 let name = quoted(name);
-                format!("no tag {name} is declared or produced here{near}: only a user-defined one can match")
+                format!("no tag {name} is declared or produced here{suggestion}: only a user-defined one can match")
             }
-            Err(why) => no_match(&why, &near),
+            Err(why) => no_match_message(&why, &suggestion),
         }
     }
 
-    /// What is said of a role that a selector names, and that is not declared here. One that a cluster adds is called as any role is.
-    pub(super) fn unknown_role(&self, name: &str) -> String {
-        let near = suggest(near(name, self.roles.keys().map(Name::as_str)));
-        match Name::of_new(name, NameKind::Role) {
-            Ok(_) => format!("no role {} is declared here{near}: only one that a cluster adds can match", quoted(name)),
-            Err(why) => no_match(&why, &near),
+    /// Returns the message for a role in a selector that the release does not declare. A cluster may add such a role if
+    /// its name is valid for a declaration.
+    pub(super) fn unknown_role_message(&self, name: &str) -> String {
+        let suggestion = did_you_mean(closest_match(name, self.roles.keys().map(Name::as_str)));
+        match Name::for_new_declaration(name, NameKind::Role) {
+            Ok(_) => {
+                format!("no role {} is declared here{suggestion}: only one that a cluster adds can match", quoted(name))
+            }
+            Err(why) => no_match_message(&why, &suggestion),
         }
     }
 }
 
-/// That a selector names what nothing is called.
-fn no_match(why: &InvalidName, near: &str) -> String {
-    format!("{why}; nothing can be called so, and nothing matches it{near}")
+/// Returns the message for a selector with a name that nothing can have.
+fn no_match_message(why: &InvalidName, near: &str) -> String {
+    format!("{why}; nothing can have this name, so nothing matches it{near}")
 }

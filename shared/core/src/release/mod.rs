@@ -1,214 +1,215 @@
-//! Releases, compiled: names checked and resolved to indexes once, when a release is stored.
+//! Compiled releases. Names are checked and resolved to indexes once, when a release is stored.
 //!
-//! Resolve runs for every node of a fleet, so nothing in it looks a name up, reads a pattern or parses a condition.
-//! [`compile`] does all of that, and refuses what can never work: an unknown task, a cycle, a broken pattern, a
-//! template that reads what it may not. What is only odd becomes a finding.
+//! Resolve runs for every node of a fleet, so it never looks up a name, parses a pattern or parses a condition.
+//! [`compile`] does this once. It rejects what can never work: an unknown task, a cycle, an invalid pattern, a template
+//! that reads a value which it must not read. A suspicious release is stored with a finding.
 
-mod circle;
+mod check;
 mod compile;
 mod content;
 mod cycle;
 mod error;
 pub mod fuel;
 mod gather;
-mod judge;
+mod impossible_name;
 mod library;
-mod names;
+pub mod name_selector;
 mod path;
 mod profile;
-pub mod select;
+mod task_cycle;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+pub use check::{check_changed_tasks, task_errors};
 pub use compile::{compile, compile_each, compile_set};
 pub use content::{has_same_content, is_sent_observed, is_sent_untranslated, sent_definition};
-pub use cycle::topological;
+pub use cycle::topological_order;
 pub use error::ReleaseError;
-pub use judge::{refused, refused_of_task};
-pub use names::{OddName, odd_field, odd_name};
-pub(crate) use path::OnHost;
-pub use path::{TaskName, TaskPath};
-pub use profile::{Barrier, Place, Profile, ProfileHash, Source};
-use select::NameSelector;
+pub use impossible_name::{ImpossibleName, impossible_field, impossible_name};
+use name_selector::NameSelector;
+pub(crate) use path::RenderedPath;
+pub use path::{HostPathTemplate, TaskPath};
+pub use profile::{Barrier, BarrierScope, Profile, ProfileHash, ProfileKey};
 
 use crate::condition::Condition;
 use crate::digest::ReleaseHash;
 use crate::finding::Finding;
-use crate::input::{Need, Reference};
+use crate::input::{Reference, RequiredReference};
 use crate::name::{Name, ReleaseRef, TagName};
 use crate::object::{ExtensionUse, Matching, RoleSpec, TagSpec};
 use crate::task::{Phase, Policy, Task};
 
-/// A task of a compiled release, by its place in the order of ids.
+/// The index of a task in its compiled release, in the order of ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TaskIx(pub u32);
+pub struct TaskIndex(pub u32);
 
-impl TaskIx {
-    /// The place as an index.
-    pub fn at(self) -> usize {
+impl TaskIndex {
+    /// Returns the index as a `usize`.
+    pub fn as_usize(self) -> usize {
         self.0 as usize
     }
 }
 
-/// A release with everything it imports, ready to be resolved.
+/// A release with the content of all its imports, ready to be resolved.
 #[derive(Debug)]
 pub struct CompiledRelease {
     /// Name and version.
     pub name: ReleaseRef,
-    /// The content's, its imports' included. The name is no part of it.
+    /// The hash of the content, imports included. The name is not part of it.
     pub hash: ReleaseHash,
-    /// Roles, those of the imports among them.
+    /// The roles, including those of the imports.
     pub roles: BTreeMap<Name, RoleSpec>,
-    /// Predefined tags, those of the imports among them.
+    /// The predefined tags, including those of the imports.
     pub tags: BTreeMap<TagName, TagSpec>,
-    /// How strictly roles and tags are kept apart.
+    /// How role and tag selectors match.
     pub matching: Matching,
-    /// Roles whose tags an extension decides.
+    /// The extensions that decide the tags of roles.
     pub extensions: Vec<ExtensionUse>,
     /// All tasks, groups and stages, in the order of their ids.
     pub tasks: Box<[CompiledTask]>,
     /// The stages, in the order of their ids.
-    pub stages: Box<[TaskIx]>,
+    pub stages: Box<[TaskIndex]>,
     /// The tasks that are privileged and run, in the order of their ids.
-    pub privileged: Box<[TaskIx]>,
-    /// What it imports, directly.
+    pub privileged: Box<[TaskIndex]>,
+    /// The releases that it imports directly.
     pub imports: Vec<ReleaseRef>,
-    /// What it imports, directly or through another.
+    /// The releases that it imports directly or through another.
     pub all_imports: std::collections::BTreeSet<ReleaseRef>,
-    /// What is odd about it.
+    /// Problems that do not prevent the release from being stored.
     pub findings: Vec<Finding>,
 }
 
-/// One task, its names resolved.
+/// A task whose names of other tasks are resolved to indexes, and whose texts are parsed.
 #[derive(Debug)]
 pub struct CompiledTask {
-    /// As its author wrote it.
+    /// The task as its author wrote it.
     pub task: Arc<Task>,
     /// SHA-256 of its canonical JSON.
     pub definition: [u8; 32],
-    /// What its templates read, sorted, each once.
+    /// The references that its templates read, sorted and unique.
     pub references: Box<[Reference]>,
-    /// Without what one of its templates fails, sorted, each once.
-    pub needs: Box<[Need]>,
-    /// What can leave it out.
+    /// The references without which one of its templates fails, sorted and unique.
+    pub needs: Box<[RequiredReference]>,
+    /// The condition that can leave the task out.
     pub condition: Option<Arc<dyn Condition>>,
-    /// The same as its author wrote it; empty without one. All nodes that it leaves the task out of share it.
+    /// The condition as its author wrote it, empty without one. It is shared by all nodes on which the task is left
+    /// out.
     pub condition_text: Arc<str>,
-    /// Where it puts a file, or keeps one away.
+    /// The path where the task puts a file, or makes sure that there is none.
     pub path: Option<TaskPath>,
-    /// What else it names on its host by a template.
-    pub names: Box<[TaskName]>,
-    /// Whether a `|raw` stands in its script: only an admin may store it.
-    pub raw: bool,
-    /// Its position in an order of all tasks that heeds every dependency, where there is one.
+    /// The other templates that name a path or a program of the host.
+    pub host_paths: Box<[HostPathTemplate]>,
+    /// True if its script contains `|raw`. Only an admin may store such a task.
+    pub has_unquoted: bool,
+    /// The task's position in an order of all tasks that respects every dependency, if such an order exists.
     pub rank: u32,
-    /// The groups that list it.
-    pub groups: Box<[TaskIx]>,
-    /// What it subscribes to.
-    pub subscribes: Box<[TaskIx]>,
-    /// What runs once where it no longer falls.
-    pub on_unassign: Option<TaskIx>,
-    pub(crate) placement: Placement,
-    pub(crate) requires: Box<[TaskIx]>,
-    pub(crate) required_for: Box<[TaskIx]>,
-    pub(crate) cross_depends: Box<[Cross]>,
-    pub(crate) cross_depended_by: Box<[Cross]>,
+    /// The groups that list the task.
+    pub groups: Box<[TaskIndex]>,
+    /// The tasks that it subscribes to.
+    pub subscribes: Box<[TaskIndex]>,
+    /// The task that runs once when this one is no longer placed on a node.
+    pub on_unassign: Option<TaskIndex>,
+    pub(crate) placement: TaskPlacement,
+    pub(crate) requires: Box<[TaskIndex]>,
+    pub(crate) required_for: Box<[TaskIndex]>,
+    pub(crate) cross_depends: Box<[CompiledCross]>,
+    pub(crate) cross_depended_by: Box<[CompiledCross]>,
 }
 
-/// Where a task falls by its own selectors.
+/// The task's own selector, which places it on nodes.
 #[derive(Debug)]
-pub(crate) enum Placement {
-    /// By these tags, roles ignored.
+pub(crate) enum TaskPlacement {
+    /// Places the task by tags. Roles are ignored.
     Tags(NameSelector),
-    /// By these roles.
+    /// Places the task by roles.
     Roles(NameSelector),
 }
 
-/// An entry of `cross_depends` or `cross_depended_by`, resolved.
+/// A resolved entry of `cross_depends` or `cross_depended_by`.
 #[derive(Debug)]
-pub(crate) struct Cross {
-    /// The tasks that its name means.
-    pub(crate) tasks: Box<[TaskIx]>,
-    /// Where they are looked for.
-    pub(crate) target: Target,
-    /// Every instance, or one.
+pub(crate) struct CompiledCross {
+    /// The tasks that its name or pattern matches.
+    pub(crate) tasks: Box<[TaskIndex]>,
+    /// The nodes on which these tasks count.
+    pub(crate) target: DependencyTarget,
+    /// Whether every instance must succeed, or one.
     pub(crate) policy: Policy,
 }
 
-/// Where an entry looks.
+/// The nodes that an entry of a cross dependency selects.
 #[derive(Clone, Debug)]
-pub(crate) enum Target {
-    /// On the same node (`self`).
+pub(crate) enum DependencyTarget {
+    /// The node of the entry's own task (`self`).
     Same,
-    /// Among the stages (`null`).
+    /// The stages (`null`).
     Stages,
-    /// On every node that has a role or a tag, never `master`.
+    /// Every node that has a role or a tag, never `master`.
     Everyone,
-    /// On the nodes that these tags match.
+    /// The nodes that these tags match.
     Tags(Arc<NameSelector>),
-    /// On the nodes that these roles match.
+    /// The nodes that these roles match.
     Roles(Arc<NameSelector>),
 }
 
 impl CompiledRelease {
-    /// The versions whose content a release to a node fixes: its own, and those of all that it imports.
+    /// Returns the versions that are pinned when this release is released to a node: its own and those of all imports.
     pub fn versions(&self) -> impl Iterator<Item = &ReleaseRef> {
         self.all_imports.iter().chain([&self.name]).filter(|name| name.version.is_some())
     }
 
-    /// The task of that id.
-    pub fn find(&self, id: &str) -> Option<TaskIx> {
+    /// Returns the index of the task with this id.
+    pub fn task_index(&self, id: &str) -> Option<TaskIndex> {
         let at = self.tasks.binary_search_by(|t| t.task.id.as_str().cmp(id)).ok()?;
-        u32::try_from(at).ok().map(TaskIx)
+        u32::try_from(at).ok().map(TaskIndex)
     }
 
-    /// The task at an index that this release gave.
-    pub fn task(&self, ix: TaskIx) -> &CompiledTask {
-        &self.tasks[ix.at()]
+    /// Returns the task at an index of this release.
+    pub fn task(&self, ix: TaskIndex) -> &CompiledTask {
+        &self.tasks[ix.as_usize()]
     }
 
-    /// The id of a task.
-    pub fn id(&self, ix: TaskIx) -> &str {
-        &self.tasks[ix.at()].task.id
+    /// Returns the id of a task.
+    pub fn id(&self, ix: TaskIndex) -> &str {
+        &self.tasks[ix.as_usize()].task.id
     }
 
-    /// What places a task, for people: its own selector, and those of the groups that list it.
-    pub(crate) fn placement_text(&self, ix: TaskIx) -> String {
+    /// Describes what places a task, for messages: its own selector and those of the groups that list it.
+    pub(crate) fn placement_text(&self, ix: TaskIndex) -> String {
         let task = self.task(ix);
-        let of_group = |ix: &TaskIx| {
+        let group_text = |ix: &TaskIndex| {
             let group = self.task(*ix);
-            let by = group.selector_text().unwrap_or_else(|| "nothing".to_owned());
-            format!("group {} (placed by {by})", group.task.id)
+            let selector = group.selector_text().unwrap_or_else(|| "nothing".to_owned());
+            format!("group {} (placed by {selector})", group.task.id)
         };
-        let texts: Vec<String> = task.selector_text().into_iter().chain(task.groups.iter().map(of_group)).collect();
+        let texts: Vec<String> = task.selector_text().into_iter().chain(task.groups.iter().map(group_text)).collect();
         if texts.is_empty() { "nothing: give it tags or roles".to_owned() } else { texts.join(", or ") }
     }
 }
 
 impl CompiledTask {
-    /// When it runs.
+    /// Returns the phase in which the task runs.
     pub fn phase(&self) -> Phase {
         self.task.phase
     }
 
-    /// Whether it is only a marker that never runs (`type: skipped`).
+    /// Returns whether the task is a marker that never runs (`type: skipped`).
     pub(crate) fn is_skipped_type(&self) -> bool {
         self.task.kind == "skipped"
     }
 
-    /// Whether it runs on hosts and is placed by an admin alone: it says so, or a group does that lists it. A group and a stage run nowhere, and
-    /// a skipped task never does. `tasks`: all of its release.
-    fn is_privileged(&self, tasks: &[Self]) -> bool {
+    /// Returns whether the task runs on hosts and only an admin may place it. Either the task or a group that lists it
+    /// must be marked as privileged. Groups, stages and skipped tasks never run. `tasks` are all tasks of the release.
+    fn is_effectively_privileged(&self, tasks: &[Self]) -> bool {
         let runs = !self.task.is_group() && !self.task.is_stage() && !self.is_skipped_type();
-        runs && (self.task.privileged || self.groups.iter().any(|ix| tasks[ix.at()].task.privileged))
+        runs && (self.task.privileged || self.groups.iter().any(|ix| tasks[ix.as_usize()].task.privileged))
     }
 
-    /// The text of its own selector, for people; `None`: it places nothing.
+    /// Returns the task's own selector as text for messages, or `None` if it places nothing.
     fn selector_text(&self) -> Option<String> {
         let (what, names) = match &self.placement {
-            Placement::Tags(selector) => ("tags", selector.to_string()),
-            Placement::Roles(selector) => ("roles", selector.to_string()),
+            TaskPlacement::Tags(selector) => ("tags", selector.to_string()),
+            TaskPlacement::Roles(selector) => ("roles", selector.to_string()),
         };
         (!names.is_empty()).then(|| format!("{what} {names}"))
     }

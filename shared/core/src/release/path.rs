@@ -1,36 +1,39 @@
-//! Paths that tasks write: which of a profile's tasks may have none on a host, known before anything is rendered.
+//! Paths that tasks write. Finds the tasks of a profile whose path may be unusable on a host, before anything is
+//! rendered.
 //!
-//! A node is looked at only for those: in most releases each task has a path of its own that is written out, and no node costs anything.
+//! When nodes are resolved, only these tasks are checked. In most releases each task has a literal path of its own, so
+//! no check is needed.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::{CompiledRelease, TaskIx};
-use crate::condition::{Author, Template};
+use super::{CompiledRelease, TaskIndex};
+use crate::condition::{Template, TemplateParser};
 use crate::input::Inputs;
 use crate::task::{
-    Leaves, Names, PathRefused, Task, at_or_above, check_path, check_put, is_template, spellings, sure_directory,
-    task_type,
+    NamedResource, PathContent, PathRefused, Task, ancestors, check_path, check_writable, is_template, known_directories,
+    spellings, task_type,
 };
 
-/// Where a task puts a file, or keeps one away.
+/// The path where a task puts a file, or makes sure that there is none.
 #[derive(Debug)]
 pub struct TaskPath {
     text: PathText,
-    /// What the task leaves there.
-    pub leaves: Leaves,
-    /// The spellings of what it lies at or below, whatever its template gives; the empty text: anywhere.
+    /// What the task leaves at the path.
+    pub path_content: PathContent,
+    /// Spellings of the path itself, or for a template of the directory that contains the path whatever is filled in.
+    /// The empty text means any directory.
     at_or_below: Box<[String]>,
 }
 
-/// A template by which a task names a path or a program of its host, besides the path that it writes.
+/// A template by which a task names a path or a program of its host, other than the path that it writes.
 #[derive(Debug)]
-pub struct TaskName {
-    /// The field, as `parameters.creates`.
+pub struct HostPathTemplate {
+    /// The field, such as `parameters.creates`.
     pub field: Box<str>,
     template: Arc<dyn Template>,
-    names: Names,
+    resource: NamedResource,
 }
 
 #[derive(Debug)]
@@ -39,89 +42,94 @@ enum PathText {
     Template(Arc<dyn Template>),
 }
 
-/// What is known of a task's path on a host.
-pub(crate) enum OnHost<'a> {
-    /// It.
+/// The path of a task on a host, as far as it is known.
+pub(crate) enum RenderedPath<'a> {
+    /// The path.
     Path(Cow<'a, str>),
-    /// The template alone, which cannot be rendered: what it reads is not there.
+    /// The text of the template. It cannot be rendered, because a value that it reads is absent.
     Unknown(&'a str),
-    /// What the template gives is no path that a host takes.
+    /// The template renders to a path that hosts reject.
     Refused(PathRefused),
 }
 
 impl TaskPath {
-    /// The path of a task that writes one: one that hosts neither run nor check writes none. A text that is no path fails by itself on the host,
-    /// and meets none.
-    pub(super) fn of(task: &Task, author: &dyn Author) -> Option<Self> {
+    /// Returns the path of a task that writes one. A task that hosts neither run nor check writes none. An invalid
+    /// literal path fails on the host by itself and conflicts with no other, so it yields `None` too.
+    pub(super) fn from_task(task: &Task, parser: &dyn TemplateParser) -> Option<Self> {
         let kind = task_type(&task.kind).filter(|_| !task.is_untranslated() && !task.is_observed())?;
-        let (text, leaves) = kind.path(&task.parameters)?;
+        let (text, content) = kind.written_path(&task.parameters)?;
         if is_template(text) {
-            let at_or_below = sure_directory(text).into();
-            return Some(Self { text: PathText::Template(author.path(text)?), leaves, at_or_below });
+            let at_or_below = known_directories(text).into();
+            return Some(Self { text: PathText::Template(parser.parse_path(text)?), path_content: content, at_or_below });
         }
         check_path(text).ok()?;
-        Some(Self { text: PathText::Plain(text.into()), leaves, at_or_below: spellings(text).into() })
+        Some(Self { text: PathText::Plain(text.into()), path_content: content, at_or_below: spellings(text).into() })
     }
 
-    /// Whether its author wrote it out, so that it is the same on each host.
+    /// Returns whether the path is literal, and so the same on each host.
     pub fn is_plain(&self) -> bool {
         matches!(self.text, PathText::Plain(_))
     }
 
-    /// The path on a host with these inputs.
-    pub(crate) fn on_host(&self, inputs: impl FnOnce() -> Inputs) -> OnHost<'_> {
+    /// Returns the path on a host with these inputs, rendered if it is a template.
+    pub(crate) fn host_path(&self, inputs: impl FnOnce() -> Inputs) -> RenderedPath<'_> {
         match &self.text {
-            PathText::Plain(text) => OnHost::Path(Cow::Borrowed(text)),
+            PathText::Plain(text) => RenderedPath::Path(Cow::Borrowed(text)),
             PathText::Template(template) => {
-                let Some(rendered) = template.render(&inputs()) else { return OnHost::Unknown(template.spelled()) };
-                match check_path(&rendered).and_then(|()| check_put(&rendered)) {
-                    Ok(()) => OnHost::Path(Cow::Owned(rendered)),
-                    Err(refused) => OnHost::Refused(refused),
+                let Some(rendered) = template.render(&inputs()) else {
+                    return RenderedPath::Unknown(template.normalized_text());
+                };
+                match check_path(&rendered).and_then(|()| check_writable(&rendered)) {
+                    Ok(()) => RenderedPath::Path(Cow::Owned(rendered)),
+                    Err(refused) => RenderedPath::Refused(refused),
                 }
             }
         }
     }
 }
 
-impl TaskName {
-    /// The templates of a task that hosts run or check. What is written out is judged where the release is written.
-    pub(super) fn all_of(task: &Task, author: &dyn Author) -> Box<[Self]> {
+impl HostPathTemplate {
+    /// Returns the templates of a task that hosts run or check. Literal texts are checked when the release is written.
+    pub(super) fn from_task(task: &Task, parser: &dyn TemplateParser) -> Box<[Self]> {
         let kind = task_type(&task.kind).filter(|_| !task.is_untranslated() && !task.is_observed());
-        let named = kind.into_iter().flat_map(|kind| kind.names(&task.parameters));
-        let templates = named.filter(|one| is_template(one.text)).filter_map(|one| {
-            Some(Self { field: one.field.into(), template: author.path(one.text)?, names: one.names })
+        let texts = kind.into_iter().flat_map(|kind| kind.resource_texts(&task.parameters));
+        let templates = texts.filter(|one| is_template(one.text)).filter_map(|one| {
+            Some(Self { field: one.field.into(), template: parser.parse_path(one.text)?, resource: one.resource })
         });
         templates.collect()
     }
 
-    /// Why no host takes what the template gives with these inputs; `None`: hosts take it, or nobody knows what it gives.
-    pub(crate) fn refused(&self, inputs: &Inputs) -> Option<String> {
-        self.names.check(&self.template.render(inputs)?).err()
+    /// Returns why hosts reject what the template renders to with these inputs. Returns `None` if they accept it or if
+    /// it cannot be rendered.
+    pub(crate) fn rejection(&self, inputs: &Inputs) -> Option<String> {
+        self.resource.check_rendered(&self.template.render(inputs)?).err()
     }
 }
 
-/// Those of these tasks whose paths may be, or lie above or below, that of another of them, or may be none that a host takes,
-/// and those with other templates of that kind. Beside them: whether a path that is written out may be that of another task.
-pub(super) fn may_lack_paths(release: &CompiledRelease, tasks: &[TaskIx]) -> (Box<[TaskIx]>, bool) {
-    let at = |ix: &TaskIx| release.task(*ix).path.as_ref().map(|path| &*path.at_or_below).unwrap_or_default();
+/// Returns the tasks whose paths must be checked for each node, and whether a literal path may be that of another task.
+///
+/// These are the tasks whose path may equal, contain or lie below that of another, those whose path is a template, and
+/// those with other templates that name a path or a program.
+pub(super) fn path_check_tasks(release: &CompiledRelease, tasks: &[TaskIndex]) -> (Box<[TaskIndex]>, bool) {
+    let paths = |ix: &TaskIndex| release.task(*ix).path.as_ref().map(|path| &*path.at_or_below).unwrap_or_default();
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    for spelling in tasks.iter().flat_map(at) {
+    for spelling in tasks.iter().flat_map(paths) {
         *counts.entry(spelling.as_str()).or_default() += 1;
     }
-    let mut meeting = BTreeSet::new();
-    for (place, count) in &counts {
-        let above: Vec<&str> = at_or_above(place).skip(1).filter(|above| counts.contains_key(above)).collect();
+    let mut shared = BTreeSet::new();
+    for (path, count) in &counts {
+        let above: Vec<&str> = ancestors(path).skip(1).filter(|above| counts.contains_key(above)).collect();
         if *count > 1 || !above.is_empty() {
-            meeting.insert(*place);
-            meeting.extend(above);
+            shared.insert(*path);
+            shared.extend(above);
         }
     }
-    let may_be_none = |ix: &TaskIx| {
+    let may_be_unusable = |ix: &TaskIndex| {
         let task = release.task(*ix);
-        !task.names.is_empty() || task.path.as_ref().is_some_and(|path| !path.is_plain())
+        !task.host_paths.is_empty() || task.path.as_ref().is_some_and(|path| !path.is_plain())
     };
-    let may_share = |ix: &TaskIx| at(ix).iter().any(|spelling| meeting.contains(spelling.as_str()));
-    let is_plain = |ix: &TaskIx| release.task(*ix).path.as_ref().is_some_and(TaskPath::is_plain);
+    let may_share = |ix: &TaskIndex| paths(ix).iter().any(|spelling| shared.contains(spelling.as_str()));
+    let is_plain = |ix: &TaskIndex| release.task(*ix).path.as_ref().is_some_and(TaskPath::is_plain);
     let may_share_plain = tasks.iter().any(|ix| is_plain(ix) && may_share(ix));
-    (tasks.iter().copied().filter(|ix| may_be_none(ix) || may_share(ix)).collect(), may_share_plain)
+    (tasks.iter().copied().filter(|ix| may_be_unusable(ix) || may_share(ix)).collect(), may_share_plain)
 }

@@ -1,27 +1,28 @@
-//! An expression: an operator with its operands, or a plain value.
+//! Expressions: an operator with its operands, or a plain value.
 
 use std::borrow::Cow;
 
 use serde_json::Value as Json;
 
-use super::number::number;
-use crate::name::cut;
+use super::number::parse_number;
+use crate::name::truncated;
 
-/// The longest expression, in bytes.
-pub const MAX_EXPRESSION: usize = 4096;
+/// Maximum length of an expression, in bytes.
+pub const MAX_EXPRESSION_BYTES: usize = 4096;
 
-/// What a value must be, as it was written and as it is evaluated.
+/// A requirement on a value, as written and as parsed.
 #[derive(Clone, Debug)]
 pub struct Expression {
     text: Box<str>,
-    form: Form,
+    parsed: ParsedExpression,
 }
 
 #[derive(Clone, Debug)]
-enum Form {
-    /// Equal to the whole text.
+enum ParsedExpression {
+    /// The value must equal the whole text.
     Plain,
-    /// An operator without the operand that it needs, or a stored one with an operand that is no number now: never met.
+    /// An expression that no value meets: an operator without its operand, or a stored one whose operand is no longer
+    /// accepted as a number.
     Never,
     AnyOf(Vec<Box<str>>),
     AllIn(Vec<Box<str>>),
@@ -35,166 +36,177 @@ enum Comparison {
     Equal,
     NotEqual,
     Less,
-    AtMost,
+    LessOrEqual,
     Greater,
-    AtLeast,
+    GreaterOrEqual,
 }
 
-/// A value as an expression sees it.
+/// A value to which an expression is applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Value<'a> {
+pub enum LiteralValue<'a> {
     /// A text, or the JSON text of a number or boolean.
     Text(Cow<'a, str>),
-    /// A list; members that are no scalars are left out.
+    /// A list. Members that are not scalars are left out.
     List(Vec<Cow<'a, str>>),
 }
 
-/// An expression that can't be evaluated.
+/// An error in an expression.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidExpression {
-    /// `<or>` alone.
+    /// `<or>` has no values.
     #[error("'<or>' needs at least one value after it")]
     OrOfNothing,
-    /// A number's operator before something else.
-    #[error("'{operator}' compares numbers, and {found:?} is none (for texts: {text_operator})")]
+    /// The operand of a number's operator is not a number.
+    #[error("'{operator}' compares numbers, and {found:?} is not a number (for texts: {text_operator})")]
     NoNumber {
         /// The operator.
         operator: &'static str,
-        /// Its operand, cut at 64 characters.
+        /// The operand, cut at 64 characters.
         found: String,
-        /// The operator of the same meaning for texts.
+        /// The corresponding operator for texts.
         text_operator: &'static str,
     },
-    /// A number's operator alone.
-    #[error("'{operator}' compares numbers, and none stands after it")]
+    /// A number's operator has no operand.
+    #[error("'{operator}' compares numbers, but no number follows it")]
     NothingToCompare {
         /// The operator.
         operator: &'static str,
     },
-    /// Too long.
-    #[error("an expression has at most {MAX_EXPRESSION} bytes, this one {bytes}")]
+    /// The expression is too long.
+    #[error("an expression has at most {MAX_EXPRESSION_BYTES} bytes, this one {bytes}")]
     TooLong {
-        /// Its length.
+        /// The length of the expression, in bytes.
         bytes: usize,
     },
 }
 
-/// The number's operators, what they mean, and their counterpart for texts. `=` is Nova's *at least*.
+/// The operators for numbers, with their meaning and the corresponding operator for texts. In Nova, `=` means *at
+/// least*.
 const NUMBER_OPERATORS: [(&str, Comparison, &str); 5] = [
-    ("=", Comparison::AtLeast, "s=="),
+    ("=", Comparison::GreaterOrEqual, "s=="),
     ("==", Comparison::Equal, "s=="),
     ("!=", Comparison::NotEqual, "s!="),
-    (">=", Comparison::AtLeast, "s>="),
-    ("<=", Comparison::AtMost, "s<="),
+    (">=", Comparison::GreaterOrEqual, "s>="),
+    ("<=", Comparison::LessOrEqual, "s<="),
 ];
 const TEXT_OPERATORS: [(&str, Comparison); 6] = [
     ("s==", Comparison::Equal),
     ("s!=", Comparison::NotEqual),
     ("s<", Comparison::Less),
-    ("s<=", Comparison::AtMost),
+    ("s<=", Comparison::LessOrEqual),
     ("s>", Comparison::Greater),
-    ("s>=", Comparison::AtLeast),
+    ("s>=", Comparison::GreaterOrEqual),
 ];
 
 impl Expression {
-    /// Reads an expression. One whose first word is no operator is a plain value, spaces and all.
+    /// Parses an expression. If its first word is not an operator, the whole text is a plain value, including spaces.
     ///
     /// # Errors
-    /// [`InvalidExpression`] for one that no value could be compared with.
+    /// [`InvalidExpression`] if no value could be compared with it.
     pub fn new(text: &str) -> Result<Self, InvalidExpression> {
-        if text.len() > MAX_EXPRESSION {
+        if text.len() > MAX_EXPRESSION_BYTES {
             return Err(InvalidExpression::TooLong { bytes: text.len() });
         }
-        Ok(Self { text: text.into(), form: read(text)? })
+        Ok(Self { text: text.into(), parsed: parse(text)? })
     }
 
-    /// Reads an expression that is stored. An earlier version took digits of all scripts as numbers, and so may have stored what is
-    /// no number now: nothing meets that.
+    /// Parses a stored expression. An older version accepted digits of all scripts, so an operand may not be a number
+    /// any more. No value meets such an expression.
     ///
     /// # Errors
-    /// [`InvalidExpression`] for one that was never stored.
-    pub(super) fn stored(text: &str) -> Result<Self, InvalidExpression> {
+    /// [`InvalidExpression`] if no version could have stored the expression.
+    pub(super) fn from_stored(text: &str) -> Result<Self, InvalidExpression> {
         match Self::new(text) {
-            Err(InvalidExpression::NoNumber { .. }) => Ok(Self { text: text.into(), form: Form::Never }),
+            Err(InvalidExpression::NoNumber { .. }) => Ok(Self { text: text.into(), parsed: ParsedExpression::Never }),
             read => read,
         }
     }
 
-    /// As it was written.
+    /// Returns the expression as written.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// The operator; none of a plain value.
+    /// Returns the operator, or `None` for a plain value.
     pub fn operator(&self) -> Option<&str> {
-        match self.form {
-            Form::Plain => None,
-            Form::Never | Form::AnyOf(_) | Form::AllIn(_) | Form::In(_) | Form::Number(..) | Form::Text(..) => {
-                words(&self.text).next()
+        match self.parsed {
+            ParsedExpression::Plain => None,
+            ParsedExpression::Never
+            | ParsedExpression::AnyOf(_)
+            | ParsedExpression::AllIn(_)
+            | ParsedExpression::In(_)
+            | ParsedExpression::Number(..)
+            | ParsedExpression::Text(..) => words(&self.text).next(),
+        }
+    }
+
+    /// Returns the texts that meet the expression, or `None` if they cannot be listed.
+    pub(crate) fn accepted_texts(&self) -> Option<Vec<&str>> {
+        match &self.parsed {
+            ParsedExpression::Plain => Some(vec![&self.text]),
+            ParsedExpression::Never => Some(Vec::new()),
+            ParsedExpression::AnyOf(words) => Some(words.iter().map(AsRef::as_ref).collect()),
+            ParsedExpression::AllIn(_) | ParsedExpression::In(_) | ParsedExpression::Number(..) | ParsedExpression::Text(..) => {
+                None
             }
         }
     }
 
-    /// The texts of which one meets it; `None`: which ones do is worked out.
-    pub(crate) fn texts(&self) -> Option<Vec<&str>> {
-        match &self.form {
-            Form::Plain => Some(vec![&self.text]),
-            Form::Never => Some(Vec::new()),
-            Form::AnyOf(words) => Some(words.iter().map(AsRef::as_ref).collect()),
-            Form::AllIn(_) | Form::In(_) | Form::Number(..) | Form::Text(..) => None,
-        }
-    }
-
-    /// Whether it is an exact text that begins with the sign of an operator and has none as its first word: `>> 3`, `=> 3`, `>=3`.
+    /// Returns whether this is a plain value that begins with the sign of an operator, but has no operator as its first
+    /// word: `>> 3`, `=> 3`, `>=3`.
     pub fn resembles_operator(&self) -> bool {
         let text = self.text.trim_start();
         let bare = text.strip_prefix('s').unwrap_or(text);
-        matches!(self.form, Form::Plain) && bare.starts_with(['=', '!', '<', '>'])
+        matches!(self.parsed, ParsedExpression::Plain) && bare.starts_with(['=', '!', '<', '>'])
     }
 
-    /// Whether a value meets it.
-    pub fn matches(&self, value: &Value<'_>) -> bool {
+    /// Returns whether a value meets the expression.
+    pub fn matches(&self, value: &LiteralValue<'_>) -> bool {
         match value {
-            Value::Text(value) => self.matches_text(value),
-            Value::List(members) => self.matches_list(members),
+            LiteralValue::Text(value) => self.matches_text(value),
+            LiteralValue::List(members) => self.matches_list(members),
         }
     }
 
-    /// How far a number is from the one that it is compared with; none where no numbers are compared. What cannot be counted (`inf`,
-    /// `nan`) is the largest number: an answer and a store have no other.
-    pub(super) fn to_spare(&self, value: &Value<'_>) -> Option<f64> {
-        match (&self.form, value) {
-            (Form::Number(_, wanted), Value::Text(text)) => number(text).map(|value| {
-                let apart = (value - wanted).abs();
-                if apart.is_finite() { apart } else { f64::MAX }
+    /// Returns the distance between a number and the one that it is compared with, or `None` if no numbers are
+    /// compared. An infinite distance or NaN becomes the largest number, because JSON has neither.
+    pub(super) fn headroom(&self, value: &LiteralValue<'_>) -> Option<f64> {
+        match (&self.parsed, value) {
+            (ParsedExpression::Number(_, wanted), LiteralValue::Text(text)) => parse_number(text).map(|value| {
+                let distance = (value - wanted).abs();
+                if distance.is_finite() { distance } else { f64::MAX }
             }),
             _ => None,
         }
     }
 
+    /// Returns whether a text, or the text of a number or boolean, meets the expression.
     fn matches_text(&self, value: &str) -> bool {
-        match &self.form {
-            Form::Plain => *value == *self.text,
-            Form::Never => false,
-            Form::AnyOf(words) => words.iter().any(|word| **word == *value),
-            Form::AllIn(words) => words.iter().all(|word| value.contains(&**word)),
-            Form::In(word) => value.contains(&**word),
-            Form::Number(comparison, wanted) => number(value).is_some_and(|value| comparison.holds(&value, wanted)),
-            Form::Text(comparison, wanted) => comparison.holds(value, &**wanted),
+        match &self.parsed {
+            ParsedExpression::Plain => *value == *self.text,
+            ParsedExpression::Never => false,
+            ParsedExpression::AnyOf(words) => words.iter().any(|word| **word == *value),
+            ParsedExpression::AllIn(words) => words.iter().all(|word| value.contains(&**word)),
+            ParsedExpression::In(word) => value.contains(&**word),
+            ParsedExpression::Number(comparison, wanted) => {
+                parse_number(value).is_some_and(|value| comparison.holds(&value, wanted))
+            }
+            ParsedExpression::Text(comparison, wanted) => comparison.holds(value, &**wanted),
         }
     }
 
+    /// Returns whether a list meets the expression, by its members.
     fn matches_list(&self, members: &[Cow<'_, str>]) -> bool {
         let has = |word: &str| members.iter().any(|member| *member == word);
         let parts = |words: &'_ [Box<str>]| -> Vec<String> {
             words.iter().flat_map(|word| word.split(',')).filter(|part| !part.is_empty()).map(str::to_owned).collect()
         };
-        match &self.form {
-            Form::AnyOf(words) => parts(words).iter().any(|word| has(word)),
-            Form::AllIn(words) => parts(words).iter().all(|word| has(word)),
-            Form::In(word) => has(word),
-            Form::Text(comparison, _) => *comparison == Comparison::NotEqual,
-            Form::Plain | Form::Never | Form::Number(..) => false,
+        match &self.parsed {
+            ParsedExpression::AnyOf(words) => parts(words).iter().any(|word| has(word)),
+            ParsedExpression::AllIn(words) => parts(words).iter().all(|word| has(word)),
+            ParsedExpression::In(word) => has(word),
+            ParsedExpression::Text(comparison, _) => *comparison == Comparison::NotEqual,
+            ParsedExpression::Plain | ParsedExpression::Never | ParsedExpression::Number(..) => false,
         }
     }
 }
@@ -213,39 +225,37 @@ impl Comparison {
             Self::Equal => value == wanted,
             Self::NotEqual => value != wanted,
             Self::Less => value < wanted,
-            Self::AtMost => value <= wanted,
+            Self::LessOrEqual => value <= wanted,
             Self::Greater => value > wanted,
-            Self::AtLeast => value >= wanted,
+            Self::GreaterOrEqual => value >= wanted,
         }
     }
 }
 
-impl<'a> Value<'a> {
-    /// A JSON value: a scalar's text, or a list of them. `null` and objects are no values.
-    pub fn of(json: &'a Json) -> Option<Self> {
+impl<'a> LiteralValue<'a> {
+    /// Converts a JSON value: a scalar to its text, an array to a list. Returns `None` for `null` and objects.
+    pub fn from_json(json: &'a Json) -> Option<Self> {
         match json {
-            Json::Array(items) => Some(Self::List(items.iter().filter_map(scalar).collect())),
-            Json::Null | Json::Object(_) | Json::Bool(_) | Json::Number(_) | Json::String(_) => {
-                scalar(json).map(Self::Text)
-            }
+            Json::Array(items) => Some(Self::List(items.iter().filter_map(scalar_text).collect())),
+            Json::Null | Json::Object(_) | Json::Bool(_) | Json::Number(_) | Json::String(_) => scalar_text(json).map(Self::Text),
         }
     }
 
-    /// A text.
+    /// Creates a text value.
     pub fn text(text: &'a str) -> Self {
         Self::Text(Cow::Borrowed(text))
     }
 
-    /// The same value, which outlives what it was read from.
-    pub fn into_owned(self) -> Value<'static> {
+    /// Returns the same value without borrowed data.
+    pub fn into_owned(self) -> LiteralValue<'static> {
         match self {
-            Self::Text(text) => Value::Text(text.into_owned().into()),
-            Self::List(items) => Value::List(items.into_iter().map(|item| item.into_owned().into()).collect()),
+            Self::Text(text) => LiteralValue::Text(text.into_owned().into()),
+            Self::List(items) => LiteralValue::List(items.into_iter().map(|item| item.into_owned().into()).collect()),
         }
     }
 }
 
-fn scalar(json: &Json) -> Option<Cow<'_, str>> {
+fn scalar_text(json: &Json) -> Option<Cow<'_, str>> {
     match json {
         Json::String(text) => Some(Cow::Borrowed(text)),
         Json::Bool(_) | Json::Number(_) => Some(Cow::Owned(json.to_string())),
@@ -253,34 +263,38 @@ fn scalar(json: &Json) -> Option<Cow<'_, str>> {
     }
 }
 
-fn read(text: &str) -> Result<Form, InvalidExpression> {
+/// Parses an expression. If its first word is an operator, the words after it are its operands.
+fn parse(text: &str) -> Result<ParsedExpression, InvalidExpression> {
     let mut words = words(text);
-    let Some(first) = words.next() else { return Ok(Form::Plain) };
+    let Some(first) = words.next() else { return Ok(ParsedExpression::Plain) };
     if let Some((operator, comparison, text_operator)) = NUMBER_OPERATORS.into_iter().find(|known| known.0 == first) {
         let found = words.next().ok_or(InvalidExpression::NothingToCompare { operator })?;
-        let wanted =
-            number(found).ok_or_else(|| InvalidExpression::NoNumber { operator, found: cut(found), text_operator })?;
-        return Ok(Form::Number(comparison, wanted));
+        let wanted = parse_number(found).ok_or_else(|| InvalidExpression::NoNumber {
+            operator,
+            found: truncated(found),
+            text_operator,
+        })?;
+        return Ok(ParsedExpression::Number(comparison, wanted));
     }
     if let Some((_, comparison)) = TEXT_OPERATORS.into_iter().find(|known| known.0 == first) {
-        return Ok(words.next().map_or(Form::Never, |wanted| Form::Text(comparison, wanted.into())));
+        return Ok(words.next().map_or(ParsedExpression::Never, |wanted| ParsedExpression::Text(comparison, wanted.into())));
     }
     match first {
-        // Every second word is a value; what stands between them is dropped without a look, as Nova does.
+        // Every second word is a value. The words between them are ignored without a check, as in Nova.
         "<or>" => match words.step_by(2).map(Box::from).collect::<Vec<_>>() {
             values if values.is_empty() => Err(InvalidExpression::OrOfNothing),
-            values => Ok(Form::AnyOf(values)),
+            values => Ok(ParsedExpression::AnyOf(values)),
         },
-        "<in>" => Ok(words.next().map_or(Form::Never, |word| Form::In(word.into()))),
+        "<in>" => Ok(words.next().map_or(ParsedExpression::Never, |word| ParsedExpression::In(word.into()))),
         "<all-in>" => match words.map(Box::from).collect::<Vec<_>>() {
-            values if values.is_empty() => Ok(Form::Never),
-            values => Ok(Form::AllIn(values)),
+            values if values.is_empty() => Ok(ParsedExpression::Never),
+            values => Ok(ParsedExpression::AllIn(values)),
         },
-        _ => Ok(Form::Plain),
+        _ => Ok(ParsedExpression::Plain),
     }
 }
 
-/// The words of a text, as Python's `str.split` makes them: its white space is Unicode's and U+001C to U+001F.
+/// Splits a text into words like Python's `str.split`, whose white space is Unicode's and U+001C to U+001F.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)).filter(|word| !word.is_empty())
 }
@@ -290,8 +304,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_is_asked_for_its_members() {
-        let list = |members: &[&str]| Value::List(members.iter().map(|member| Cow::Owned((*member).into())).collect());
+    fn expression_matches_members_of_list() {
+        let list = |members: &[&str]| LiteralValue::List(members.iter().map(|member| Cow::Owned((*member).into())).collect());
         for (text, members, matches) in [
             ("<or> aes <or> sse", &["aes", "mmx"][..], true),
             ("<or> sse,aes", &["aes"], true),
@@ -309,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_spare_is_a_number_that_a_store_can_hold() {
+    fn headroom_is_always_a_storable_number() {
         for (text, value, spare) in [
             (">= 1", "4", Some(3.0)),
             ("<= 4", "1", Some(3.0)),
@@ -319,13 +333,13 @@ mod tests {
             (">= 1", "many", None),
             ("<in> 1", "1", None),
         ] {
-            let found = Expression::new(text).unwrap().to_spare(&Value::Text(value.into()));
+            let found = Expression::new(text).unwrap().headroom(&LiteralValue::Text(value.into()));
             assert_eq!(found, spare, "{text} {value}");
         }
     }
 
     #[test]
-    fn a_text_that_begins_as_an_operator_does_may_be_a_slip() {
+    fn resembles_operator_finds_misspelled_operator() {
         for (text, resembles) in [
             (">> 3", true),
             ("=> 3", true),
@@ -344,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn an_expression_is_bounded() {
+    fn expression_length_is_bounded() {
         assert_eq!(Expression::new(&"x".repeat(4097)), Err(InvalidExpression::TooLong { bytes: 4097 }));
     }
 }

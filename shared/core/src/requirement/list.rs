@@ -1,4 +1,4 @@
-//! The requirements of a group: a map, or a list where one key has two bounds.
+//! The requirements of a group or allocation: a map, or a list if one key has several expressions.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,41 +12,42 @@ use crate::json;
 use crate::key::scalar_text;
 use crate::traits::TraitNames;
 
-/// How many requirements an object has at most.
+/// Maximum number of requirements of an object.
 pub const MAX_REQUIREMENTS: usize = 64;
 
-/// Reads a key and its expression: a new one, or one that is stored.
-type Read = fn(&str, &str) -> Result<Requirement, InvalidRequirement>;
+/// Parses a key and its expression, either newly written or stored.
+type ParseRequirement = fn(&str, &str) -> Result<Requirement, InvalidRequirement>;
 
-/// Several requirements, all of which must hold, in their order.
+/// Several requirements in order, all of which must be met.
 ///
-/// Read from a map `{KEY: EXPRESSION}`, where an expression may be a list of them, or from a list of such maps and
-/// of texts `KEY EXPRESSION`. Written as a map, and where one key has several as a list of maps.
+/// Requirements are parsed from a map `{KEY: EXPRESSION}`, in which an expression may be a list of expressions, or from
+/// a list of such maps and of texts `KEY EXPRESSION`. They are serialized as a map, or as a list of maps if a key has
+/// several expressions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Requirements(
-    /// Each of them.
+    /// The requirements.
     pub Vec<Requirement>,
 );
 
-/// Requirements that can't be taken.
+/// An error in requirements.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidRequirements {
-    /// One of them is wrong.
+    /// One of the requirements is invalid.
     #[error(transparent)]
     One(#[from] InvalidRequirement),
-    /// There are too many.
+    /// There are too many requirements.
     #[error("an object has at most {MAX_REQUIREMENTS} requirements, these are {count}")]
     TooMany {
-        /// How many.
+        /// The number of requirements.
         count: usize,
     },
-    /// Neither a map nor a list.
+    /// The value is neither a map nor a list.
     #[error("requirements are a map of keys and expressions, or a list of such maps and of texts")]
     NoList,
-    /// An item of a list that is neither a map nor a text.
-    #[error("a list of requirements has maps and texts alone")]
+    /// An item of a list is neither a map nor a text.
+    #[error("a list of requirements may contain only maps and texts")]
     NoMapOrText,
-    /// Something that is no expression.
+    /// The value of a key is not an expression.
     #[error("requirement {key}: an expression is text, a number, true or false, or a list of those")]
     NoExpression {
         /// The key.
@@ -55,89 +56,91 @@ pub enum InvalidRequirements {
 }
 
 impl Requirements {
-    /// Reads texts `KEY EXPRESSION`, as a query has them.
+    /// Parses texts `KEY EXPRESSION`, as in a query.
     ///
     /// # Errors
     /// [`InvalidRequirements`].
     pub fn parse(texts: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, InvalidRequirements> {
         let all: Vec<_> = texts.into_iter().map(|text| Requirement::parse(text.as_ref())).collect::<Result<_, _>>()?;
-        Self::checked(all)
+        Self::from_checked(all)
     }
 
-    /// Reads a map, a list of maps and texts, or `null` for none.
+    /// Parses a map, a list of maps and texts, or `null` for no requirements.
     ///
     /// # Errors
     /// [`InvalidRequirements`].
     pub fn from_json(raw: &RawValue) -> Result<Self, InvalidRequirements> {
-        Self::read(raw, Requirement::new)
+        Self::parse_json(raw, Requirement::new)
     }
 
-    fn read(raw: &RawValue, read: Read) -> Result<Self, InvalidRequirements> {
-        let mut all = Self::default();
+    /// Parses requirements in JSON, with `read` for each key and expression.
+    fn parse_json(raw: &RawValue, read: ParseRequirement) -> Result<Self, InvalidRequirements> {
+        let mut requirements = Self::default();
         match raw.get().as_bytes().first() {
             Some(b'n') => {}
-            Some(b'{') => all.add_map(raw, read)?,
+            Some(b'{') => requirements.add_map(raw, read)?,
             Some(b'[') => {
                 for item in json::items(raw) {
                     match serde_json::from_str::<String>(item.get()) {
-                        Ok(text) => all.0.push(Requirement::parse(&text)?),
-                        Err(_) if item.get().starts_with('{') => all.add_map(item, read)?,
+                        Ok(text) => requirements.0.push(Requirement::parse(&text)?),
+                        Err(_) if item.get().starts_with('{') => requirements.add_map(item, read)?,
                         Err(_) => return Err(InvalidRequirements::NoMapOrText),
                     }
                 }
             }
             _ => return Err(InvalidRequirements::NoList),
         }
-        Self::checked(all.0)
+        Self::from_checked(requirements.0)
     }
 
-    fn add_map(&mut self, raw: &RawValue, read: Read) -> Result<(), InvalidRequirements> {
+    fn add_map(&mut self, raw: &RawValue, parse: ParseRequirement) -> Result<(), InvalidRequirements> {
         let members = json::members(raw).map_err(|_| InvalidRequirements::NoList)?;
-        members.into_iter().try_for_each(|(key, raw)| self.add(&key, raw, read))
+        members.into_iter().try_for_each(|(key, raw)| self.add(&key, raw, parse))
     }
 
-    /// Whether nothing is required.
+    /// Returns whether there are no requirements.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether a node meets all of them.
+    /// Returns whether a node meets all requirements.
     pub fn hold(&self, node: &impl FieldLookup) -> bool {
-        self.0.iter().all(|one| one.holds(node))
+        self.0.iter().all(|requirement| requirement.holds(node))
     }
 
-    /// Those that a node does not meet.
+    /// Returns the requirements that a node does not meet.
     pub fn unmet<'a>(&'a self, node: &'a impl FieldLookup) -> impl Iterator<Item = &'a Requirement> {
-        self.0.iter().filter(move |one| !one.holds(node))
+        self.0.iter().filter(move |requirement| !requirement.holds(node))
     }
 
-    /// Checks the names of all traits against those that are known.
+    /// Checks that all traits are known.
     ///
     /// # Errors
-    /// [`InvalidRequirement::Trait`] of the first one that is not.
+    /// [`InvalidRequirement::Trait`] for the first unknown trait.
     pub fn check(&self, names: &TraitNames) -> Result<(), InvalidRequirement> {
-        self.0.iter().try_for_each(|one| one.check(names))
+        self.0.iter().try_for_each(|requirement| requirement.check(names))
     }
 
-    fn checked(all: Vec<Requirement>) -> Result<Self, InvalidRequirements> {
-        if all.len() > MAX_REQUIREMENTS {
-            return Err(InvalidRequirements::TooMany { count: all.len() });
+    fn from_checked(requirements: Vec<Requirement>) -> Result<Self, InvalidRequirements> {
+        if requirements.len() > MAX_REQUIREMENTS {
+            return Err(InvalidRequirements::TooMany { count: requirements.len() });
         }
-        Ok(Self(all))
+        Ok(Self(requirements))
     }
 
-    fn add(&mut self, key: &str, raw: &RawValue, read: Read) -> Result<(), InvalidRequirements> {
-        let wrong = || InvalidRequirements::NoExpression { key: crate::name::cut(key) };
-        let several: Vec<Box<RawValue>>;
+    /// Adds the requirements of one key: an expression, or a list of them.
+    fn add(&mut self, key: &str, raw: &RawValue, parse: ParseRequirement) -> Result<(), InvalidRequirements> {
+        let no_expression = || InvalidRequirements::NoExpression { key: crate::name::truncated(key) };
+        let items: Vec<Box<RawValue>>;
         let expressions: Vec<&RawValue> = if raw.get().starts_with('[') {
-            several = serde_json::from_str(raw.get()).map_err(|_| wrong())?;
-            several.iter().map(|one| &**one).collect()
+            items = serde_json::from_str(raw.get()).map_err(|_| no_expression())?;
+            items.iter().map(|item| &**item).collect()
         } else {
             vec![raw]
         };
         for expression in expressions {
-            let text = scalar_text(expression).ok().flatten().ok_or_else(wrong)?;
-            self.0.push(read(key, &text)?);
+            let text = scalar_text(expression).ok().flatten().ok_or_else(no_expression)?;
+            self.0.push(parse(key, &text)?);
         }
         Ok(())
     }
@@ -145,8 +148,8 @@ impl Requirements {
 
 impl fmt::Display for Requirements {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, one) in self.0.iter().enumerate() {
-            write!(f, "{}{one}", if index == 0 { "" } else { ", " })?;
+        for (index, requirement) in self.0.iter().enumerate() {
+            write!(f, "{}{requirement}", if index == 0 { "" } else { ", " })?;
         }
         Ok(())
     }
@@ -154,18 +157,18 @@ impl fmt::Display for Requirements {
 
 impl Serialize for Requirements {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let pair = |one: &Requirement| (one.key(), one.expression().to_owned());
+        let pair = |requirement: &Requirement| (requirement.key(), requirement.expression().to_owned());
         let map: BTreeMap<_, _> = self.0.iter().map(pair).collect();
         if map.len() == self.0.len() {
             return map.serialize(serializer);
         }
-        serializer.collect_seq(self.0.iter().map(|one| BTreeMap::from([pair(one)])))
+        serializer.collect_seq(self.0.iter().map(|requirement| BTreeMap::from([pair(requirement)])))
     }
 }
 
 impl<'de> Deserialize<'de> for Requirements {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Self::read(&Box::<RawValue>::deserialize(deserializer)?, Requirement::stored).map_err(D::Error::custom)
+        Self::parse_json(&Box::<RawValue>::deserialize(deserializer)?, Requirement::from_stored).map_err(D::Error::custom)
     }
 }
 
@@ -173,13 +176,13 @@ impl<'de> Deserialize<'de> for Requirements {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<String, String> {
-        let all: Requirements = serde_json::from_str(text).map_err(|error| error.to_string())?;
-        Ok(serde_json::to_string(&all).unwrap())
+    fn parse_text(text: &str) -> Result<String, String> {
+        let requirements: Requirements = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        Ok(serde_json::to_string(&requirements).unwrap())
     }
 
     #[test]
-    fn a_map_a_list_and_texts_are_read_alike() {
+    fn requirements_accept_map_list_and_texts() {
         let two = r#"[{"property:memory_mb":">= 1024"},{"property:memory_mb":"<= 4096"},{"label:tier":"gold"}]"#;
         for form in [
             two,
@@ -187,41 +190,38 @@ mod tests {
             r#"[{"property:memory_mb": ">= 1024"}, {"property:memory_mb": "<= 4096"}, {"tier": "gold"}]"#,
             r#"["property:memory_mb >= 1024", "property:memory_mb <= 4096", "tier gold"]"#,
         ] {
-            assert_eq!(read(form).unwrap(), two, "{form}");
+            assert_eq!(parse_text(form).unwrap(), two, "{form}");
         }
-        assert_eq!(read(r#"{"param:replicas": 3}"#).unwrap(), r#"{"param:replicas":"3"}"#);
+        assert_eq!(parse_text(r#"{"param:replicas": 3}"#).unwrap(), r#"{"param:replicas":"3"}"#);
     }
 
     #[test]
-    fn all_of_them_must_hold_and_none_is_met_by_anything() {
-        struct Tier(&'static str);
-        impl FieldLookup for Tier {
+    fn requirements_hold_only_when_all_are_met() {
+        struct TierLookup(&'static str);
+        impl FieldLookup for TierLookup {
             fn has_trait(&self, _: &crate::traits::Trait) -> bool {
                 false
             }
-            fn value(&self, field: &super::super::Field) -> Option<super::super::Value<'_>> {
-                (field.to_string() == "label:tier").then(|| super::super::Value::text(self.0))
+            fn value(&self, field: &super::super::RequirementField) -> Option<super::super::LiteralValue<'_>> {
+                (field.to_string() == "label:tier").then(|| super::super::LiteralValue::text(self.0))
             }
         }
         let two = Requirements::parse(["tier s!= silver", "tier s>= b"]).unwrap();
         assert_eq!(two.to_string(), "label:tier s!= silver, label:tier s>= b");
-        assert!(two.hold(&Tier("gold")) && !two.hold(&Tier("silver")) && !two.hold(&Tier("a")));
+        assert!(two.hold(&TierLookup("gold")) && !two.hold(&TierLookup("silver")) && !two.hold(&TierLookup("a")));
         let none: Requirements = serde_json::from_str("null").unwrap();
         assert_eq!(none, Requirements::default());
-        assert!(none.hold(&Tier("a")));
+        assert!(none.hold(&TierLookup("a")));
         assert!(none.is_empty() && !two.is_empty());
     }
 
     #[test]
-    fn an_error_names_the_key() {
+    fn requirement_error_names_the_key() {
         for (text, says) in [
-            (
-                r#"{"tier": {"a": 1}}"#,
-                "requirement tier: an expression is text, a number, true or false, or a list of those",
-            ),
+            (r#"{"tier": {"a": 1}}"#, "requirement tier: an expression is text, a number, true or false, or a list of those"),
             (r#"{"tier": "<or>"}"#, "requirement label:tier: '<or>' needs at least one value after it"),
         ] {
-            assert!(read(text).unwrap_err().starts_with(says), "{text}");
+            assert!(parse_text(text).unwrap_err().starts_with(says), "{text}");
         }
         let many: Vec<_> = (0..65).map(|index| format!("k{index} 1")).collect();
         assert_eq!(Requirements::parse(&many), Err(InvalidRequirements::TooMany { count: 65 }));
@@ -229,20 +229,20 @@ mod tests {
     }
 
     #[test]
-    fn a_list_within_lists_is_refused_and_does_not_recurse() {
+    fn requirements_reject_nested_list_without_recursion() {
         let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
-        assert!(read(&deep).unwrap_err().starts_with("a list of requirements has maps and texts alone"));
+        assert!(parse_text(&deep).unwrap_err().starts_with("a list of requirements may contain only maps and texts"));
     }
 
     #[test]
-    fn digits_of_other_scripts_are_read_where_they_are_stored_and_refused_where_they_are_written() {
-        struct Cpus(&'static str);
-        impl FieldLookup for Cpus {
+    fn requirement_rejects_other_digits_when_written_but_reads_stored() {
+        struct CpuLookup(&'static str);
+        impl FieldLookup for CpuLookup {
             fn has_trait(&self, _: &crate::traits::Trait) -> bool {
                 false
             }
-            fn value(&self, _: &super::super::Field) -> Option<super::super::Value<'_>> {
-                Some(super::super::Value::text(self.0))
+            fn value(&self, _: &super::super::RequirementField) -> Option<super::super::LiteralValue<'_>> {
+                Some(super::super::LiteralValue::text(self.0))
             }
         }
         let written = |text: &str| Requirements::from_json(&serde_json::from_str::<Box<RawValue>>(text).unwrap());
@@ -250,13 +250,13 @@ mod tests {
         let stored: Requirements = serde_json::from_str(fullwidth).unwrap();
         assert_eq!(stored.0[0].expression(), ">= \u{ff14}");
         assert_eq!(serde_json::from_str::<Requirements>(&serde_json::to_string(&stored).unwrap()).unwrap(), stored);
-        assert!(!stored.hold(&Cpus("4")) && !stored.hold(&Cpus("\u{ff14}")), "nothing meets it");
+        assert!(!stored.hold(&CpuLookup("4")) && !stored.hold(&CpuLookup("\u{ff14}")), "nothing meets it");
         let refused = written(fullwidth).unwrap_err().to_string();
-        assert!(refused.contains("compares numbers, and \"\u{ff14}\" is none"), "{refused}");
+        assert!(refused.contains("compares numbers, and \"\u{ff14}\" is not a number"), "{refused}");
         let arabic = written(r#"{"property:cpus": ">= \u0664"}"#).unwrap();
-        assert!(arabic.hold(&Cpus("4")) && !arabic.hold(&Cpus("3")));
+        assert!(arabic.hold(&CpuLookup("4")) && !arabic.hold(&CpuLookup("3")));
         assert!(
-            written(r#"{"property:cpus": "s== \uff14"}"#).unwrap().hold(&Cpus("\u{ff14}")),
+            written(r#"{"property:cpus": "s== \uff14"}"#).unwrap().hold(&CpuLookup("\u{ff14}")),
             "texts are compared as they are"
         );
     }

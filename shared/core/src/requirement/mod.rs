@@ -1,10 +1,10 @@
-//! Requirements: what a node must be like, in the words of Nova's extra specs.
+//! Requirements on nodes, in the form of Nova's extra specs.
 //!
-//! A requirement is a key and an expression: an operator and its operands, or a plain value. The operators do
-//! what `nova.scheduler.filters.extra_specs_ops` does (`=` means *at least*; `<in>` looks for a part of a text), so
-//! that what people have written for flavors holds here. Two things are ours. What can never be evaluated (`<or>`
-//! alone, a number's operator without a number) is refused where it is written, instead of raising when a node is
-//! looked at. And on a list `<or>` is any-of and `<all-in>` all-of over its members, commas accepted, where Nova
+//! A requirement is a key and an expression: an operator and its operands, or a plain value. The operators behave like
+//! `nova.scheduler.filters.extra_specs_ops` (`=` means *at least*; `<in>` looks for a part of a text), so that existing
+//! flavors can be reused. There are two differences. An expression that can never be evaluated (`<or>` alone, a
+//! number's operator without a number) is refused when it is written, instead of raising an error when a node is
+//! checked. And on a list, `<or>` means any of its members and `<all-in>` all of them, commas accepted, where Nova
 //! compares with the list's text.
 
 mod expression;
@@ -15,92 +15,93 @@ use std::cmp::Ordering;
 use std::str::FromStr;
 use std::sync::Arc;
 
-pub use expression::{Expression, InvalidExpression, MAX_EXPRESSION, Value};
+pub use expression::{Expression, InvalidExpression, LiteralValue, MAX_EXPRESSION_BYTES};
 pub use list::{InvalidRequirements, MAX_REQUIREMENTS, Requirements};
 
-use self::number::number;
+use self::number::parse_number;
 use crate::key::LabelKey;
-use crate::name::{cut, is_blank};
+use crate::name::{is_blank, truncated};
 use crate::traits::{InvalidTrait, Trait, TraitNames};
 
-/// The longest name of a property or fact, in bytes.
-pub const MAX_FIELD: usize = 255;
+/// Maximum length of the name of a property or fact, in bytes.
+pub const MAX_FIELD_NAME_BYTES: usize = 255;
 
-/// The most members that are shown of a list.
-const FEW_MEMBERS: usize = 8;
+/// Maximum number of a list's members that are shown.
+const MAX_SHOWN_MEMBERS: usize = 8;
 
-/// A requirement of the node's group that the node does not meet: its next task set is held.
+/// A requirement of the node's group that the node does not meet. The node's next task set is held.
 ///
-/// Two are the same whatever the nodes have: one that goes from 512 to 600 where 1024 is required meets it no less.
+/// Two values are equal if they have the same key and expression, whatever value the node has: a node that goes from
+/// 512 to 600 still does not meet 1024.
 #[derive(Clone, Debug, derive_more::Display)]
 #[display("requirement {key} {expression} is not met")]
-pub struct Unmet {
-    /// The key, as `property:memory_mb`.
+pub struct UnmetRequirement {
+    /// The key, such as `property:memory_mb`.
     pub key: String,
     /// The expression, as written.
     pub expression: String,
-    /// What the node has, as `the node has 512`.
-    pub found: String,
+    /// The actual value, such as `the node has 512`.
+    pub actual: String,
 }
 
-impl Unmet {
-    fn required(&self) -> (&str, &str) {
+impl UnmetRequirement {
+    fn identity(&self) -> (&str, &str) {
         (&self.key, &self.expression)
     }
 }
 
-impl PartialEq for Unmet {
+impl PartialEq for UnmetRequirement {
     fn eq(&self, other: &Self) -> bool {
-        self.required() == other.required()
+        self.identity() == other.identity()
     }
 }
 
-impl Eq for Unmet {}
+impl Eq for UnmetRequirement {}
 
-impl PartialOrd for Unmet {
+impl PartialOrd for UnmetRequirement {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Unmet {
+impl Ord for UnmetRequirement {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.required().cmp(&other.required())
+        self.identity().cmp(&other.identity())
     }
 }
 
-/// One thing that must hold.
+/// One requirement on a node.
 #[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]
 #[display("{} {}", self.key(), self.expression())]
 pub enum Requirement {
-    /// A trait is there, or is not.
+    /// A trait must be present, or must be absent.
     Trait {
         /// The trait.
         name: Trait,
-        /// Which of the two.
-        presence: Presence,
+        /// Whether it must be present or absent.
+        presence: TraitPresence,
     },
-    /// A value meets an expression. An absent one meets none.
+    /// A value must meet an expression. An absent value meets none.
     Field {
-        /// What is looked at.
-        field: Field,
-        /// What it must be.
+        /// The field whose value is compared.
+        field: RequirementField,
+        /// The expression that the value must meet.
         expression: Expression,
     },
 }
 
-/// Whether a trait must be there.
+/// Whether a trait is required or forbidden.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Presence {
-    /// It must.
+pub enum TraitPresence {
+    /// The trait must be present.
     Required,
-    /// It must not.
+    /// The trait must be absent.
     Forbidden,
 }
 
-/// What a requirement looks at.
+/// The field that a requirement compares.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
-pub enum Field {
+pub enum RequirementField {
     /// An effective label: `label:KEY`, or the bare key.
     #[display("label:{_0}")]
     Label(LabelKey),
@@ -115,26 +116,24 @@ pub enum Field {
     Parameter(LabelKey),
 }
 
-/// Something that has traits and fields.
+/// An object with traits and fields.
 pub trait FieldLookup {
-    /// Whether it has a trait.
+    /// Returns whether the object has a trait.
     fn has_trait(&self, name: &Trait) -> bool;
-    /// The value of a field; `None` where it is absent.
-    fn value(&self, field: &Field) -> Option<Value<'_>>;
+    /// Returns the value of a field, or `None` if it is absent.
+    fn value(&self, field: &RequirementField) -> Option<LiteralValue<'_>>;
 }
 
-/// A text that is no requirement.
+/// An error in a requirement.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidRequirement {
-    /// No expression.
-    #[error(
-        "requirement {text:?} has no expression: write KEY, a space, and an expression, as 'property:memory_mb >= 4096'"
-    )]
+    /// There is no expression.
+    #[error("requirement {text:?} has no expression: write KEY, a space, and an expression, as 'property:memory_mb >= 4096'")]
     NoExpression {
         /// The text, cut at 64 characters.
         text: String,
     },
-    /// A prefix that is none of ours.
+    /// The key has an unknown prefix.
     #[error(
         "requirement key {key:?}: there is no '{prefix}:'; write property:{key} for a property of that name, \
              or begin with label:, property:, fact:, param: or trait:"
@@ -142,127 +141,128 @@ pub enum InvalidRequirement {
     Prefix {
         /// The key, cut at 64 characters.
         key: String,
-        /// What stands before its first colon.
+        /// The text before its first colon.
         prefix: String,
     },
-    /// A bare or prefixed key that is no label's (or parameter's).
+    /// The key, with or without a prefix, is not a valid key of a label or parameter.
     #[error("requirement key {key:?}: {reason}; for a property of that name write property:{name}")]
     Label {
         /// The key, cut at 64 characters.
         key: String,
-        /// Why it is none.
+        /// The reason.
         reason: String,
-        /// The part that names it.
+        /// The name in the key, without the prefix.
         name: String,
     },
-    /// The name of a property or fact.
-    #[error("requirement key {key:?} needs a name of 1 to {MAX_FIELD} bytes without spaces after its prefix")]
+    /// The name of a property or fact is invalid.
+    #[error("requirement key {key:?} needs a name of 1 to {MAX_FIELD_NAME_BYTES} bytes without spaces after its prefix")]
     Field {
         /// The key, cut at 64 characters.
         key: String,
     },
-    /// The name of a trait.
+    /// The name of a trait is invalid.
     #[error("requirement: {0}")]
     Trait(#[from] InvalidTrait),
-    /// A trait with anything but the two words.
+    /// A trait's expression is neither `required` nor `forbidden`.
     #[error("requirement trait:{name} takes 'required' or 'forbidden', not {found:?}")]
     Presence {
         /// The trait.
         name: Trait,
-        /// What stands there, cut at 64 characters.
+        /// The expression, cut at 64 characters.
         found: String,
     },
-    /// An expression that can't be evaluated.
+    /// The expression cannot be evaluated.
     #[error("requirement {key}: {reason}")]
     Expression {
         /// The key.
         key: String,
-        /// Why.
+        /// The reason.
         reason: InvalidExpression,
     },
 }
 
 impl Requirement {
-    /// Reads a key and its expression.
+    /// Parses a key and its expression.
     ///
     /// # Errors
     /// [`InvalidRequirement`].
     pub fn new(key: &str, expression: &str) -> Result<Self, InvalidRequirement> {
-        Self::read(key, expression, Expression::new)
+        Self::parse_parts(key, expression, Expression::new)
     }
 
-    /// Reads a key and its expression as they are stored.
+    /// Parses a stored key and expression, which may have been accepted under older rules.
     ///
     /// # Errors
     /// [`InvalidRequirement`].
-    fn stored(key: &str, expression: &str) -> Result<Self, InvalidRequirement> {
-        Self::read(key, expression, Expression::stored)
+    fn from_stored(key: &str, expression: &str) -> Result<Self, InvalidRequirement> {
+        Self::parse_parts(key, expression, Expression::from_stored)
     }
 
-    fn read(
+    /// Parses a key and its expression, with `parse` for expressions. A trait takes `required` or `forbidden` instead.
+    fn parse_parts(
         key: &str,
         expression: &str,
-        read: fn(&str) -> Result<Expression, InvalidExpression>,
+        parse: fn(&str) -> Result<Expression, InvalidExpression>,
     ) -> Result<Self, InvalidRequirement> {
         if let Some(name) = key.strip_prefix("trait:") {
             let name = Trait::new(name)?;
             let presence = match expression {
-                "required" => Presence::Required,
-                "forbidden" => Presence::Forbidden,
-                found => return Err(InvalidRequirement::Presence { name, found: cut(found) }),
+                "required" => TraitPresence::Required,
+                "forbidden" => TraitPresence::Forbidden,
+                found => return Err(InvalidRequirement::Presence { name, found: truncated(found) }),
             };
             return Ok(Self::Trait { name, presence });
         }
-        let field: Field = key.parse()?;
-        let expression =
-            read(expression).map_err(|reason| InvalidRequirement::Expression { key: field.to_string(), reason })?;
+        let field: RequirementField = key.parse()?;
+        let expression = parse(expression).map_err(|reason| InvalidRequirement::Expression { key: field.to_string(), reason })?;
         Ok(Self::Field { field, expression })
     }
 
-    /// Reads `KEY EXPRESSION`: the key ends at the first space, and the rest is the expression.
+    /// Parses `KEY EXPRESSION`. The key ends at the first space, and the rest is the expression.
     ///
     /// # Errors
     /// [`InvalidRequirement`].
     pub fn parse(text: &str) -> Result<Self, InvalidRequirement> {
-        let (key, expression) =
-            text.split_once(' ').ok_or_else(|| InvalidRequirement::NoExpression { text: cut(text) })?;
+        let (key, expression) = text.split_once(' ').ok_or_else(|| InvalidRequirement::NoExpression { text: truncated(text) })?;
         Self::new(key, expression)
     }
 
-    /// Whether a node meets it. An absent value, or one that is no number where one is compared, does not.
+    /// Returns whether a node meets the requirement. An absent value does not, nor does a value that is not a number if
+    /// numbers are compared.
     pub fn holds(&self, node: &impl FieldLookup) -> bool {
         match self {
-            Self::Trait { name, presence } => node.has_trait(name) == (*presence == Presence::Required),
+            Self::Trait { name, presence } => node.has_trait(name) == (*presence == TraitPresence::Required),
             Self::Field { field, expression } => node.value(field).is_some_and(|value| expression.matches(&value)),
         }
     }
 
-    /// What is told of it for a node that does not meet it.
-    pub(crate) fn unmet_by(&self, node: &impl FieldLookup) -> Unmet {
-        Unmet { key: self.key(), expression: self.expression().to_owned(), found: self.found(node) }
+    /// Describes this requirement for a node that does not meet it.
+    pub(crate) fn unmet(&self, node: &impl FieldLookup) -> UnmetRequirement {
+        UnmetRequirement { key: self.key(), expression: self.expression().to_owned(), actual: self.actual_value(node) }
     }
 
-    /// What a node has of it, as a part of a sentence.
-    fn found(&self, node: &impl FieldLookup) -> String {
+    /// Returns the actual value of a node, as a part of a sentence.
+    fn actual_value(&self, node: &impl FieldLookup) -> String {
         match self {
             Self::Trait { name, .. } if node.has_trait(name) => "the node has it".to_owned(),
             Self::Trait { .. } => "the node lacks it".to_owned(),
             Self::Field { field, .. } => match node.value(field) {
-                Some(value) => format!("the node has {}", shown(&value)),
+                Some(value) => format!("the node has {}", display_value(&value)),
                 None => "the node has none".to_owned(),
             },
         }
     }
 
-    /// How much a node that meets it has beyond the number that is asked for; none where no number is.
-    pub fn to_spare(&self, node: &impl FieldLookup) -> Option<f64> {
+    /// Returns by how much a node that meets the requirement exceeds the requested number, or `None` if the requirement
+    /// compares no numbers.
+    pub fn headroom(&self, node: &impl FieldLookup) -> Option<f64> {
         match self {
             Self::Trait { .. } => None,
-            Self::Field { field, expression } => node.value(field).and_then(|value| expression.to_spare(&value)),
+            Self::Field { field, expression } => node.value(field).and_then(|value| expression.headroom(&value)),
         }
     }
 
-    /// Checks the name of a trait against those that are known.
+    /// Checks that a trait is known.
     ///
     /// # Errors
     /// [`InvalidRequirement::Trait`].
@@ -273,20 +273,21 @@ impl Requirement {
         }
     }
 
-    /// Checks that the name of a property or fact has something to be seen. A store may hold another, of an older program.
+    /// Checks that the name of a property or fact has a visible character. Stored requirements of an older version may
+    /// have other names, so this is checked only for new ones.
     ///
     /// # Errors
     /// [`InvalidRequirement::Field`].
     pub fn check_name(&self) -> Result<(), InvalidRequirement> {
         match self {
-            Self::Field { field: Field::Property(name) | Field::Fact(name), .. } if is_blank(name) => {
-                Err(InvalidRequirement::Field { key: cut(&self.key()) })
+            Self::Field { field: RequirementField::Property(name) | RequirementField::Fact(name), .. } if is_blank(name) => {
+                Err(InvalidRequirement::Field { key: truncated(&self.key()) })
             }
             Self::Field { .. } | Self::Trait { .. } => Ok(()),
         }
     }
 
-    /// The key, as `property:memory_mb`.
+    /// Returns the key, such as `property:memory_mb`.
     pub fn key(&self) -> String {
         match self {
             Self::Trait { name, .. } => format!("trait:{name}"),
@@ -294,18 +295,18 @@ impl Requirement {
         }
     }
 
-    /// The expression, as it was written.
+    /// Returns the expression, as written.
     pub fn expression(&self) -> &str {
         match self {
-            Self::Trait { presence, .. } => presence.word(),
+            Self::Trait { presence, .. } => presence.as_str(),
             Self::Field { expression, .. } => expression.as_str(),
         }
     }
 }
 
-impl Presence {
-    /// The word.
-    pub const fn word(self) -> &'static str {
+impl TraitPresence {
+    /// Returns the expression as text.
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Required => "required",
             Self::Forbidden => "forbidden",
@@ -320,34 +321,36 @@ impl FromStr for Requirement {
     }
 }
 
-impl FromStr for Field {
+impl FromStr for RequirementField {
     type Err = InvalidRequirement;
     fn from_str(key: &str) -> Result<Self, InvalidRequirement> {
         let label = |name: &str| {
             LabelKey::new(name).map_err(|why| InvalidRequirement::Label {
-                key: cut(key),
+                key: truncated(key),
                 reason: why.to_string(),
-                name: cut(name),
+                name: truncated(name),
             })
         };
         match key.split_once(':') {
             None => label(key).map(Self::Label),
             Some(("label", name)) => label(name).map(Self::Label),
             Some(("param", name)) => label(name).map(Self::Parameter),
-            Some(("property", name)) => field_name(key, name).map(Self::Property),
-            Some(("fact", name)) => field_name(key, name).map(Self::Fact),
-            Some((prefix, _)) => Err(InvalidRequirement::Prefix { key: cut(key), prefix: cut(prefix) }),
+            Some(("property", name)) => check_field_name(key, name).map(Self::Property),
+            Some(("fact", name)) => check_field_name(key, name).map(Self::Fact),
+            Some((prefix, _)) => Err(InvalidRequirement::Prefix { key: truncated(key), prefix: truncated(prefix) }),
         }
     }
 }
 
-/// A value as a sentence has it: numbers as they are, texts in quotes, of a list the first members.
-fn shown(value: &Value<'_>) -> String {
-    let text = |text: &str| if number(text).is_some() { cut(text.trim()) } else { format!("{:?}", cut(text)) };
+/// Formats a value for a sentence: a number unchanged, a text in quotes, a list by its first members.
+fn display_value(value: &LiteralValue<'_>) -> String {
+    let text = |text: &str| {
+        if parse_number(text).is_some() { truncated(text.trim()) } else { format!("{:?}", truncated(text)) }
+    };
     match value {
-        Value::Text(one) => text(one),
-        Value::List(members) => {
-            let few: Vec<String> = members.iter().take(FEW_MEMBERS).map(|member| text(member)).collect();
+        LiteralValue::Text(one) => text(one),
+        LiteralValue::List(members) => {
+            let few: Vec<String> = members.iter().take(MAX_SHOWN_MEMBERS).map(|member| text(member)).collect();
             let more = members.len() - few.len();
             let more = if more > 0 { format!(" and {more} more") } else { String::new() };
             format!("[{}]{more}", few.join(", "))
@@ -355,10 +358,10 @@ fn shown(value: &Value<'_>) -> String {
     }
 }
 
-fn field_name(key: &str, name: &str) -> Result<Arc<str>, InvalidRequirement> {
-    let odd = |c: char| c.is_whitespace() || c.is_control();
-    if name.is_empty() || name.len() > MAX_FIELD || name.contains(odd) {
-        return Err(InvalidRequirement::Field { key: cut(key) });
+fn check_field_name(key: &str, name: &str) -> Result<Arc<str>, InvalidRequirement> {
+    let is_invalid = |c: char| c.is_whitespace() || c.is_control();
+    if name.is_empty() || name.len() > MAX_FIELD_NAME_BYTES || name.contains(is_invalid) {
+        return Err(InvalidRequirement::Field { key: truncated(key) });
     }
     Ok(name.into())
 }
@@ -371,23 +374,23 @@ mod tests {
 
     use super::*;
 
-    struct Host(Json);
+    struct TestHost(Json);
 
-    impl FieldLookup for Host {
+    impl FieldLookup for TestHost {
         fn has_trait(&self, name: &Trait) -> bool {
             let had: BTreeSet<&str> = self.0["traits"].as_array().unwrap().iter().filter_map(Json::as_str).collect();
             had.contains(name.as_str())
         }
-        fn value(&self, field: &Field) -> Option<Value<'_>> {
+        fn value(&self, field: &RequirementField) -> Option<LiteralValue<'_>> {
             let text = field.to_string();
             let (kind, name) = text.split_once(':').unwrap();
-            Value::of(self.0.get(kind)?.get(name)?)
+            LiteralValue::from_json(self.0.get(kind)?.get(name)?)
         }
     }
 
     #[test]
-    fn a_node_meets_a_requirement_or_not() {
-        let host = Host(json!({
+    fn requirement_holds_for_matching_node() {
+        let host = TestHost(json!({
             "traits": ["CUSTOM_A"],
             "label": {"tier": "gold", "example.com/zone": "z1"},
             "property": {"memory_mb": 16384, "secure": true, "cpu_info:features": ["aes", "mmx"], "nothing": null},
@@ -420,9 +423,9 @@ mod tests {
     }
 
     #[test]
-    fn y09_what_a_node_has_in_place_of_what_is_required_is_told() {
+    fn y09_unmet_requirement_reports_actual_value() {
         let members: Vec<String> = (0..10).map(|at| format!("m{at}")).collect();
-        let host = Host(json!({
+        let host = TestHost(json!({
             "traits": ["CUSTOM_A"],
             "label": {"tier": "silver\n", "size": " 12 "},
             "property": {"memory_mb": 512, "share": 0.5, "secure": true, "flags": ["aes", 7], "many": members, "none": [],
@@ -454,14 +457,14 @@ mod tests {
         ] {
             let requirement = Requirement::parse(text).unwrap();
             assert!(!requirement.holds(&host), "{text}");
-            assert_eq!(requirement.unmet_by(&host).found, found, "{text}");
+            assert_eq!(requirement.unmet(&host).actual, found, "{text}");
         }
-        let unmet = |found: &str| Unmet { key: "a".into(), expression: ">= 1".into(), found: found.into() };
+        let unmet = |found: &str| UnmetRequirement { key: "a".into(), expression: ">= 1".into(), actual: found.into() };
         assert_eq!(unmet("the node has 0"), unmet("the node has none"));
     }
 
     #[test]
-    fn a_field_has_a_name_of_1_to_255_bytes_without_spaces() {
+    fn requirement_field_name_is_1_to_255_bytes_without_spaces() {
         for (name, is_name) in [
             ("", false),
             ("a", true),
@@ -472,14 +475,14 @@ mod tests {
             (&"a".repeat(256), false),
         ] {
             for kind in ["property", "fact"] {
-                let read = format!("{kind}:{name}").parse::<Field>();
+                let read = format!("{kind}:{name}").parse::<RequirementField>();
                 assert_eq!(read.is_ok(), is_name, "{kind}:{name}");
             }
         }
     }
 
     #[test]
-    fn what_cannot_be_evaluated_is_refused_with_a_way_out() {
+    fn requirement_error_suggests_correction() {
         for (text, says) in [
             (
                 "tier",
@@ -491,8 +494,8 @@ mod tests {
                  property of that name, or begin with label:, property:, fact:, param: or trait:",
             ),
             ("tier <or>", "requirement label:tier: '<or>' needs at least one value after it"),
-            ("tier >= gold", "requirement label:tier: '>=' compares numbers, and \"gold\" is none (for texts: s>=)"),
-            ("tier ==", "requirement label:tier: '==' compares numbers, and none stands after it"),
+            ("tier >= gold", "requirement label:tier: '>=' compares numbers, and \"gold\" is not a number (for texts: s>=)"),
+            ("tier ==", "requirement label:tier: '==' compares numbers, but no number follows it"),
             ("trait:CUSTOM_A yes", "requirement trait:CUSTOM_A takes 'required' or 'forbidden', not \"yes\""),
             (
                 "memory_ 1",

@@ -1,18 +1,20 @@
-//! Numbers as Python's `float()` reads them, since that is what the operators compare in Nova.
+//! Parses numbers like Python's `float()`, because Nova's operators compare the results of `float()`.
 //!
-//! Of the digits beyond ASCII only the Arabic-Indic ones are read: the vectors of the operators ask for those and for no others.
+//! Of the digits beyond ASCII, only the Arabic-Indic digits are accepted, because the tests of Nova's operators contain
+//! these and no others.
 
-/// Reads a number: white space around it, `_` between digits, `inf` and `nan` are all taken.
-pub(super) fn number(text: &str) -> Option<f64> {
-    // Rust's white space is what `float()` strips: Unicode's, without the U+001C to U+001F that `str.split` takes as well.
+/// Parses a number. White space around it, `_` between digits, `inf` and `nan` are accepted.
+pub(super) fn parse_number(text: &str) -> Option<f64> {
+    // `trim` strips the same white space as Python's `float()`: that of Unicode. U+001C to U+001F are not among it,
+    // although Python's `str.split` splits at them.
     let text = text.trim();
     let mut plain = String::with_capacity(text.len());
-    let mut characters = text.chars().map(ascii_digit).peekable();
+    let mut characters = text.chars().map(to_ascii_digit).peekable();
     let mut last = None;
     while let Some(c) = characters.next() {
         if c == '_' {
-            let between = last.is_some_and(is_digit) && characters.peek().copied().is_some_and(is_digit);
-            if !between {
+            let is_between_digits = last.is_some_and(is_digit) && characters.peek().copied().is_some_and(is_digit);
+            if !is_between_digits {
                 return None;
             }
         } else {
@@ -27,8 +29,8 @@ const fn is_digit(c: char) -> bool {
     c.is_ascii_digit()
 }
 
-/// An Arabic-Indic digit as the ASCII one; every other character as it is.
-fn ascii_digit(c: char) -> char {
+/// Returns the ASCII digit for an Arabic-Indic one. Any other character is unchanged.
+fn to_ascii_digit(c: char) -> char {
     let digit = u32::from(c).checked_sub(0x660);
     digit.and_then(|digit| char::from_digit(digit, 10)).unwrap_or(c)
 }
@@ -38,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_those_of_float() {
+    fn parse_number_matches_python_float() {
         for (text, value) in [
             (" 4\n", Some(4.0)),
             ("1_000", Some(1000.0)),
@@ -65,8 +67,8 @@ mod tests {
             ("\u{1c}4", None),
             ("i_nf", None),
         ] {
-            assert_eq!(number(text), value, "{text:?}");
+            assert_eq!(parse_number(text), value, "{text:?}");
         }
-        assert!(number("NaN").is_some_and(f64::is_nan));
+        assert!(parse_number("NaN").is_some_and(f64::is_nan));
     }
 }

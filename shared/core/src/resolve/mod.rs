@@ -1,27 +1,30 @@
-//! Resolve: what a node is told, from the fleet's model and nothing else.
+//! Computes the desired state of a node from the fleet's model alone.
 //!
-//! One pure function serves the agent, `explain`, `diff` and the tests. It gives an [`Answer`], or says what is
-//! missing: only the first can be encoded and sent, so nothing is ever removed from a host on incomplete knowledge.
+//! One pure function serves the agent, `explain`, `diff` and the tests. It returns a [`ResolvedNode`], or what is
+//! missing. Only a [`ResolvedNode`] can be encoded and sent, so incomplete knowledge never removes anything from a
+//! host.
 
-mod answer;
-mod aside;
-mod conditions;
+mod blocker;
+mod cache;
 mod findings;
-mod memory;
+mod fleet;
 mod node;
-mod plain;
-mod whole;
+mod outcome_cache;
+mod output;
+mod resolved_node;
 
-pub use answer::{Answer, GroupInputs, LeftOut, Met, NoPath, Resolution, TaskSet, WithoutPath};
-pub use aside::SetAside;
+pub use blocker::NodeBlocker;
 pub(crate) use findings::catalog_findings;
 pub use findings::{
-    FailingTasks, Unset, all_catalog_findings, broken, catalog_findings_of, cluster_findings, doubled, fleet_waiting,
-    host_ahead, host_awaited, host_stuck, is_told_together, keep_new, level_findings, naming_another, newly_meeting,
-    newly_meeting_below, newly_odd, newly_orphaned, newly_parked_primaries, newly_ruled, newly_uncatalogued,
-    newly_undeclared, newly_unmet, newly_unset, newly_without_path, orphaned_paths, release_refused, report_findings,
-    report_left_out, report_refused, report_waiting, too_large, unset_in_empty,
+    FailingTasks, UnsetReferences, all_catalog_findings, cluster_findings, duplicate_host, fleet_waiting, host_ahead,
+    host_awaited, host_stuck, is_aggregated, level_findings, new_placement_findings, new_rule_findings, newly_colliding,
+    newly_colliding_below, newly_orphaned, newly_parked_primaries, newly_uncatalogued, newly_undeclared, newly_unmet,
+    newly_unset, newly_without_path, object_catalog_findings, orphaned_paths, release_broken, release_refused, rename_hint,
+    report_dropped, report_findings, report_refused, report_waiting, retain_new, too_large, unset_in_empty_groups,
 };
+pub use fleet::{ClusterOutput, FleetOutput, ResolveError, resolve_cluster, resolve_fleet};
 pub use node::{ResolveCache, resolve_node};
-pub use plain::PlainAnswer;
-pub use whole::{ClusterAnswer, FleetAnswer, ResolveError, resolve_cluster, resolve_fleet};
+pub use output::NodeOutput;
+pub use resolved_node::{
+    ConditionOutcome, GroupInputs, PathProblem, Resolution, ResolvedNode, SkipReason, TaskSet, UnusablePath,
+};

@@ -1,52 +1,52 @@
-//! One node, resolved.
+//! Resolves one node.
 
 use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::answer::{AllUnmet, Answer, Resolution, TaskSet};
-use super::memory::{Base, ProfileReads};
-use crate::fleet::{Fleet, Missing, NodeEntry, NodeView};
+use super::cache::{GroupBase, ProfileReads};
+use super::resolved_node::{Resolution, ResolvedNode, TaskSet, UnmetRequirements};
+use crate::fleet::{Fleet, MissingParent, NodeEntry, NodeView};
 use crate::name::NodeName;
 use crate::object::{ClusterId, Meta, NodeId, NodeSpec, Object, Timestamp};
 use crate::release::Profile;
-use crate::release::select::MASTER;
+use crate::release::name_selector::MASTER;
 use crate::shared_text::SharedTexts;
 
-pub use super::memory::ResolveCache;
+pub use super::cache::ResolveCache;
 
-/// Resolves one node: what it is told, or what is missing for that.
+/// Resolves one node. Returns its desired state, or what is missing to compute it.
 pub fn resolve_node(fleet: &Fleet, cache: &ResolveCache, id: NodeId) -> Resolution {
     if !fleet.is_loaded() {
-        return Resolution::Incomplete(vec![Missing::Store]);
+        return Resolution::Incomplete(vec![MissingParent::Store]);
     }
-    let Some(entry) = fleet.entry(id) else { return Resolution::Incomplete(vec![Missing::Node(id)]) };
-    let fold = match entry.node.spec.nodegroup.map(|group| fleet.fold(group)) {
+    let Some(entry) = fleet.entry(id) else { return Resolution::Incomplete(vec![MissingParent::Node(id)]) };
+    let fold = match entry.node.spec.nodegroup.map(|group| fleet.resolved_group(group)) {
         None => None,
         Some(Ok(fold)) => Some(fold),
         Some(Err(missing)) => return Resolution::Incomplete(missing),
     };
     let view = NodeView::new(fleet, entry, fold.map(|fold| &**fold));
     let task_set = entry.profile.as_ref().zip(fold).map(|(profile, fold)| cache.task_set(&view, fold, profile));
-    let unmet = view.unmet();
-    Resolution::Complete(Arc::new(Answer {
+    let unmet = view.unmet_requirements();
+    Resolution::Complete(Arc::new(ResolvedNode {
         entry: Arc::clone(entry),
-        ruled: view.ruled().clone(),
-        said: fleet.said(id).cloned(),
-        fold: fold.cloned(),
+        rule_outcome: view.rule_outcome().clone(),
+        reported_state: fleet.reported_state(id).cloned(),
+        group: fold.cloned(),
         task_set,
-        unmet: (!unmet.is_empty()).then(|| Box::new(AllUnmet(unmet))),
+        unmet_requirements: (!unmet.is_empty()).then(|| Box::new(UnmetRequirements(unmet))),
     }))
 }
 
-/// What falls to a cluster's `master` where no node has that name: it has what the cluster gives, and no labels, facts or group of its
-/// own.
+/// Builds the task set for the tasks that are placed on `master` in a cluster without a node of that name. It is
+/// resolved for a pseudo node that has no labels, facts or group of its own, so its values come from the cluster.
 pub(super) fn pseudo_task_set(fleet: &Fleet, cluster: ClusterId, profile: &Arc<Profile>) -> TaskSet {
-    let fold = MASTER.parse().ok().and_then(|name| fleet.fold_of_cluster(cluster, name));
+    let fold = MASTER.parse().ok().and_then(|name| fleet.resolve_without_group(cluster, name));
     let name = NodeName::new(MASTER).ok();
     let node = Object { meta: Meta::new(Uuid::nil(), name, Timestamp(0)), spec: NodeSpec::default() };
-    let entry = NodeEntry::bare(Arc::new(node)).with_profile(Some(Arc::clone(profile)));
+    let entry = NodeEntry::new(Arc::new(node)).with_profile(Some(Arc::clone(profile)));
     let view = NodeView::new(fleet, &entry, fold.as_ref());
-    let reads = Arc::new(ProfileReads::of(profile));
-    Base::new(&view, profile, reads, (&Arc::default(), &SharedTexts::default())).task_set(&[])
+    let reads = Arc::new(ProfileReads::from_profile(profile));
+    GroupBase::new(&view, profile, reads, (&Arc::default(), &SharedTexts::default())).build_task_set(&[])
 }

@@ -1,20 +1,23 @@
-//! Which barriers of a node are open, from what became of other nodes' tasks.
+//! Computes which barriers of a node are open, from the results of tasks on other nodes.
 //!
-//! All nodes of a cluster are one wave until there are rollouts. A barrier opens when each node that it means has succeeded in its
-//! task, in the task set that it is to have now. Nodes that are parked (by their spec or on their hosts), or do not apply, stand
-//! outside. A stage opens with all that it waits for. A marker (`type: skipped`) runs nowhere and nobody reports it: a node is done
-//! with it when it is done with all that comes before it there, and what it waits for on other nodes is waited for as well.
+//! All nodes of a cluster are one wave until there are rollouts. A barrier opens when each node that it selects has
+//! succeeded in its task, in the task set that the node should have now. Barriers skip nodes that are parked (by their
+//! spec or on their hosts) or do not apply. A stage opens with everything that it waits for. A marker (`type: skipped`)
+//! runs nowhere and is never reported. A node has passed a marker when it is done with everything that comes before the
+//! marker on that node. What the marker waits for on other nodes is waited for as well.
 //!
-//! The groups of a cluster may run different releases. A selector means a node by its names and a task of that id, whichever
-//! release it is of; a stage of one name is one stage. So a barrier waits for what the order waits for that is checked when nodes
-//! are placed, and that `resolve` prints.
+//! The groups of a cluster may run different releases. A selector selects a node by its names and by a task of that id,
+//! whatever its release. Stages of one name are one stage. So a barrier waits for the same order that is checked when
+//! nodes are placed, and that `resolve` prints.
 //!
-//! Who waits at a shut barrier is blocked where it will not open by itself: a node that it waits for failed there, will run nothing, keeps a
-//! task set without the task, or is blocked itself before it comes to the task. The last follows chains, each as far as it goes: what is waited
-//! for in vain is found from those who hold others up onwards, so that nodes that wait for each other alone are never taken for blocked.
+//! A node at a closed barrier is blocked if the barrier will not open by itself: a node that it waits for failed there,
+//! will run nothing, keeps a task set without the task, or is itself blocked before the task. The last case follows
+//! chains of any length. The search starts from the nodes that stop others by themselves, so nodes that only wait for
+//! each other never count as blocked.
 //!
-//! A wave is kept from change to change: it is built again only where the profiles or releases of its cluster are others
-//! ([`Wave::is_current`]). A node that comes, goes or gets another task set, and a result, cost the barriers concerned.
+//! A wave is kept across changes. It is built again only if the profiles or releases of its cluster change
+//! ([`Wave::is_current`]). When a node is added, removed or gets another task set, and when a result arrives, only the
+//! barriers concerned are updated.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,187 +27,198 @@ use std::sync::Arc;
 use crate::digest::ReleaseHash;
 use crate::fleet::Fleet;
 use crate::object::{ClusterId, NodeId};
-use crate::release::{Barrier, CompiledRelease, Profile, ProfileHash, Source, TaskIx};
+use crate::release::{Barrier, BarrierScope, CompiledRelease, Profile, ProfileHash, TaskIndex};
 use crate::task::Policy;
 
-/// What became of tasks.
+/// The results of tasks, and the state of the nodes that run them.
 pub trait TaskResults {
-    /// The identity of the task set that a node is to have now.
+    /// Returns the identity of the task set that a node should have now.
     fn task_set(&self, node: NodeId) -> Option<[u8; 32]>;
-    /// What became of a task of that task set on a node.
-    fn done(&self, node: NodeId, task: &str) -> Done;
-    /// Whether a node will run none of its tasks by itself, so that who waits for it waits until somebody does something.
-    fn is_set_aside(&self, node: NodeId) -> bool;
-    /// Whether a task of that task set failed on a node, or ended there otherwise than well.
+    /// Returns how far a node has completed a task of the task set that it should have now.
+    fn completion(&self, node: NodeId, task: &str) -> Completion;
+    /// Returns whether a node will run none of its tasks until somebody acts, so that nodes that wait for it are stuck.
+    fn is_inactive(&self, node: NodeId) -> bool;
+    /// Returns whether a task of the task set that a node should have now failed there, or ended there without success.
     fn has_failed(&self, node: NodeId, task: &str) -> bool;
-    /// Whether a node keeps the task set that it has, whatever it is to have next, until somebody does something.
-    fn keeps_its_set(&self, node: NodeId) -> bool;
-    /// Whether a task is in the task set that was released to a node.
-    fn was_released(&self, node: NodeId, task: &str) -> bool;
+    /// Returns whether a node keeps its present task set until somebody acts, even if its next task set is another one.
+    fn is_withheld(&self, node: NodeId) -> bool;
+    /// Returns whether a task is in the task set that was released to a node.
+    fn is_released(&self, node: NodeId, task: &str) -> bool;
 }
 
-/// What became of a task on a node, as far as others wait for it.
+/// The completion of a task on a node, as far as other nodes wait for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Done {
-    /// It is left out there.
-    LeftOut,
-    /// It has not succeeded, or nothing was heard of it yet.
-    NotYet,
-    /// It has succeeded.
+pub enum Completion {
+    /// The task is skipped there.
+    Skipped,
+    /// The task has not succeeded, or no result was reported yet.
+    Pending,
+    /// The task has succeeded.
     Succeeded,
 }
 
-impl Done {
-    /// Whether nobody waits for it any more: nor for a task that is left out, which never runs.
+impl Completion {
+    /// Returns whether no node waits for the task any more. A skipped task never runs, so no node waits for it either.
     const fn is_over(self) -> bool {
         match self {
-            Self::LeftOut | Self::Succeeded => true,
-            Self::NotYet => false,
+            Self::Skipped | Self::Succeeded => true,
+            Self::Pending => false,
         }
     }
 }
 
-/// The barriers of one cluster.
+/// The barriers of one cluster, and the points that they wait for. A point is a task on the nodes that a barrier
+/// selects. Several barriers may wait for one point.
 #[derive(Debug)]
 pub struct Wave {
     cluster: ClusterId,
-    shape: Shape,
-    points: Vec<Point>,
-    /// The points of each task, by its id.
-    of_task: BTreeMap<String, Vec<usize>>,
-    /// Per profile, and per barrier of it: what the barrier waits for.
-    waits: BTreeMap<ProfileHash, (Arc<Profile>, Vec<Targets>)>,
-    /// Per profile, the points that mean its nodes.
-    meant_by: BTreeMap<ProfileHash, BTreeMap<usize, Meant>>,
-    members: BTreeMap<NodeId, Member>,
+    /// The inputs from which the points were built.
+    shape: BarrierShape,
+    /// The points, which are referred to by their index here.
+    points: Vec<BarrierState>,
+    /// The points of each task, by the task's id.
+    points_by_task: BTreeMap<String, Vec<usize>>,
+    /// Per profile, what each of its barriers waits for.
+    targets_by_profile: BTreeMap<ProfileHash, (Arc<Profile>, Vec<WaitTargets>)>,
+    /// Per profile, the points that select its nodes, and what these nodes must complete there.
+    points_by_profile: BTreeMap<ProfileHash, BTreeMap<usize, ProfileSteps>>,
+    /// The nodes of the cluster, each with what decides its part at the points.
+    members: BTreeMap<NodeId, BarrierMember>,
 }
 
-/// The nodes whose open barriers may be others after a change.
+/// The nodes whose open barriers may differ after a change.
 #[derive(Debug, Default)]
-pub struct Affected {
+pub struct AffectedNodeSet {
     profiles: BTreeSet<ProfileHash>,
     nodes: BTreeSet<NodeId>,
-    /// The points that were waited for in vain before the first change; `None`: nothing changed.
-    hindered_before: Option<BTreeSet<usize>>,
+    /// The points that were stalled before the first change. `None` if no point was changed.
+    stalled_before: Option<BTreeSet<usize>>,
 }
 
-/// What decides which points there are, and whom they mean.
+/// The inputs that decide which points exist and which nodes they select.
 #[derive(Debug, PartialEq, Eq)]
-struct Shape {
+struct BarrierShape {
     profiles: BTreeSet<ProfileHash>,
     releases: BTreeSet<ReleaseHash>,
 }
 
+/// What the wave knows of a node. If it is unchanged, the node's points need no update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Member {
+struct BarrierMember {
     profile: ProfileHash,
-    takes_part: bool,
+    counts_for_barriers: bool,
     task_set: Option<[u8; 32]>,
-    is_set_aside: bool,
-    keeps_its_set: bool,
+    is_inactive: bool,
+    is_withheld: bool,
 }
 
-/// Which point it is: a task's index means something in its own release alone.
-type Key = (ReleaseHash, TaskIx, String, Policy);
+/// The identity of a point. It includes the release, because a task's index is valid only in its own release.
+type PointKey = (ReleaseHash, TaskIndex, String, Policy);
 
 /// A task on some nodes that barriers wait for.
 #[derive(Debug)]
-struct Point {
+struct BarrierState {
     barrier: Barrier,
     release: Arc<CompiledRelease>,
-    /// How many nodes it means.
-    meant: usize,
-    /// Those of them that have not succeeded.
-    waits_for: BTreeSet<NodeId>,
-    /// How many of these there are of each profile.
-    of_profile: BTreeMap<ProfileHash, usize>,
-    /// Those of these that will not succeed by themselves, whatever barriers open.
-    hindered: BTreeSet<NodeId>,
-    /// The profiles with a barrier that waits for it.
-    waiting: BTreeSet<ProfileHash>,
+    /// Number of nodes that the point selects.
+    node_count: usize,
+    /// The selected nodes that have not succeeded.
+    pending_nodes: BTreeSet<NodeId>,
+    /// Number of pending nodes, per profile.
+    pending_by_profile: BTreeMap<ProfileHash, usize>,
+    /// The pending nodes that will not succeed by themselves, whatever barriers open.
+    stalled_nodes: BTreeSet<NodeId>,
+    /// The profiles with a barrier that waits for this point.
+    waiting_profiles: BTreeSet<ProfileHash>,
 }
 
-/// What a point means for the nodes of one profile.
+/// What a point requires of the nodes of one profile.
 #[derive(Debug)]
-struct Meant {
-    steps: Steps,
-    /// The places of the profile's barriers that stand before these steps.
-    behind: BTreeSet<usize>,
+struct ProfileSteps {
+    steps: RequiredSteps,
+    /// The positions of the profile's barriers that come before these steps.
+    barriers_before: BTreeSet<usize>,
 }
 
-/// What a node of one profile is to be done with at a point.
+/// The tasks that a node of one profile must complete at a point.
 #[derive(Debug)]
-enum Steps {
+enum RequiredSteps {
     /// The task of the point.
-    Itself,
-    /// These, all of them: the task of the point is a marker there.
-    Before(Vec<String>),
+    Task,
+    /// All of these tasks, because the task of the point is a marker on these nodes.
+    MarkerTasks(Vec<String>),
 }
 
 /// The points that a barrier waits for.
 #[derive(Debug, Default)]
-struct Targets {
-    /// The one of its own task. A node does not wait there for itself: the order on the node says what comes first.
-    own: Option<usize>,
-    /// Those of what comes before a stage or a marker. The order on a node says nothing of them, so it waits for itself too.
-    behind: Vec<usize>,
+struct WaitTargets {
+    /// The point of the barrier's own task. `None` for a stage. A node does not wait for itself at this point, because
+    /// the order on the node already decides what comes first.
+    own_point: Option<usize>,
+    /// The points before a stage or a marker. The order on a node does not cover them, so a node waits at these points
+    /// for itself too.
+    transitive: Vec<usize>,
 }
 
-/// What is still waited for at a barrier.
+/// What a barrier still waits for.
 #[derive(Clone, Copy, Debug)]
-struct Left {
-    own: Waiting,
-    /// Whether something is left of what comes before a stage or a marker.
-    behind: bool,
+struct RemainingWait {
+    /// The nodes that the barrier waits for at the point of its own task.
+    own_wait: WaitingFor,
+    /// True if the barrier still waits for something before a stage or a marker.
+    is_transitive: bool,
 }
 
-/// The nodes that a point still waits for: none, one (which does not hold itself back), or more.
+/// The nodes that a point still waits for: none, one or several. One node is named, because it does not wait for
+/// itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Waiting {
+enum WaitingFor {
     Nobody,
-    For(NodeId),
-    ForMore,
+    One(NodeId),
+    Several,
 }
 
-impl Affected {
-    fn add(&mut self, point: &Point, before: Waiting) {
-        let after = point.waiting();
+impl AffectedNodeSet {
+    /// Adds the nodes whose barriers may open or close by a change of a point, given what the point waited for before.
+    fn add(&mut self, point: &BarrierState, before: WaitingFor) {
+        let after = point.waiting_for();
         if before == after {
             return;
         }
-        // Between one and more that are waited for nothing changes but for that one.
-        if [before, after].contains(&Waiting::Nobody) {
-            self.profiles.extend(&point.waiting);
+        // Between one node and several, the barriers change only for that one node.
+        if [before, after].contains(&WaitingFor::Nobody) {
+            self.profiles.extend(&point.waiting_profiles);
         }
-        self.nodes.extend([before, after].into_iter().filter_map(Waiting::only));
+        self.nodes.extend([before, after].into_iter().filter_map(WaitingFor::single_node));
     }
 
-    /// Adds a node whose open barriers changed by something that its wave does not know.
+    /// Adds a node whose open barriers changed for a reason that the wave does not know.
     pub fn add_node(&mut self, node: NodeId) {
         self.nodes.insert(node);
     }
 
-    /// Whether the open barriers of nobody are affected.
+    /// Returns whether no node's open barriers are affected.
     pub fn is_empty(&self) -> bool {
         self.profiles.is_empty() && self.nodes.is_empty()
     }
 }
 
-impl Shape {
-    fn of(fleet: &Fleet, cluster: ClusterId) -> Self {
-        let profiles = fleet.profiles_of(cluster).map(|profile| profile.hash).collect();
+impl BarrierShape {
+    /// Returns the inputs from which the points of a cluster would be built now.
+    fn from_fleet(fleet: &Fleet, cluster: ClusterId) -> Self {
+        let profiles = fleet.profiles_in_cluster(cluster).map(|profile| profile.hash).collect();
         Self { profiles, releases: releases(fleet, cluster).into_keys().collect() }
     }
 }
 
 impl Wave {
-    /// The wave of a cluster.
+    /// Builds the wave of a cluster.
     pub fn new(fleet: &Fleet, cluster: ClusterId, results: &dyn TaskResults) -> Self {
-        Self::of_profiles(fleet, cluster, results, fleet.profiles_of(cluster))
+        Self::for_profiles(fleet, cluster, results, fleet.profiles_in_cluster(cluster))
     }
 
-    /// The wave of a cluster with the barriers of these profiles alone.
-    pub fn of_profiles<'a>(
+    /// Builds the wave of a cluster with the barriers of these profiles only.
+    pub fn for_profiles<'a>(
         fleet: &Fleet,
         cluster: ClusterId,
         results: &dyn TaskResults,
@@ -212,354 +226,364 @@ impl Wave {
     ) -> Self {
         let mut wave = Self {
             cluster,
-            shape: Shape::of(fleet, cluster),
+            shape: BarrierShape::from_fleet(fleet, cluster),
             points: Vec::new(),
-            of_task: BTreeMap::new(),
-            waits: BTreeMap::new(),
-            meant_by: BTreeMap::new(),
+            points_by_task: BTreeMap::new(),
+            targets_by_profile: BTreeMap::new(),
+            points_by_profile: BTreeMap::new(),
             members: BTreeMap::new(),
         };
         wave.add_points(fleet, profiles);
-        for profile in fleet.profiles_of(cluster) {
-            wave.add_meaning(profile);
+        for profile in fleet.profiles_in_cluster(cluster) {
+            wave.add_profile(profile);
         }
-        for node in fleet.placed_in(cluster).flat_map(|(_, nodes)| nodes) {
-            wave.enter(fleet, results, *node);
+        for node in fleet.profile_nodes_in_cluster(cluster).flat_map(|(_, nodes)| nodes) {
+            wave.add_member(fleet, results, *node);
         }
         wave
     }
 
-    /// Whether the wave was built for the profiles and releases that the cluster has now.
+    /// Returns whether the wave was built for the profiles and releases that the cluster has now.
     pub fn is_current(&self, fleet: &Fleet) -> bool {
-        self.shape == Shape::of(fleet, self.cluster)
+        self.shape == BarrierShape::from_fleet(fleet, self.cluster)
     }
 
-    /// Every node.
-    pub fn everyone(&self) -> Affected {
-        Affected { profiles: self.waits.keys().copied().collect(), ..Affected::default() }
+    /// Returns an [`AffectedNodeSet`] with every node.
+    pub fn all_affected(&self) -> AffectedNodeSet {
+        AffectedNodeSet { profiles: self.targets_by_profile.keys().copied().collect(), ..AffectedNodeSet::default() }
     }
 
-    /// Takes in that a node came, is gone, takes part or no longer, or is to have another task set.
-    pub fn put_node(&mut self, fleet: &Fleet, results: &dyn TaskResults, node: NodeId, affected: &mut Affected) {
+    /// Updates a node that was added or removed, that barriers begin or cease to wait for, or whose next task set
+    /// changed.
+    pub fn update_node(&mut self, fleet: &Fleet, results: &dyn TaskResults, node: NodeId, affected: &mut AffectedNodeSet) {
         let (old, new) = (self.members.get(&node).copied(), self.member(fleet, results, node));
         if old == new {
             return;
         }
-        let of = |member: Option<Member>| member.and_then(|member| self.meant_by.get(&member.profile));
-        let touched: BTreeSet<usize> = of(old).into_iter().chain(of(new)).flat_map(BTreeMap::keys).copied().collect();
-        let before: Vec<_> = touched.iter().map(|at| (*at, self.points[*at].waiting())).collect();
-        self.note_hindered(affected);
-        self.leave(node);
-        self.enter(fleet, results, node);
+        let steps = |member: Option<BarrierMember>| member.and_then(|member| self.points_by_profile.get(&member.profile));
+        let touched: BTreeSet<usize> = steps(old).into_iter().chain(steps(new)).flat_map(BTreeMap::keys).copied().collect();
+        let before: Vec<_> = touched.iter().map(|at| (*at, self.points[*at].waiting_for())).collect();
+        self.record_stalled(affected);
+        self.remove_member(node);
+        self.add_member(fleet, results, node);
         for (at, before) in before {
             affected.add(&self.points[at], before);
         }
         affected.nodes.insert(node);
     }
 
-    /// Takes in what became of tasks on a node.
-    pub fn put_results(
+    /// Updates the points that wait for these tasks of a node, after new results of the tasks.
+    pub fn update_results(
         &mut self,
         results: &dyn TaskResults,
         node: NodeId,
         tasks: &BTreeSet<String>,
-        affected: &mut Affected,
+        affected: &mut AffectedNodeSet,
     ) {
-        let Some(member) = self.members.get(&node).filter(|member| member.takes_part) else { return };
-        let Some(meant) = self.meant_by.get(&member.profile) else { return };
-        let of_tasks: BTreeSet<_> = tasks.iter().filter_map(|task| self.of_task.get(task)).flatten().collect();
-        let touched: Vec<_> = of_tasks.into_iter().filter_map(|at| meant.get_key_value(at)).collect();
-        // Nobody waits for most tasks.
+        let Some(member) = self.members.get(&node).filter(|member| member.counts_for_barriers) else { return };
+        let Some(points) = self.points_by_profile.get(&member.profile) else { return };
+        let task_points: BTreeSet<_> = tasks.iter().filter_map(|task| self.points_by_task.get(task)).flatten().collect();
+        let touched: Vec<_> = task_points.into_iter().filter_map(|at| points.get_key_value(at)).collect();
+        // Most tasks have no barrier that waits for them.
         if touched.is_empty() {
             return;
         }
-        self.note_hindered(affected);
-        for (at, meant) in touched {
+        self.record_stalled(affected);
+        for (at, required) in touched {
             let point = &mut self.points[*at];
-            let before = point.waiting();
-            point.take(results, node, member, &meant.steps);
+            let before = point.waiting_for();
+            point.update(results, node, member, &required.steps);
             affected.add(point, before);
         }
     }
 
-    /// The barriers that are open for each node that is affected.
-    pub fn open(&self, affected: &Affected) -> Vec<(NodeId, &Profile, Vec<&Barrier>)> {
+    /// Returns the open barriers of each affected node.
+    pub fn open_barriers(&self, affected: &AffectedNodeSet) -> Vec<(NodeId, &Profile, Vec<&Barrier>)> {
         let by_profile = self.members.iter().filter(|(_, member)| affected.profiles.contains(&member.profile));
         let all: Box<dyn Iterator<Item = NodeId>> = if affected.profiles.is_empty() {
             Box::new(affected.nodes.iter().copied())
         } else {
-            let nodes: BTreeSet<NodeId> =
-                by_profile.map(|(node, _)| *node).chain(affected.nodes.iter().copied()).collect();
+            let nodes: BTreeSet<NodeId> = by_profile.map(|(node, _)| *node).chain(affected.nodes.iter().copied()).collect();
             Box::new(nodes.into_iter())
         };
-        let mut states: BTreeMap<ProfileHash, Vec<Left>> = BTreeMap::new();
+        let mut states: BTreeMap<ProfileHash, Vec<RemainingWait>> = BTreeMap::new();
         let mut opened = Vec::new();
         for node in all {
             let Some(member) = self.members.get(&node) else { continue };
-            let Some((profile, barriers)) = self.waits.get(&member.profile) else { continue };
-            let states = states
-                .entry(member.profile)
-                .or_insert_with(|| barriers.iter().map(|targets| self.left(targets)).collect());
-            let is_open = |(_, left): &(&Barrier, &Left)| left.is_nothing_for(node);
+            let Some((profile, barriers)) = self.targets_by_profile.get(&member.profile) else { continue };
+            let states =
+                states.entry(member.profile).or_insert_with(|| barriers.iter().map(|targets| self.remaining(targets)).collect());
+            let is_open = |(_, wait): &(&Barrier, &RemainingWait)| wait.is_empty_for(node);
             let open = profile.barriers.iter().zip(&*states).filter(is_open).map(|(barrier, _)| barrier).collect();
             opened.push((node, &**profile, open));
         }
         opened
     }
 
-    /// Which of the nodes that are affected are blocked: a barrier is shut for them that will not open by itself.
-    pub fn blocked(&self, affected: &Affected) -> Vec<(NodeId, bool)> {
-        if affected.is_empty() && affected.hindered_before.is_none() {
+    /// Returns for each affected node whether it is blocked: whether one of its closed barriers will not open by
+    /// itself.
+    pub fn blocked_nodes(&self, affected: &AffectedNodeSet) -> Vec<(NodeId, bool)> {
+        if affected.is_empty() && affected.stalled_before.is_none() {
             return Vec::new();
         }
-        let hindered = self.hindered();
-        let before = affected.hindered_before.as_ref().unwrap_or(&hindered);
-        let turned = before.symmetric_difference(&hindered).filter_map(|at| self.points.get(*at));
+        let stalled = self.stalled_points();
+        let before = affected.stalled_before.as_ref().unwrap_or(&stalled);
+        let changed = before.symmetric_difference(&stalled).filter_map(|at| self.points.get(*at));
         let profiles: BTreeSet<ProfileHash> =
-            turned.flat_map(|point| &point.waiting).chain(&affected.profiles).copied().collect();
-        let is_of = |(_, member): &(&NodeId, &Member)| profiles.contains(&member.profile);
-        let members = (!profiles.is_empty()).then(|| self.members.iter().filter(is_of).map(|(node, _)| *node));
+            changed.flat_map(|point| &point.waiting_profiles).chain(&affected.profiles).copied().collect();
+        let has_profile = |(_, member): &(&NodeId, &BarrierMember)| profiles.contains(&member.profile);
+        let members = (!profiles.is_empty()).then(|| self.members.iter().filter(has_profile).map(|(node, _)| *node));
         let nodes: BTreeSet<NodeId> = members.into_iter().flatten().chain(affected.nodes.iter().copied()).collect();
-        let mut shut: BTreeMap<ProfileHash, Vec<Left>> = BTreeMap::new();
+        let mut closed: BTreeMap<ProfileHash, Vec<RemainingWait>> = BTreeMap::new();
         let mut is_blocked = |node: &NodeId| {
-            let Some(member) = self.members.get(node).filter(|member| member.takes_part) else { return false };
-            let Some((_, barriers)) = self.waits.get(&member.profile) else { return false };
-            let all = || self.left_in_vain(barriers, &hindered).collect();
-            shut.entry(member.profile).or_insert_with(all).iter().any(|left| !left.is_nothing_for(*node))
+            let Some(member) = self.members.get(node).filter(|member| member.counts_for_barriers) else { return false };
+            let Some((_, barriers)) = self.targets_by_profile.get(&member.profile) else { return false };
+            let waits = || self.stalled_waits(barriers, &stalled).collect();
+            closed.entry(member.profile).or_insert_with(waits).iter().any(|wait| !wait.is_empty_for(*node))
         };
         nodes.into_iter().map(|node| (node, is_blocked(&node))).collect()
     }
 
-    /// Notes the points that are waited for in vain, before the first change.
-    fn note_hindered(&self, affected: &mut Affected) {
-        affected.hindered_before.get_or_insert_with(|| self.hindered());
+    /// Records the stalled points, unless they were recorded before an earlier change.
+    fn record_stalled(&self, affected: &mut AffectedNodeSet) {
+        affected.stalled_before.get_or_insert_with(|| self.stalled_points());
     }
 
-    /// The points that are waited for in vain until somebody does something. From those where a node holds others up by itself it goes on
-    /// to those whose nodes are kept at barriers before these, so it ends when no more are found.
-    fn hindered(&self) -> BTreeSet<usize> {
-        let own = (0..).zip(&self.points).filter(|(_, point)| point.is_hindered());
-        let mut hindered: BTreeSet<usize> = own.map(|(at, _)| at).collect();
-        let mut found = !hindered.is_empty();
-        while found {
-            found = false;
-            // What is found counts at once, so that a chain takes few rounds however long it is.
+    /// Returns the points that will not be reached until somebody acts. The search starts from points with a node that
+    /// stops others by itself. It continues to points whose nodes are stopped at barriers before them, and ends when it
+    /// finds no more.
+    fn stalled_points(&self) -> BTreeSet<usize> {
+        let direct = (0..).zip(&self.points).filter(|(_, point)| point.is_stalled());
+        let mut stalled: BTreeSet<usize> = direct.map(|(at, _)| at).collect();
+        let mut has_grown = !stalled.is_empty();
+        while has_grown {
+            has_grown = false;
+            // A point that is found counts at once, so even a long chain takes few rounds.
             for at in 0..self.points.len() {
-                if !hindered.contains(&at) && self.is_kept_at(at, &hindered) {
-                    found = hindered.insert(at);
+                if !stalled.contains(&at) && self.is_stalled_at(at, &stalled) {
+                    has_grown = stalled.insert(at);
                 }
             }
         }
-        hindered
+        stalled
     }
 
-    /// Whether a point is waited for in vain since nodes that it means are kept before it by points that are.
-    fn is_kept_at(&self, at: usize, hindered: &BTreeSet<usize>) -> bool {
+    /// Returns whether a point is stalled because nodes that it selects are stopped before it by stalled points.
+    fn is_stalled_at(&self, at: usize, stalled: &BTreeSet<usize>) -> bool {
         let point = &self.points[at];
-        if point.waiting() == Waiting::Nobody {
+        if point.waiting_for() == WaitingFor::Nobody {
             return false;
         }
-        let before = point.of_profile.keys().map(|profile| (profile, self.left_before(profile, at, hindered)));
-        let kept: BTreeMap<_, _> = before.filter(|(_, left)| !left.is_empty()).collect();
-        let is_kept = |node: &NodeId| {
-            let left = self.members.get(node).and_then(|member| kept.get(&member.profile));
-            point.hindered.contains(node) || left.into_iter().flatten().any(|left| !left.is_nothing_for(*node))
+        let before = point.pending_by_profile.keys().map(|profile| (profile, self.remaining_before(profile, at, stalled)));
+        let stopped: BTreeMap<_, _> = before.filter(|(_, wait)| !wait.is_empty()).collect();
+        let is_stopped = |node: &NodeId| {
+            let waits = self.members.get(node).and_then(|member| stopped.get(&member.profile));
+            point.stalled_nodes.contains(node) || waits.into_iter().flatten().any(|wait| !wait.is_empty_for(*node))
         };
         match point.barrier.policy {
-            Policy::All => kept.iter().any(|(profile, left)| self.keeps_one(point, profile, left)),
-            Policy::Any => !kept.is_empty() && point.waits_for.iter().all(is_kept),
+            Policy::All => stopped.iter().any(|(profile, wait)| self.has_stalled_node(point, profile, wait)),
+            Policy::Any => !stopped.is_empty() && point.pending_nodes.iter().all(is_stopped),
         }
     }
 
-    /// Whether one of the nodes of a profile that a point waits for waits at one of these.
-    fn keeps_one(&self, point: &Point, profile: &ProfileHash, all: &[Left]) -> bool {
+    /// Returns whether one of these waits stops a node of the profile, among the nodes that a point waits for.
+    fn has_stalled_node(&self, point: &BarrierState, profile: &ProfileHash, all: &[RemainingWait]) -> bool {
         let is_of = |node: &NodeId| {
-            point.waits_for.contains(node) && self.members.get(node).is_some_and(|member| member.profile == *profile)
+            point.pending_nodes.contains(node) && self.members.get(node).is_some_and(|member| member.profile == *profile)
         };
-        let count = point.of_profile.get(profile).copied().unwrap_or_default();
-        // One that alone is waited for does not wait for itself.
-        all.iter().any(|left| count > usize::from(!left.behind && left.own.only().as_ref().is_some_and(is_of)))
+        let count = point.pending_by_profile.get(profile).copied().unwrap_or_default();
+        // If the wait is for a single node, and this is one of the counted nodes, that node does not wait for itself.
+        all.iter().any(|wait| count > usize::from(!wait.is_transitive && wait.own_wait.single_node().as_ref().is_some_and(is_of)))
     }
 
-    /// What is left at the barriers before a point on the nodes of a profile that are waited for in vain.
-    fn left_before(&self, profile: &ProfileHash, at: usize, hindered: &BTreeSet<usize>) -> Vec<Left> {
-        let meant = self.meant_by.get(profile).and_then(|meant| meant.get(&at));
-        let Some(((_, barriers), meant)) = self.waits.get(profile).zip(meant) else { return Vec::new() };
-        self.left_in_vain(meant.behind.iter().filter_map(|at| barriers.get(*at)), hindered).collect()
+    /// Returns the stalled waits at the barriers before a point, for the nodes of a profile.
+    fn remaining_before(&self, profile: &ProfileHash, at: usize, stalled: &BTreeSet<usize>) -> Vec<RemainingWait> {
+        let steps = self.points_by_profile.get(profile).and_then(|meant| meant.get(&at));
+        let Some(((_, barriers), steps)) = self.targets_by_profile.get(profile).zip(steps) else { return Vec::new() };
+        self.stalled_waits(steps.barriers_before.iter().filter_map(|at| barriers.get(*at)), stalled).collect()
     }
 
-    /// What is waited for in vain at those of these barriers that will not open by themselves.
-    fn left_in_vain<'a>(
+    /// Returns the waits at these barriers that will not end by themselves.
+    fn stalled_waits<'a>(
         &'a self,
-        barriers: impl IntoIterator<Item = &'a Targets>,
-        hindered: &'a BTreeSet<usize>,
-    ) -> impl Iterator<Item = Left> {
-        let waiting =
-            move |at: &usize| if hindered.contains(at) { self.points[*at].waiting() } else { Waiting::Nobody };
-        barriers.into_iter().map(move |targets| Left::of(targets, waiting)).filter(|left| !left.is_nothing())
+        barriers: impl IntoIterator<Item = &'a WaitTargets>,
+        stalled: &'a BTreeSet<usize>,
+    ) -> impl Iterator<Item = RemainingWait> {
+        let waiting = move |at: &usize| if stalled.contains(at) { self.points[*at].waiting_for() } else { WaitingFor::Nobody };
+        barriers.into_iter().map(move |targets| RemainingWait::new(targets, waiting)).filter(|wait| !wait.is_empty())
     }
 
-    /// The barriers that are shut for a node, by their places among those of its profile.
-    pub fn shut_places(&self, node: NodeId) -> Vec<usize> {
-        let waits = self.members.get(&node).and_then(|member| self.waits.get(&member.profile));
+    /// Returns the positions of those barriers in a node's profile that are closed for the node.
+    pub fn closed_barriers(&self, node: NodeId) -> Vec<usize> {
+        let waits = self.members.get(&node).and_then(|member| self.targets_by_profile.get(&member.profile));
         let places = (0..).zip(waits.into_iter().flat_map(|(_, barriers)| barriers));
-        places.filter(|(_, targets)| !self.left(targets).is_nothing_for(node)).map(|(at, _)| at).collect()
+        places.filter(|(_, targets)| !self.remaining(targets).is_empty_for(node)).map(|(at, _)| at).collect()
     }
 
-    /// The nodes that the barrier at a place of a profile waits for.
-    pub fn awaited(&self, profile: ProfileHash, at: usize) -> Cow<'_, BTreeSet<NodeId>> {
-        match self.unmet(profile, at).map(|at| &self.points[at].waits_for).collect::<Vec<_>>().as_slice() {
+    /// Returns the nodes that the barrier at a position in a profile waits for.
+    pub fn awaited_nodes(&self, profile: ProfileHash, at: usize) -> Cow<'_, BTreeSet<NodeId>> {
+        match self.unmet_points(profile, at).map(|at| &self.points[at].pending_nodes).collect::<Vec<_>>().as_slice() {
             [only] => Cow::Borrowed(*only),
             many => Cow::Owned(many.iter().copied().flatten().copied().collect()),
         }
     }
 
-    /// The tasks that the barrier at a place of a profile waits for on a node, by their ids: the barrier's own, and what comes before a stage or a
-    /// marker. What comes before a marker on another node is none of that one's tasks: only the wave knows which it is.
+    /// Returns the ids of the tasks that the barrier at a position in a profile waits for on a node: the barrier's own
+    /// task, and those before a stage or a marker. What comes before a marker on another node need not be a task of
+    /// this profile, so only the wave knows it.
     pub fn awaited_tasks(&self, profile: ProfileHash, at: usize, node: NodeId) -> BTreeSet<&str> {
-        let meant = self.members.get(&node).and_then(|member| self.meant_by.get(&member.profile));
-        let waiting = self.unmet(profile, at).filter(|at| self.points[*at].waits_for.contains(&node));
-        let tasks = waiting.filter_map(|at| Some(meant?.get(&at)?.steps.tasks(self.points[at].task())));
+        let points = self.members.get(&node).and_then(|member| self.points_by_profile.get(&member.profile));
+        let waiting = self.unmet_points(profile, at).filter(|at| self.points[*at].pending_nodes.contains(&node));
+        let tasks = waiting.filter_map(|at| Some(points?.get(&at)?.steps.task_ids(self.points[at].task())));
         tasks.flatten().collect()
     }
 
-    /// The points at which somebody is still waited for, of those that the barrier at a place of a profile waits for.
-    fn unmet(&self, profile: ProfileHash, at: usize) -> impl Iterator<Item = usize> {
-        let targets = self.waits.get(&profile).and_then(|(_, barriers)| barriers.get(at));
-        let points = targets.into_iter().flat_map(|targets| targets.own.iter().chain(&targets.behind));
-        points.copied().filter(move |at| self.points[*at].waiting() != Waiting::Nobody)
+    /// Returns the points where a node is still waited for, among those that the barrier at a position in a profile
+    /// waits for.
+    fn unmet_points(&self, profile: ProfileHash, at: usize) -> impl Iterator<Item = usize> {
+        let targets = self.targets_by_profile.get(&profile).and_then(|(_, barriers)| barriers.get(at));
+        let points = targets.into_iter().flat_map(|targets| targets.own_point.iter().chain(&targets.transitive));
+        points.copied().filter(move |at| self.points[*at].waiting_for() != WaitingFor::Nobody)
     }
 
-    fn left(&self, targets: &Targets) -> Left {
-        Left::of(targets, |at| self.points[*at].waiting())
+    /// Returns what a barrier waits for now.
+    fn remaining(&self, targets: &WaitTargets) -> RemainingWait {
+        RemainingWait::new(targets, |at| self.points[*at].waiting_for())
     }
 
-    fn member(&self, fleet: &Fleet, results: &dyn TaskResults, node: NodeId) -> Option<Member> {
+    /// Returns what the wave knows of a node, or `None` if the node is not placed in this cluster.
+    fn member(&self, fleet: &Fleet, results: &dyn TaskResults, node: NodeId) -> Option<BarrierMember> {
         let profile = fleet.profile(node).filter(|_| fleet.cluster_of_node(node) == Some(self.cluster))?;
-        Some(Member {
+        Some(BarrierMember {
             profile: profile.hash,
-            takes_part: fleet.takes_part(node),
+            counts_for_barriers: fleet.counts_for_barriers(node),
             task_set: results.task_set(node),
-            is_set_aside: results.is_set_aside(node),
-            keeps_its_set: results.keeps_its_set(node),
+            is_inactive: results.is_inactive(node),
+            is_withheld: results.is_withheld(node),
         })
     }
 
-    fn enter(&mut self, fleet: &Fleet, results: &dyn TaskResults, node: NodeId) {
+    /// Adds a node to the wave, and to the points that select it if barriers wait for it.
+    fn add_member(&mut self, fleet: &Fleet, results: &dyn TaskResults, node: NodeId) {
         let Some(member) = self.member(fleet, results, node) else { return };
         self.members.insert(node, member);
-        if !member.takes_part {
+        if !member.counts_for_barriers {
             return;
         }
-        for (at, meant) in self.meant_by.get(&member.profile).into_iter().flatten() {
+        for (at, required) in self.points_by_profile.get(&member.profile).into_iter().flatten() {
             let point = &mut self.points[*at];
-            point.meant += 1;
-            point.take(results, node, &member, &meant.steps);
+            point.node_count += 1;
+            point.update(results, node, &member, &required.steps);
         }
     }
 
-    fn leave(&mut self, node: NodeId) {
-        let Some(member) = self.members.remove(&node).filter(|member| member.takes_part) else { return };
-        for at in self.meant_by.get(&member.profile).into_iter().flat_map(BTreeMap::keys) {
-            self.points[*at].meant -= 1;
-            self.points[*at].forget(node, member.profile);
+    /// Removes a node from the wave and from its points.
+    fn remove_member(&mut self, node: NodeId) {
+        let Some(member) = self.members.remove(&node).filter(|member| member.counts_for_barriers) else { return };
+        for at in self.points_by_profile.get(&member.profile).into_iter().flat_map(BTreeMap::keys) {
+            self.points[*at].node_count -= 1;
+            self.points[*at].remove_node(node, member.profile);
         }
     }
 
+    /// Creates the points that the barriers of these profiles wait for. Barriers that wait for the same task on the
+    /// same nodes share a point.
     fn add_points<'a>(&mut self, fleet: &Fleet, profiles: impl IntoIterator<Item = &'a Arc<Profile>>) {
-        let mut order = Order::of(fleet, self.cluster);
-        let mut known: BTreeMap<Key, usize> = BTreeMap::new();
+        let mut order = BarrierOrder::new(fleet, self.cluster);
+        let mut known: BTreeMap<PointKey, usize> = BTreeMap::new();
         for profile in profiles {
-            if self.waits.contains_key(&profile.hash) {
+            if self.targets_by_profile.contains_key(&profile.hash) {
                 continue;
             }
             let waits = profile.barriers.iter().map(|barrier| {
-                let behind = order.before(&profile.release, barrier);
-                let is_task = !matches!(barrier.source, Source::Stage);
-                let own = is_task.then(|| self.point(&mut known, Arc::clone(&profile.release), barrier.clone()));
-                let behind: BTreeSet<usize> =
-                    behind.into_iter().map(|(release, target)| self.point(&mut known, release, target)).collect();
-                for at in own.iter().chain(&behind) {
-                    self.points[*at].waiting.insert(profile.hash);
+                let predecessors = order.predecessors(&profile.release, barrier);
+                let is_task = !matches!(barrier.scope, BarrierScope::Stage);
+                let own_point = is_task.then(|| self.point_index(&mut known, Arc::clone(&profile.release), barrier.clone()));
+                let transitive: BTreeSet<usize> =
+                    predecessors.into_iter().map(|(release, target)| self.point_index(&mut known, release, target)).collect();
+                for at in own_point.iter().chain(&transitive) {
+                    self.points[*at].waiting_profiles.insert(profile.hash);
                 }
-                Targets { own, behind: behind.into_iter().filter(|at| Some(*at) != own).collect() }
+                WaitTargets { own_point, transitive: transitive.into_iter().filter(|at| Some(*at) != own_point).collect() }
             });
             let waits = waits.collect();
-            self.waits.insert(profile.hash, (Arc::clone(profile), waits));
+            self.targets_by_profile.insert(profile.hash, (Arc::clone(profile), waits));
         }
     }
 
-    /// Notes which points mean the nodes of a profile, and what these nodes are to be done with there.
-    fn add_meaning(&mut self, profile: &Profile) {
-        if self.meant_by.contains_key(&profile.hash) {
+    /// Records which points select the nodes of a profile, and which tasks these nodes must complete there.
+    fn add_profile(&mut self, profile: &Profile) {
+        if self.points_by_profile.contains_key(&profile.hash) {
             return;
         }
-        let mut meant = BTreeMap::new();
+        let mut selected = BTreeMap::new();
         for (at, point) in self.points.iter().enumerate() {
-            let Some(ix) = meant_task(&point.release, &point.barrier, profile) else { continue };
+            let Some(ix) = barrier_task(&point.release, &point.barrier, profile) else { continue };
             let steps = if profile.release.task(ix).is_skipped_type() {
-                let before = profile.before_marker(ix).tasks.into_iter();
-                Steps::Before(before.map(|ix| profile.release.id(ix).to_owned()).collect())
+                let before = profile.marker_predecessors(ix).tasks.into_iter();
+                RequiredSteps::MarkerTasks(before.map(|ix| profile.release.id(ix).to_owned()).collect())
             } else {
-                Steps::Itself
+                RequiredSteps::Task
             };
-            meant.insert(at, Meant { steps, behind: profile.barrier_places_before(ix) });
+            selected.insert(at, ProfileSteps { steps, barriers_before: profile.barrier_indexes_before(ix) });
         }
-        for (at, meant) in &meant {
-            for id in meant.steps.of_a_marker() {
-                let points = self.of_task.entry(id.clone()).or_default();
+        for (at, required) in &selected {
+            for id in required.steps.marker_tasks() {
+                let points = self.points_by_task.entry(id.clone()).or_default();
                 if !points.contains(at) {
                     points.push(*at);
                 }
             }
         }
-        self.meant_by.insert(profile.hash, meant);
+        self.points_by_profile.insert(profile.hash, selected);
     }
 
-    fn point(&mut self, known: &mut BTreeMap<Key, usize>, release: Arc<CompiledRelease>, barrier: Barrier) -> usize {
-        *known.entry(key(&release, &barrier)).or_insert_with(|| {
-            let point = Point::new(release, barrier);
-            self.of_task.entry(point.task().to_owned()).or_default().push(self.points.len());
+    /// Returns the index of the point for a barrier. Creates the point if it does not exist.
+    fn point_index(&mut self, known: &mut BTreeMap<PointKey, usize>, release: Arc<CompiledRelease>, barrier: Barrier) -> usize {
+        *known.entry(point_key(&release, &barrier)).or_insert_with(|| {
+            let point = BarrierState::new(release, barrier);
+            self.points_by_task.entry(point.task().to_owned()).or_default().push(self.points.len());
             self.points.push(point);
             self.points.len() - 1
         })
     }
 }
 
-/// The releases that the groups of a cluster run.
+/// Returns the releases that the groups of a cluster run.
 fn releases(fleet: &Fleet, cluster: ClusterId) -> BTreeMap<ReleaseHash, Arc<CompiledRelease>> {
-    let releases = fleet.folds_of(cluster).filter_map(|fold| fold.release.as_ref());
-    releases.map(|one| (one.value.hash, Arc::clone(&one.value))).collect()
+    let releases = fleet.resolved_groups(cluster).filter_map(|fold| fold.release.as_ref());
+    releases.map(|release| (release.value.hash, Arc::clone(&release.value))).collect()
 }
 
-/// The order of a cluster, as far as barriers go through stages and markers.
-struct Order<'a> {
+/// The order of a cluster, as far as barriers depend on stages and markers.
+struct BarrierOrder<'a> {
     releases: BTreeMap<ReleaseHash, Arc<CompiledRelease>>,
     profiles: Vec<&'a Arc<Profile>>,
-    /// What comes directly before barriers that were asked for.
-    known: BTreeMap<Key, Rc<[Target]>>,
+    /// The direct predecessors of the barriers that were looked up so far.
+    predecessors: BTreeMap<PointKey, Rc<[ReleaseBarrier]>>,
 }
 
-/// A barrier, and the release that its task is of.
-type Target = (Arc<CompiledRelease>, Barrier);
+/// A barrier, with the release of its task.
+type ReleaseBarrier = (Arc<CompiledRelease>, Barrier);
 
-impl<'a> Order<'a> {
-    fn of(fleet: &'a Fleet, cluster: ClusterId) -> Self {
-        let profiles: BTreeMap<_, _> = fleet.profiles_of(cluster).map(|profile| (profile.hash, profile)).collect();
+impl<'a> BarrierOrder<'a> {
+    fn new(fleet: &'a Fleet, cluster: ClusterId) -> Self {
+        let profiles: BTreeMap<_, _> = fleet.profiles_in_cluster(cluster).map(|profile| (profile.hash, profile)).collect();
         let profiles = profiles.into_values().collect();
-        Self { releases: releases(fleet, cluster), profiles, known: BTreeMap::new() }
+        Self { releases: releases(fleet, cluster), profiles, predecessors: BTreeMap::new() }
     }
 
-    /// What comes before a barrier beyond its own task: all that its stage waits for by any release that has it, and what its marker waits
-    /// for on other nodes, where it is one; each once.
-    fn before(&mut self, release: &Arc<CompiledRelease>, barrier: &Barrier) -> Vec<Target> {
+    /// Returns what comes before a barrier in addition to its own task, directly or through other stages and markers,
+    /// each once. For a stage this is everything that the stage waits for in any release that has it. For a marker it
+    /// is what the marker waits for on other nodes.
+    fn predecessors(&mut self, release: &Arc<CompiledRelease>, barrier: &Barrier) -> Vec<ReleaseBarrier> {
         let (mut seen, mut targets) = (BTreeSet::new(), Vec::new());
         let mut next = vec![(Arc::clone(release), barrier.clone())];
         while let Some((release, barrier)) = next.pop() {
-            for (release, wait) in &*self.directly_before(&release, &barrier) {
-                if seen.insert(key(release, wait)) {
+            for (release, wait) in &*self.direct_predecessors(&release, &barrier) {
+                if seen.insert(point_key(release, wait)) {
                     next.push((Arc::clone(release), wait.clone()));
-                    if !matches!(wait.source, Source::Stage) {
+                    if !matches!(wait.scope, BarrierScope::Stage) {
                         targets.push((Arc::clone(release), wait.clone()));
                     }
                 }
@@ -568,185 +592,205 @@ impl<'a> Order<'a> {
         targets
     }
 
-    fn directly_before(&mut self, release: &Arc<CompiledRelease>, barrier: &Barrier) -> Rc<[Target]> {
+    /// Returns the barriers that come directly before a barrier, because its task is a stage or a marker.
+    fn direct_predecessors(&mut self, release: &Arc<CompiledRelease>, barrier: &Barrier) -> Rc<[ReleaseBarrier]> {
         let (releases, profiles) = (&self.releases, &self.profiles);
-        let before = self.known.entry(key(release, barrier)).or_insert_with(|| match barrier.source {
-            Source::Stage => before_stage(releases, release.id(barrier.task)),
-            Source::Anywhere | Source::Everyone | Source::Tags(_) | Source::Roles(_) => {
-                before_marker(releases, profiles, release, barrier)
+        let before = self.predecessors.entry(point_key(release, barrier)).or_insert_with(|| match barrier.scope {
+            BarrierScope::Stage => stage_predecessors(releases, release.id(barrier.task)),
+            BarrierScope::Anywhere | BarrierScope::Everyone | BarrierScope::Tags(_) | BarrierScope::Roles(_) => {
+                marker_predecessors(releases, profiles, release, barrier)
             }
         });
         Rc::clone(before)
     }
 }
 
-fn before_stage(releases: &BTreeMap<ReleaseHash, Arc<CompiledRelease>>, stage: &str) -> Rc<[Target]> {
-    let named = releases.values().flat_map(|release| release.stages.iter().map(move |ix| (release, *ix)));
-    let all = named.filter(|(release, ix)| release.id(*ix) == stage);
+/// Returns what a stage waits for in the releases that have it.
+fn stage_predecessors(releases: &BTreeMap<ReleaseHash, Arc<CompiledRelease>>, stage: &str) -> Rc<[ReleaseBarrier]> {
+    let stages = releases.values().flat_map(|release| release.stages.iter().map(move |ix| (release, *ix)));
+    let all = stages.filter(|(release, ix)| release.id(*ix) == stage);
     all.flat_map(|(release, ix)| release.stage_waits(ix).into_iter().map(|wait| (Arc::clone(release), wait))).collect()
 }
 
-/// What the nodes wait for that have the barrier's task as a marker.
-fn before_marker(
+/// Returns the barriers at which nodes wait before the task of a barrier, for the nodes on which that task is a marker.
+fn marker_predecessors(
     releases: &BTreeMap<ReleaseHash, Arc<CompiledRelease>>,
     profiles: &[&Arc<Profile>],
     release: &CompiledRelease,
     barrier: &Barrier,
-) -> Rc<[Target]> {
-    let is_marker = |release: &CompiledRelease, ix: TaskIx| release.task(ix).is_skipped_type();
+) -> Rc<[ReleaseBarrier]> {
+    let is_marker = |release: &CompiledRelease, ix: TaskIndex| release.task(ix).is_skipped_type();
     let id = release.id(barrier.task);
-    if !releases.values().any(|release| release.find(id).is_some_and(|ix| is_marker(release, ix))) {
+    if !releases.values().any(|release| release.task_index(id).is_some_and(|ix| is_marker(release, ix))) {
         return Rc::default();
     }
     let mut waits = Vec::new();
     for profile in profiles {
-        let ix = meant_task(release, barrier, profile).filter(|ix| is_marker(&profile.release, *ix));
-        let barriers = ix.map(|ix| profile.before_marker(ix).barriers).unwrap_or_default();
+        let ix = barrier_task(release, barrier, profile).filter(|ix| is_marker(&profile.release, *ix));
+        let barriers = ix.map(|ix| profile.marker_predecessors(ix).barriers).unwrap_or_default();
         waits.extend(barriers.into_iter().map(|barrier| (Arc::clone(&profile.release), barrier.clone())));
     }
     waits.into()
 }
 
-fn key(release: &CompiledRelease, barrier: &Barrier) -> Key {
-    (release.hash, barrier.task, barrier.source.to_string(), barrier.policy)
+/// Returns the identity of the point that a barrier waits for.
+fn point_key(release: &CompiledRelease, barrier: &Barrier) -> PointKey {
+    (release.hash, barrier.task, barrier.scope.to_string(), barrier.policy)
 }
 
-/// The task of a profile that a barrier of a release means.
-fn meant_task(release: &CompiledRelease, barrier: &Barrier, profile: &Profile) -> Option<TaskIx> {
-    let is_own = profile.release.hash == release.hash;
-    let ix = match (is_own, &barrier.source) {
+/// Returns the task that a node of a profile must complete for a barrier of a release. `None` if the barrier does not
+/// select the profile. In another release, the task with the same id counts.
+fn barrier_task(release: &CompiledRelease, barrier: &Barrier, profile: &Profile) -> Option<TaskIndex> {
+    let is_same_release = profile.release.hash == release.hash;
+    let ix = match (is_same_release, &barrier.scope) {
         (true, _) => Some(barrier.task),
-        (false, Source::Stage | Source::Anywhere) => None,
-        (false, _) => profile.release.find(release.id(barrier.task)),
+        (false, BarrierScope::Stage | BarrierScope::Anywhere) => None,
+        (false, _) => profile.release.task_index(release.id(barrier.task)),
     };
-    ix.filter(|ix| profile.has(*ix) && profile.place.is_source(release.matching.roles, &barrier.source))
+    ix.filter(|ix| profile.has_task(*ix) && profile.key.is_in_scope(release.matching.roles, &barrier.scope))
 }
 
-impl Steps {
-    /// The ids of the tasks, of which this one is the point's own.
-    fn tasks<'a>(&'a self, own: &'a str) -> Vec<&'a str> {
+impl RequiredSteps {
+    /// Returns the ids of the tasks. `own` is the task of the point.
+    fn task_ids<'a>(&'a self, own: &'a str) -> Vec<&'a str> {
         match self {
-            Self::Itself => vec![own],
-            Self::Before(tasks) => tasks.iter().map(String::as_str).collect(),
+            Self::Task => vec![own],
+            Self::MarkerTasks(tasks) => tasks.iter().map(String::as_str).collect(),
         }
     }
 
-    /// The tasks that stand for a marker.
-    fn of_a_marker(&self) -> &[String] {
+    /// Returns the tasks that must be completed instead of a marker. Empty if the task of the point is not a marker.
+    fn marker_tasks(&self) -> &[String] {
         match self {
-            Self::Itself => &[],
-            Self::Before(tasks) => tasks,
+            Self::Task => &[],
+            Self::MarkerTasks(tasks) => tasks,
         }
     }
 
-    fn are_over(&self, results: &dyn TaskResults, node: NodeId, task: &str) -> bool {
+    /// Returns whether a node has completed all of the tasks. `task` is the task of the point.
+    fn is_over(&self, results: &dyn TaskResults, node: NodeId, task: &str) -> bool {
         match self {
-            Self::Itself => results.done(node, task).is_over(),
-            Self::Before(tasks) => tasks.iter().all(|task| results.done(node, task).is_over()),
+            Self::Task => results.completion(node, task).is_over(),
+            Self::MarkerTasks(tasks) => tasks.iter().all(|task| results.completion(node, task).is_over()),
         }
     }
 
-    /// Whether one of them will not succeed on a node by itself, whatever barriers open.
-    fn are_in_vain(&self, results: &dyn TaskResults, node: NodeId, member: &Member, task: &str) -> bool {
-        let is_in_vain = |task: &str| {
-            let is_lacking = member.keeps_its_set && !results.was_released(node, task);
-            results.has_failed(node, task) || (is_lacking && !results.done(node, task).is_over())
+    /// Returns whether one of the tasks will not succeed on a node by itself, whatever barriers open. `task` is the
+    /// task of the point.
+    fn is_stalled(&self, results: &dyn TaskResults, node: NodeId, member: &BarrierMember, task: &str) -> bool {
+        let will_not_succeed = |task: &str| {
+            let is_missing = member.is_withheld && !results.is_released(node, task);
+            results.has_failed(node, task) || (is_missing && !results.completion(node, task).is_over())
         };
         match self {
-            Self::Itself => is_in_vain(task),
-            Self::Before(tasks) => tasks.iter().any(|task| is_in_vain(task)),
+            Self::Task => will_not_succeed(task),
+            Self::MarkerTasks(tasks) => tasks.iter().any(|task| will_not_succeed(task)),
         }
     }
 }
 
-impl Left {
-    /// What is left at a barrier, by what each point waits for.
-    fn of(targets: &Targets, waiting: impl Fn(&usize) -> Waiting) -> Self {
+impl RemainingWait {
+    /// Computes what a barrier still waits for, from what each of its points waits for.
+    fn new(targets: &WaitTargets, waiting: impl Fn(&usize) -> WaitingFor) -> Self {
         Self {
-            own: targets.own.as_ref().map_or(Waiting::Nobody, &waiting),
-            behind: targets.behind.iter().any(|at| waiting(at) != Waiting::Nobody),
+            own_wait: targets.own_point.as_ref().map_or(WaitingFor::Nobody, &waiting),
+            is_transitive: targets.transitive.iter().any(|at| waiting(at) != WaitingFor::Nobody),
         }
     }
 
-    fn is_nothing(self) -> bool {
-        !self.behind && self.own == Waiting::Nobody
+    /// Returns whether the barrier waits for nothing.
+    fn is_empty(self) -> bool {
+        !self.is_transitive && self.own_wait == WaitingFor::Nobody
     }
 
-    fn is_nothing_for(self, asking: NodeId) -> bool {
-        !self.behind && self.own.is_over_for(asking)
+    /// Returns whether the barrier waits for nothing but, at its own task, the node itself.
+    fn is_empty_for(self, node: NodeId) -> bool {
+        !self.is_transitive && self.own_wait.is_empty_for(node)
     }
 }
 
-impl Point {
+impl BarrierState {
     fn new(release: Arc<CompiledRelease>, barrier: Barrier) -> Self {
-        let (waits_for, hindered, waiting) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-        Self { barrier, release, meant: 0, waits_for, of_profile: BTreeMap::new(), hindered, waiting }
+        let (pending_nodes, stalled_nodes, waiting_profiles) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        Self {
+            barrier,
+            release,
+            node_count: 0,
+            pending_nodes,
+            pending_by_profile: BTreeMap::new(),
+            stalled_nodes,
+            waiting_profiles,
+        }
     }
 
     fn task(&self) -> &str {
         self.release.id(self.barrier.task)
     }
 
-    /// Takes in what became of its task, or of what stands for that, on a node that it means.
-    fn take(&mut self, results: &dyn TaskResults, node: NodeId, member: &Member, steps: &Steps) {
-        self.forget(node, member.profile);
-        if steps.are_over(results, node, self.task()) {
+    /// Updates a selected node with the result of the point's task, or of the tasks that take the place of a marker.
+    fn update(&mut self, results: &dyn TaskResults, node: NodeId, member: &BarrierMember, steps: &RequiredSteps) {
+        self.remove_node(node, member.profile);
+        if steps.is_over(results, node, self.task()) {
             return;
         }
-        let is_hindered = member.is_set_aside || steps.are_in_vain(results, node, member, self.task());
-        self.waits_for.insert(node);
-        *self.of_profile.entry(member.profile).or_default() += 1;
-        if is_hindered {
-            self.hindered.insert(node);
+        let is_stalled = member.is_inactive || steps.is_stalled(results, node, member, self.task());
+        self.pending_nodes.insert(node);
+        *self.pending_by_profile.entry(member.profile).or_default() += 1;
+        if is_stalled {
+            self.stalled_nodes.insert(node);
         }
     }
 
-    fn forget(&mut self, node: NodeId, profile: ProfileHash) {
-        if self.waits_for.remove(&node) {
-            match self.of_profile.get_mut(&profile) {
+    /// Removes a node from those that the point waits for.
+    fn remove_node(&mut self, node: NodeId, profile: ProfileHash) {
+        if self.pending_nodes.remove(&node) {
+            match self.pending_by_profile.get_mut(&profile) {
                 Some(count) if *count > 1 => *count -= 1,
-                Some(_) | None => drop(self.of_profile.remove(&profile)),
+                Some(_) | None => drop(self.pending_by_profile.remove(&profile)),
             }
         }
-        self.hindered.remove(&node);
+        self.stalled_nodes.remove(&node);
     }
 
-    /// Whether one of its nodes alone makes it be waited for in vain, or all where any is enough.
-    fn is_hindered(&self) -> bool {
-        match (self.waiting(), self.barrier.policy) {
-            (Waiting::Nobody, _) => false,
-            (Waiting::For(_) | Waiting::ForMore, Policy::Any) => self.hindered.len() == self.waits_for.len(),
-            (Waiting::For(_) | Waiting::ForMore, Policy::All) => !self.hindered.is_empty(),
+    /// Returns whether the point's own nodes stall it: one of them, or all of them under `policy: any`.
+    fn is_stalled(&self) -> bool {
+        match (self.waiting_for(), self.barrier.policy) {
+            (WaitingFor::Nobody, _) => false,
+            (WaitingFor::One(_) | WaitingFor::Several, Policy::Any) => self.stalled_nodes.len() == self.pending_nodes.len(),
+            (WaitingFor::One(_) | WaitingFor::Several, Policy::All) => !self.stalled_nodes.is_empty(),
         }
     }
 
-    fn waiting(&self) -> Waiting {
-        let any_is_done = self.meant == 0 || self.waits_for.len() < self.meant;
+    /// Returns the nodes that the point still waits for. Under `policy: any` it waits for nobody once one node is done.
+    fn waiting_for(&self) -> WaitingFor {
+        let any_is_done = self.node_count == 0 || self.pending_nodes.len() < self.node_count;
         if self.barrier.policy == Policy::Any && any_is_done {
-            return Waiting::Nobody;
+            return WaitingFor::Nobody;
         }
-        let mut nodes = self.waits_for.iter();
+        let mut nodes = self.pending_nodes.iter();
         match (nodes.next(), nodes.next()) {
-            (None, _) => Waiting::Nobody,
-            (Some(one), None) => Waiting::For(*one),
-            (Some(_), Some(_)) => Waiting::ForMore,
+            (None, _) => WaitingFor::Nobody,
+            (Some(node), None) => WaitingFor::One(*node),
+            (Some(_), Some(_)) => WaitingFor::Several,
         }
     }
 }
 
-impl Waiting {
-    fn is_over_for(self, asking: NodeId) -> bool {
+impl WaitingFor {
+    /// Returns whether node `asking` waits for nobody here. A node does not wait for itself.
+    fn is_empty_for(self, asking: NodeId) -> bool {
         match self {
             Self::Nobody => true,
-            Self::For(node) => node == asking,
-            Self::ForMore => false,
+            Self::One(node) => node == asking,
+            Self::Several => false,
         }
     }
 
-    fn only(self) -> Option<NodeId> {
+    /// Returns the node, if it is the only one.
+    fn single_node(self) -> Option<NodeId> {
         match self {
-            Self::For(node) => Some(node),
-            Self::Nobody | Self::ForMore => None,
+            Self::One(node) => Some(node),
+            Self::Nobody | Self::Several => None,
         }
     }
 }
@@ -758,17 +802,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_alone_is_waited_for_at_its_own_task_does_not_wait_for_itself() {
+    fn remaining_wait_is_empty_for_last_missing_node() {
         let (a, b) = (NodeId(Uuid::from_u128(1)), NodeId(Uuid::from_u128(2)));
         for (own, behind, a_waits, b_waits) in [
-            (Waiting::Nobody, false, false, false),
-            (Waiting::For(a), false, false, true),
-            (Waiting::ForMore, false, true, true),
-            (Waiting::Nobody, true, true, true),
-            (Waiting::For(a), true, true, true),
+            (WaitingFor::Nobody, false, false, false),
+            (WaitingFor::One(a), false, false, true),
+            (WaitingFor::Several, false, true, true),
+            (WaitingFor::Nobody, true, true, true),
+            (WaitingFor::One(a), true, true, true),
         ] {
-            let left = Left { own, behind };
-            assert_eq!([a, b].map(|node| !left.is_nothing_for(node)), [a_waits, b_waits], "{left:?}");
+            let left = RemainingWait { own_wait: own, is_transitive: behind };
+            assert_eq!([a, b].map(|node| !left.is_empty_for(node)), [a_waits, b_waits], "{left:?}");
         }
     }
 }

@@ -1,16 +1,17 @@
-//! When a task set is released, and which barriers are open.
+//! Decides when a task set is released, and which barriers are open.
 //!
-//! Both are functions of a snapshot and the time, so that the controller only carries out what is decided here, and a test can ask
-//! at any time. Budgets, windows and leases belong here too: they are further reasons for which a node that is due waits.
+//! Both decisions are functions of a snapshot and the time. The controller only carries them out, and a test can check
+//! them for any time. Budgets, windows and leases belong here too, because they are further reasons to make a node wait
+//! that is due.
 
 mod barriers;
-mod dropped;
-mod keep;
+mod kept_task_set;
+mod obsolete;
+mod quota;
 mod release;
-mod room;
 
-pub use barriers::{Affected, Done, TaskResults, Wave};
-pub use dropped::dropped_barriers;
-pub use keep::{Kept, KeptProfile, keep};
-pub use release::{Candidate, Content, Standing};
-pub use room::{Admitted, RecordSize, Room, most_of_records};
+pub use barriers::{AffectedNodeSet, Completion, TaskResults, Wave};
+pub use kept_task_set::{KeptProfile, KeptTaskSet, plan_kept};
+pub use obsolete::obsolete_barriers;
+pub use quota::{QuotaDecision, RecordQuota, RecordSize, max_record_bytes};
+pub use release::{ReleaseCandidate, ReleaseKey, ReleaseState};

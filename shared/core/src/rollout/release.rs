@@ -1,134 +1,141 @@
-//! When a node's next task set is released.
+//! Decides when a node's next task set is released.
 //!
-//! A task set is told from the released one by its task digest, its mode and whether there are tasks at all. A profile's bytes, the
-//! wording of an explanation or a new edge of the order release nothing: the host would run the same tasks with the same inputs.
+//! A task set differs from the released one if its task digest, its mode or the presence of tasks differs. A change of
+//! a profile's bytes, of the wording of an explanation or of an edge in the order releases nothing, because the host
+//! would run the same tasks with the same inputs.
 
 use std::collections::BTreeSet;
 
 use crate::digest::{DigestVersion, TaskDigest};
 use crate::finding::Rule;
 use crate::object::{NodeId, Timestamp};
-use crate::resolve::{Answer, SetAside};
-use crate::status::{Keeper, Next};
+use crate::resolve::{NodeBlocker, ResolvedNode};
+use crate::status::{NextTaskSet, WithheldBy};
 use crate::task::Mode;
 
-/// What of a task set decides whether it is released.
+/// The parts of a task set that decide whether it is released.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Content {
-    /// The mode that it is applied in.
+pub struct ReleaseKey {
+    /// The mode in which the tasks are applied.
     pub mode: Mode,
-    /// The digest of its tasks; `None`: the node has no profile.
+    /// The digest of its tasks, or `None` if the node has no profile.
     pub tasks: Option<TaskDigest>,
-    /// Which tasks are placed and never started, by id; under a version of the digest that holds it, none is listed.
+    /// The ids of the tasks that are placed and never started, because their definition has an expression that is not
+    /// evaluated. Empty if the digest covers them.
     pub untranslated: BTreeSet<String>,
 }
 
-/// A node as its releases are planned.
+/// A node whose next release is planned.
 #[derive(Clone, Debug)]
-pub struct Candidate<'a> {
+pub struct ReleaseCandidate<'a> {
     /// The node.
     pub node: NodeId,
-    /// What was released to it; `None`: nothing yet.
-    pub present: Option<Content>,
-    /// What it is to have, its digest under the version of the present one.
-    pub next: Content,
-    /// What keeps the next one from it, and holds that are over.
-    pub kept_by: Vec<SetAside<'a>>,
+    /// What was released to the node, or `None` if nothing was.
+    pub current: Option<ReleaseKey>,
+    /// The key of the task set that the node should have. Its digest is computed under the digest version of `current`.
+    pub next: ReleaseKey,
+    /// What withholds the next task set, including holds that have ended.
+    pub blockers: Vec<NodeBlocker<'a>>,
 }
 
-/// Where a node stands with its next task set.
+/// The state of a node's next task set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// It has what it is to have.
+pub enum ReleaseState {
+    /// The node has the task set that it should have.
     Current,
-    /// Nothing keeps the next one from it.
+    /// Nothing withholds the next task set, so it can be released.
     Due,
-    /// Something does, at least until that time; `None`: until something changes.
-    Kept(Option<Timestamp>),
+    /// Something withholds the next task set, at least until that time. `None`: until something changes.
+    Withheld(Option<Timestamp>),
 }
 
-impl Standing {
-    /// What the node's record takes once the next pass is over, of `kept` that it takes now and `next` that its next task set would
-    /// take. A node that gets nothing keeps what it has, wherever it stands, and what is kept from it may come later.
+impl ReleaseState {
+    /// Returns the maximum size that the node's record may have after the next reconcile, in bytes. `kept` is the size
+    /// of the present record, `next` that of the next task set's record. A node without a release keeps its record,
+    /// even in another cluster. A withheld task set may still be released later, so the larger size counts.
     pub fn record_bytes(self, kept: u64, next: u64) -> u64 {
         match self {
             Self::Current => kept,
             Self::Due => next,
-            Self::Kept(_) => kept.max(next),
+            Self::Withheld(_) => kept.max(next),
         }
     }
 }
 
-impl Content {
-    /// What an answer says that the node is to have.
-    pub fn of(answer: &Answer, version: DigestVersion) -> Self {
-        let (mode, set) = (answer.mode().value, answer.task_set());
-        let beside = set.filter(|_| version == DigestVersion::V1);
-        let untranslated = beside.into_iter().flat_map(|set| set.untranslated_ids()).map(str::to_owned).collect();
+impl ReleaseKey {
+    /// Returns the key of the task set that a resolved node should have.
+    pub fn from_resolved(node: &ResolvedNode, version: DigestVersion) -> Self {
+        let (mode, set) = (node.mode().value, node.task_set());
+        let listed = set.filter(|_| version == DigestVersion::V1);
+        let untranslated = listed.into_iter().flat_map(|set| set.untranslated_ids()).map(str::to_owned).collect();
         Self { mode, tasks: set.map(|set| set.task_digest(version)), untranslated }
     }
 }
 
-impl<'a> Candidate<'a> {
-    /// A node by its answer and by what was released to it: what of that decides, and whether a task of it runs; `None`: none does.
-    pub fn of(
-        answer: &'a Answer,
-        present: Option<Content>,
+impl<'a> ReleaseCandidate<'a> {
+    /// Creates a candidate from the resolved node and from the key of the released task set. `runs` returns whether a
+    /// task of the released task set runs. `runs` itself is `None` if no task runs.
+    pub fn from_resolved(
+        resolved: &'a ResolvedNode,
+        current: Option<ReleaseKey>,
         version: DigestVersion,
         runs: Option<&dyn Fn(&str) -> bool>,
     ) -> Self {
-        let all = answer.set_aside(runs);
+        let blockers = resolved.blockers(runs);
         Self {
-            node: answer.id(),
-            next: Content::of(answer, version),
-            kept_by: all.filter(SetAside::keeps_task_set).collect(),
-            present,
+            node: resolved.id(),
+            next: ReleaseKey::from_resolved(resolved, version),
+            blockers: blockers.filter(NodeBlocker::is_withholding).collect(),
+            current,
         }
     }
 
-    /// Where the node stands at that time, as its state shows it: a hold is named before what else keeps its task set.
-    pub fn next(&self, now: Timestamp) -> Next {
-        match self.standing(now) {
-            Standing::Current => return Next::Current,
-            Standing::Due => return Next::Due,
-            Standing::Kept(_) => {}
+    /// Returns the state of the next task set at `now`, as the node's state shows it. If a hold and something else
+    /// withhold the task set, the hold is returned.
+    pub fn next_task_set(&self, now: Timestamp) -> NextTaskSet {
+        match self.state(now) {
+            ReleaseState::Current => return NextTaskSet::Current,
+            ReleaseState::Due => return NextTaskSet::Due,
+            ReleaseState::Withheld(_) => {}
         }
-        let keepers = || self.in_force(now).filter_map(SetAside::keeper);
-        let held = keepers().find(|keeper| matches!(keeper, Keeper::Held(_)));
-        held.or_else(|| keepers().next()).map_or(Next::Due, Next::Kept)
+        let reasons = || self.active_blockers(now).filter_map(NodeBlocker::withheld_by);
+        let held = reasons().find(|reason| matches!(reason, WithheldBy::Held(_)));
+        held.or_else(|| reasons().next()).map_or(NextTaskSet::Due, NextTaskSet::Withheld)
     }
 
-    /// The rules of the errors among the findings about the node that say no more than what keeps its next task set from it.
-    pub fn errors(&self) -> Vec<Rule> {
-        self.kept_by.iter().filter_map(SetAside::error).collect()
+    /// Returns the rules of the error findings that only repeat what withholds the next task set, so that the node
+    /// counts as held and not as failed.
+    pub fn error_rules(&self) -> Vec<Rule> {
+        self.blockers.iter().filter_map(NodeBlocker::error_rule).collect()
     }
 
-    /// Whether a hold is in force at that time.
+    /// Returns whether a hold on the node's task set has an effect at `now`.
     pub fn is_held(&self, now: Timestamp) -> bool {
-        self.in_force(now).any(|aside| matches!(aside, SetAside::Held(..)))
+        self.active_blockers(now).any(|blocker| matches!(blocker, NodeBlocker::Held(..)))
     }
 
-    /// When the first hold that is in force ends by itself.
-    pub fn hold_end(&self, now: Timestamp) -> Option<Timestamp> {
-        self.in_force(now).filter_map(SetAside::end).min()
+    /// Returns the end of the first hold that ends by itself, among those with an effect at `now`. `None` if no hold
+    /// ends by itself.
+    pub fn hold_ends_at(&self, now: Timestamp) -> Option<Timestamp> {
+        self.active_blockers(now).filter_map(NodeBlocker::ends_at).min()
     }
 
-    /// Where the node stands at that time.
-    pub fn standing(&self, now: Timestamp) -> Standing {
-        let ends: Vec<_> = self.in_force(now).map(SetAside::end).collect();
-        if self.present.as_ref() == Some(&self.next) {
-            Standing::Current
+    /// Returns the state of the next task set at `now`.
+    pub fn state(&self, now: Timestamp) -> ReleaseState {
+        let ends: Vec<_> = self.active_blockers(now).map(NodeBlocker::ends_at).collect();
+        if self.current.as_ref() == Some(&self.next) {
+            ReleaseState::Current
         } else if ends.is_empty() {
-            Standing::Due
+            ReleaseState::Due
         } else {
-            // One without an end outlasts all others.
-            Standing::Kept(ends.into_iter().collect::<Option<Vec<_>>>().and_then(|ends| ends.into_iter().max()))
+            // A blocker without an end outlasts all others.
+            ReleaseState::Withheld(ends.into_iter().collect::<Option<Vec<_>>>().and_then(|ends| ends.into_iter().max()))
         }
     }
 
-    /// What keeps the next task set from it at that time.
-    fn in_force(&self, now: Timestamp) -> impl Iterator<Item = &SetAside<'a>> {
-        self.kept_by.iter().filter(move |aside| aside.is_in_force(now))
+    /// Returns what withholds the next task set at `now`.
+    fn active_blockers(&self, now: Timestamp) -> impl Iterator<Item = &NodeBlocker<'a>> {
+        self.blockers.iter().filter(move |blocker| blocker.is_in_force(now))
     }
 }
 
@@ -137,21 +144,22 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::object::Held;
-    use crate::requirement::Unmet;
-    use crate::status::Side;
+    use crate::object::HoldEnd;
+    use crate::requirement::UnmetRequirement;
+    use crate::status::SetBy;
     use crate::traits::InstanceTraits;
 
-    /// Nodes that had what they were to have, or were held, moved with their records past what the cluster may have that they came to.
+    /// Regression test: nodes that were current or held could move with their records and exceed the quota of their new
+    /// cluster.
     #[test]
-    fn x03_f07_a_node_that_gets_nothing_keeps_its_record_where_it_comes() {
+    fn x03_f07_record_bytes_counts_stored_record_when_nothing_is_released() {
         for (standing, kept, next, expected) in [
-            (Standing::Current, 120_000, 0, 120_000),
-            (Standing::Current, 0, 120_000, 0),
-            (Standing::Due, 120_000, 0, 0),
-            (Standing::Due, 0, 120_000, 120_000),
-            (Standing::Kept(None), 120_000, 0, 120_000),
-            (Standing::Kept(Some(NOW)), 0, 120_000, 120_000),
+            (ReleaseState::Current, 120_000, 0, 120_000),
+            (ReleaseState::Current, 0, 120_000, 0),
+            (ReleaseState::Due, 120_000, 0, 0),
+            (ReleaseState::Due, 0, 120_000, 120_000),
+            (ReleaseState::Withheld(None), 120_000, 0, 120_000),
+            (ReleaseState::Withheld(Some(NOW)), 0, 120_000, 120_000),
         ] {
             assert_eq!(standing.record_bytes(kept, next), expected, "{standing:?} {kept} {next}");
         }
@@ -160,114 +168,114 @@ mod tests {
     const NOW: Timestamp = Timestamp(1_000);
     const NODE: NodeId = NodeId(Uuid::from_u128(1));
 
-    fn content(digest: u8) -> Content {
-        Content { mode: Mode::Apply, tasks: Some(TaskDigest([digest; 32])), untranslated: BTreeSet::new() }
+    fn release_key(digest: u8) -> ReleaseKey {
+        ReleaseKey { mode: Mode::Apply, tasks: Some(TaskDigest([digest; 32])), untranslated: BTreeSet::new() }
     }
 
-    fn due() -> Candidate<'static> {
-        Candidate { node: NODE, present: Some(content(1)), next: content(2), kept_by: Vec::new() }
+    fn due() -> ReleaseCandidate<'static> {
+        ReleaseCandidate { node: NODE, current: Some(release_key(1)), next: release_key(2), blockers: Vec::new() }
     }
 
-    fn held(held: Held) -> SetAside<'static> {
-        SetAside::Held(Side::Operator, held, "")
+    fn hold(held: HoldEnd) -> NodeBlocker<'static> {
+        NodeBlocker::Held(SetBy::Operator, held, "")
     }
 
     #[test]
-    fn digest_mode_and_having_tasks_decide_what_is_another_task_set() {
-        let none = || Content { tasks: None, ..content(0) };
-        let marked = || Content { untranslated: BTreeSet::from(["old".to_owned()]), ..content(1) };
+    fn release_key_changes_with_digest_mode_or_having_tasks() {
+        let none = || ReleaseKey { tasks: None, ..release_key(0) };
+        let marked = || ReleaseKey { untranslated: BTreeSet::from(["old".to_owned()]), ..release_key(1) };
         for (present, next, standing) in [
-            (None, content(1), Standing::Due),
-            (None, none(), Standing::Due),
-            (Some(content(1)), content(1), Standing::Current),
-            (Some(content(1)), content(2), Standing::Due),
-            (Some(content(1)), Content { mode: Mode::Noop, ..content(1) }, Standing::Due),
-            (Some(content(1)), none(), Standing::Due),
-            (Some(none()), content(1), Standing::Due),
-            (Some(none()), none(), Standing::Current),
-            (Some(marked()), marked(), Standing::Current),
-            (Some(marked()), content(1), Standing::Due),
+            (None, release_key(1), ReleaseState::Due),
+            (None, none(), ReleaseState::Due),
+            (Some(release_key(1)), release_key(1), ReleaseState::Current),
+            (Some(release_key(1)), release_key(2), ReleaseState::Due),
+            (Some(release_key(1)), ReleaseKey { mode: Mode::Noop, ..release_key(1) }, ReleaseState::Due),
+            (Some(release_key(1)), none(), ReleaseState::Due),
+            (Some(none()), release_key(1), ReleaseState::Due),
+            (Some(none()), none(), ReleaseState::Current),
+            (Some(marked()), marked(), ReleaseState::Current),
+            (Some(marked()), release_key(1), ReleaseState::Due),
         ] {
-            let candidate = Candidate { present, next, ..due() };
-            assert_eq!(candidate.standing(NOW), standing, "{candidate:?}");
+            let candidate = ReleaseCandidate { current: present, next, ..due() };
+            assert_eq!(candidate.state(NOW), standing, "{candidate:?}");
         }
     }
 
     #[test]
-    fn whatever_keeps_a_task_set_keeps_it_until_the_last_has_ended() {
-        let (over, later, last) = (Held::Until(NOW), Timestamp(1_001), Timestamp(1_002));
-        let until = |end| held(Held::Until(end));
+    fn release_state_is_withheld_until_last_blocker_ends() {
+        let (over, later, last) = (HoldEnd::Until(NOW), Timestamp(1_001), Timestamp(1_002));
+        let until = |end| hold(HoldEnd::Until(end));
         for (kept_by, standing) in [
-            (vec![SetAside::Undecided("db")], Standing::Kept(None)),
-            (vec![SetAside::Paused(Side::Operator)], Standing::Kept(None)),
-            (vec![held(over)], Standing::Due),
-            (vec![held(over), until(later)], Standing::Kept(Some(later))),
-            (vec![until(last), until(later)], Standing::Kept(Some(last))),
-            (vec![until(later), held(Held::UntilTakenBack)], Standing::Kept(None)),
-            (vec![until(later), SetAside::Paused(Side::Operator)], Standing::Kept(None)),
+            (vec![NodeBlocker::Undecided("db")], ReleaseState::Withheld(None)),
+            (vec![NodeBlocker::Paused(SetBy::Operator)], ReleaseState::Withheld(None)),
+            (vec![hold(over)], ReleaseState::Due),
+            (vec![hold(over), until(later)], ReleaseState::Withheld(Some(later))),
+            (vec![until(last), until(later)], ReleaseState::Withheld(Some(last))),
+            (vec![until(later), hold(HoldEnd::UntilRevoked)], ReleaseState::Withheld(None)),
+            (vec![until(later), NodeBlocker::Paused(SetBy::Operator)], ReleaseState::Withheld(None)),
         ] {
-            let candidate = Candidate { kept_by, ..due() };
-            assert_eq!(candidate.standing(NOW), standing, "{candidate:?}");
-            let current = Candidate { present: Some(content(2)), ..candidate };
-            assert_eq!(current.standing(NOW), Standing::Current, "what it has may be what it is to have");
+            let candidate = ReleaseCandidate { blockers: kept_by, ..due() };
+            assert_eq!(candidate.state(NOW), standing, "{candidate:?}");
+            let current = ReleaseCandidate { current: Some(release_key(2)), ..candidate };
+            assert_eq!(current.state(NOW), ReleaseState::Current, "what it has may be what it is to have");
         }
     }
 
     #[test]
-    fn y06_what_keeps_a_task_set_is_named_and_a_hold_before_the_rest() {
+    fn y06_next_task_set_names_hold_before_other_blockers() {
         let unmet =
-            Unmet { key: "property:memory_mb".into(), expression: ">= 1".into(), found: "the node has none".into() };
-        let (until, over) = (held(Held::Until(Timestamp(2_000))), held(Held::Until(NOW)));
+            UnmetRequirement { key: "property:memory_mb".into(), expression: ">= 1".into(), actual: "the node has none".into() };
+        let (until, over) = (hold(HoldEnd::Until(Timestamp(2_000))), hold(HoldEnd::Until(NOW)));
         for (kept_by, next, is_held, end) in [
-            (vec![], Next::Due, false, None),
-            (vec![over.clone()], Next::Due, false, None),
-            (vec![until.clone()], Next::Kept(Keeper::Held(Side::Operator)), true, Some(Timestamp(2_000))),
-            (vec![SetAside::Unmet(&unmet)], Next::Kept(Keeper::Requirement), false, None),
-            (vec![SetAside::Undecided("db")], Next::Kept(Keeper::Undecided), false, None),
-            (vec![SetAside::Paused(Side::Operator), over], Next::Kept(Keeper::Paused), false, None),
+            (vec![], NextTaskSet::Due, false, None),
+            (vec![over.clone()], NextTaskSet::Due, false, None),
+            (vec![until.clone()], NextTaskSet::Withheld(WithheldBy::Held(SetBy::Operator)), true, Some(Timestamp(2_000))),
+            (vec![NodeBlocker::Unmet(&unmet)], NextTaskSet::Withheld(WithheldBy::Requirement), false, None),
+            (vec![NodeBlocker::Undecided("db")], NextTaskSet::Withheld(WithheldBy::Undecided), false, None),
+            (vec![NodeBlocker::Paused(SetBy::Operator), over], NextTaskSet::Withheld(WithheldBy::Paused), false, None),
             (
-                vec![SetAside::Undecided("db"), SetAside::Held(Side::Host, Held::UntilTakenBack, "")],
-                Next::Kept(Keeper::Held(Side::Host)),
+                vec![NodeBlocker::Undecided("db"), NodeBlocker::Held(SetBy::Host, HoldEnd::UntilRevoked, "")],
+                NextTaskSet::Withheld(WithheldBy::Held(SetBy::Host)),
                 true,
                 None,
             ),
         ] {
-            let candidate = Candidate { kept_by, ..due() };
-            assert_eq!(candidate.next(NOW), next, "{candidate:?}");
-            assert_eq!((candidate.is_held(NOW), candidate.hold_end(NOW)), (is_held, end), "{candidate:?}");
-            let current = Candidate { present: Some(content(2)), ..candidate };
-            assert_eq!((current.next(NOW), current.is_held(NOW)), (Next::Current, is_held));
+            let candidate = ReleaseCandidate { blockers: kept_by, ..due() };
+            assert_eq!(candidate.next_task_set(NOW), next, "{candidate:?}");
+            assert_eq!((candidate.is_held(NOW), candidate.hold_ends_at(NOW)), (is_held, end), "{candidate:?}");
+            let current = ReleaseCandidate { current: Some(release_key(2)), ..candidate };
+            assert_eq!((current.next_task_set(NOW), current.is_held(NOW)), (NextTaskSet::Current, is_held));
         }
     }
 
     #[test]
-    fn y06_the_errors_that_keep_a_task_set_are_those_of_what_the_node_does_not_meet() {
+    fn y06_error_rules_contain_only_unmet_requirements() {
         let unmet =
-            Unmet { key: "trait:CUSTOM_X".into(), expression: "required".into(), found: "the node lacks it".into() };
-        let by_hand = || vec![held(Held::UntilTakenBack), SetAside::Undecided("db"), SetAside::Paused(Side::Operator)];
+            UnmetRequirement { key: "trait:CUSTOM_X".into(), expression: "required".into(), actual: "the node lacks it".into() };
+        let by_hand = || vec![hold(HoldEnd::UntilRevoked), NodeBlocker::Undecided("db"), NodeBlocker::Paused(SetBy::Operator)];
         let and = |one| by_hand().into_iter().chain([one]).collect::<Vec<_>>();
         for (kept_by, errors) in [
             (by_hand(), &[][..]),
-            (and(SetAside::Unmet(&unmet)), &["requirement.unmet"]),
-            (and(SetAside::LacksTraits(InstanceTraits::NoList { node: NODE.0 })), &["instance.traits"]),
+            (and(NodeBlocker::Unmet(&unmet)), &["requirement.unmet"]),
+            (and(NodeBlocker::LacksTraits(InstanceTraits::NoList { node: NODE.0 })), &["instance.traits"]),
         ] {
-            let candidate = Candidate { kept_by, ..due() };
-            let found: Vec<_> = candidate.errors().into_iter().map(|rule| rule.code).collect();
+            let candidate = ReleaseCandidate { blockers: kept_by, ..due() };
+            let found: Vec<_> = candidate.error_rules().into_iter().map(|rule| rule.code).collect();
             assert_eq!(found, errors, "{candidate:?}");
         }
     }
 
     #[test]
-    fn who_is_held_is_released_when_its_hold_is_over() {
+    fn release_state_is_due_when_hold_has_ended() {
         let end = Timestamp(5_000);
-        let held = |of| Candidate { kept_by: vec![held(of)], ..due() };
-        let current = Candidate { present: Some(content(2)), ..held(Held::Until(end)) };
-        let (held, kept) = (held(Held::Until(end)), held(Held::UntilTakenBack));
-        let found = |candidate: &Candidate<'_>, now| (candidate.standing(now), candidate.hold_end(now));
-        assert_eq!(found(&due(), NOW), (Standing::Due, None));
-        assert_eq!(found(&held, NOW), (Standing::Kept(Some(end)), Some(end)));
-        assert_eq!(found(&held, end), (Standing::Due, None));
-        assert_eq!(found(&kept, end), (Standing::Kept(None), None));
-        assert_eq!(found(&current, NOW), (Standing::Current, Some(end)));
+        let held = |of| ReleaseCandidate { blockers: vec![hold(of)], ..due() };
+        let current = ReleaseCandidate { current: Some(release_key(2)), ..held(HoldEnd::Until(end)) };
+        let (held, kept) = (held(HoldEnd::Until(end)), held(HoldEnd::UntilRevoked));
+        let found = |candidate: &ReleaseCandidate<'_>, now| (candidate.state(now), candidate.hold_ends_at(now));
+        assert_eq!(found(&due(), NOW), (ReleaseState::Due, None));
+        assert_eq!(found(&held, NOW), (ReleaseState::Withheld(Some(end)), Some(end)));
+        assert_eq!(found(&held, end), (ReleaseState::Due, None));
+        assert_eq!(found(&kept, end), (ReleaseState::Withheld(None), None));
+        assert_eq!(found(&current, NOW), (ReleaseState::Current, Some(end)));
     }
 }

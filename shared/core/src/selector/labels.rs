@@ -1,18 +1,18 @@
-//! What a selector is matched against, and its object form.
+//! The labels that a selector is matched against, and its object form.
 
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::{InvalidSelector, MAX_TERMS, Operator, REPORTED, Selector, Source, Term};
+use super::{InvalidSelector, LabelSource, MAX_TERMS, Operator, REPORTED_PREFIX, Selector, Term};
 use crate::key::LabelValue;
 use crate::labels::Labels;
-use crate::name::cut;
+use crate::name::truncated;
 
-/// Something that has labels.
+/// The labels of an object, by key.
 pub trait LabelLookup {
-    /// The value of a key, if it is there.
+    /// Returns the value of a key, or `None` if it is absent.
     fn label(&self, key: &str) -> Option<&str>;
 }
 
@@ -34,21 +34,21 @@ impl LabelLookup for () {
     }
 }
 
-/// The object form of a selector, as Kubernetes' `LabelSelector`.
+/// The object form of a selector, like Kubernetes' `LabelSelector`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct LabelSelector {
-    /// Keys that must have these values.
+    /// The keys that must have these values.
     pub match_labels: BTreeMap<String, String>,
-    /// Further terms.
+    /// Further terms, all of which must match.
     pub match_expressions: Vec<LabelExpression>,
 }
 
-/// One of its expressions.
+/// A term of the object form.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LabelExpression {
-    /// The key, with `reported:` before it if it is one of the host's own.
+    /// The key, with the prefix `reported:` if it is a label of the host's report.
     pub key: String,
     /// `In`, `NotIn`, `Exists` or `DoesNotExist`.
     pub operator: String,
@@ -58,17 +58,17 @@ pub struct LabelExpression {
 }
 
 impl LabelSelector {
-    /// Checks it. None at all matches nothing; one without terms matches everything.
+    /// Compiles the object form. `None` matches nothing. An object without terms matches everything.
     ///
     /// # Errors
     /// [`InvalidSelector`].
     pub fn compile(object: Option<&Self>) -> Result<Selector, InvalidSelector> {
-        let Some(object) = object else { return Ok(Selector::nothing()) };
+        let Some(object) = object else { return Ok(Selector::match_nothing()) };
         if object.match_labels.len() + object.match_expressions.len() > MAX_TERMS {
             return Err(InvalidSelector::TooManyTerms);
         }
         let equal = object.match_labels.iter().map(|(key, value)| {
-            let (source, key) = split_source(key);
+            let (source, key) = split_reported_prefix(key);
             Term::new(source, key, Operator::Equals, BTreeSet::from([value.clone()]))
         });
         let terms = equal.chain(object.match_expressions.iter().map(LabelExpression::compile));
@@ -77,29 +77,31 @@ impl LabelSelector {
 }
 
 impl LabelExpression {
+    /// Compiles a term of the object form. Only `In` and `NotIn` take values, at least one.
     fn compile(&self) -> Result<Term, InvalidSelector> {
         let operator = match self.operator.as_str() {
             "In" => Operator::In,
             "NotIn" => Operator::NotIn,
             "Exists" => Operator::Exists,
             "DoesNotExist" => Operator::DoesNotExist,
-            _ => return Err(InvalidSelector::Operator { operator: cut(&self.operator) }),
+            _ => return Err(InvalidSelector::Operator { operator: truncated(&self.operator) }),
         };
         let wants_values = matches!(operator, Operator::In | Operator::NotIn);
         if wants_values == self.values.is_empty() {
             return Err(InvalidSelector::Arity {
-                key: cut(&self.key),
+                key: truncated(&self.key),
                 operator: if wants_values { operator.sign() } else { "by existence" },
                 takes: if wants_values { "at least one value" } else { "no values" },
             });
         }
-        let (source, key) = split_source(&self.key);
+        let (source, key) = split_reported_prefix(&self.key);
         Term::new(source, key, operator, self.values.iter().cloned().collect())
     }
 }
 
-fn split_source(key: &str) -> (Source, &str) {
-    key.strip_prefix(REPORTED).map_or((Source::Effective, key), |key| (Source::Reported, key))
+/// Returns whether a key is about the host's report, and the key without that prefix.
+fn split_reported_prefix(key: &str) -> (LabelSource, &str) {
+    key.strip_prefix(REPORTED_PREFIX).map_or((LabelSource::Effective, key), |key| (LabelSource::Reported, key))
 }
 
 #[cfg(test)]
@@ -107,13 +109,13 @@ mod tests {
     use super::*;
     use crate::key::LabelKey;
     use crate::labels::{LabelLayer, Level};
-    use crate::ownership::{Intent, Manager, OwnedMap, Said};
+    use crate::ownership::{Intent, Manager, OwnedMap, ProvidedValue};
 
     #[test]
-    fn the_four_operators_of_an_object_ask_the_effective_labels() {
-        let tier = (LabelKey::new("tier").unwrap(), Said::Value(LabelValue::new("gold").unwrap()));
+    fn label_selector_operators_match_effective_labels() {
+        let tier = (LabelKey::new("tier").unwrap(), ProvidedValue::Value(LabelValue::new("gold").unwrap()));
         let provided = OwnedMap::default().update(&Manager::new("test").unwrap(), &Intent::from([tier]));
-        let labels = Labels::default().below(Level::Node, &LabelLayer { provided: Some(provided), merge: Some(true) });
+        let labels = Labels::default().with_level(Level::Node, &LabelLayer { provided: Some(provided), merge: Some(true) });
         for (key, operator, values, matches) in [
             ("tier", "In", &["gold", "silver"][..], true),
             ("tier", "In", &["silver"], false),

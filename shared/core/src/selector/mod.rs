@@ -1,11 +1,11 @@
-//! Label selectors, as Kubernetes has them: `env in (prod, test), tier!=db, !debug`.
+//! Kubernetes label selectors: `env in (prod, test), tier!=db, !debug`.
 //!
-//! The grammar, the matching and the canonical text are those of `k8s.io/apimachinery`, odd corners included
-//! (`x notin (a)` holds where `x` is absent, `x in ()` means the empty value), so that what people know from kubectl
-//! holds here. One thing is ours: a term may begin with `reported:`. Then it is matched against what the
-//! host reports, which decides nothing anywhere else; the word is cut off before the term is parsed.
+//! The grammar, the matching and the canonical text are those of `k8s.io/apimachinery`, including its corner cases (`x
+//! notin (a)` matches if `x` is absent, `x in ()` means the empty value). So selectors behave as in kubectl. There is
+//! one extension: a term that begins with `reported:` is matched against the labels in the host's report. No other
+//! decision uses the labels of a report in this form. The prefix is removed before the term is parsed.
 //!
-//! Input is bounded in bytes and terms, and the parser does not recurse.
+//! The length of the text and the number of terms are bounded, and the parser does not recurse.
 
 mod labels;
 mod parse;
@@ -17,51 +17,51 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub use labels::{LabelExpression, LabelLookup, LabelSelector};
-pub use term::{Operator, Source, Term};
+pub use term::{LabelSource, Operator, Term};
 
-/// The longest selector, in bytes.
-pub const MAX_SELECTOR: usize = 4096;
-/// How many terms a selector has at most.
+/// Maximum length of a selector, in bytes.
+pub const MAX_SELECTOR_BYTES: usize = 4096;
+/// Maximum number of terms in a selector.
 pub const MAX_TERMS: usize = 64;
-/// What a term begins with that is matched against the host's own report.
-pub const REPORTED: &str = "reported:";
+/// The prefix of a term that is matched against the host's report.
+pub const REPORTED_PREFIX: &str = "reported:";
 
-/// What labels must be like. All terms must hold; without any, everything matches.
+/// Conditions on labels, all of which must hold. Without any, everything matches.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Selector {
-    /// Sorted by source and key; `None` matches nothing (a `null` of the object form).
+    /// The terms, sorted by source and key. `None` matches nothing (`null` in the object form).
     terms: Option<Vec<Term>>,
 }
 
-/// A text or object that is no selector.
+/// An error in a selector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidSelector {
-    /// Too long.
-    #[error("a selector has at most {MAX_SELECTOR} bytes, this one {bytes}")]
+    /// The text is too long.
+    #[error("a selector has at most {MAX_SELECTOR_BYTES} bytes, this one {bytes}")]
     TooLong {
-        /// Its length.
+        /// The length of the text, in bytes.
         bytes: usize,
     },
-    /// Too many terms.
+    /// There are too many terms.
     #[error("a selector has at most {MAX_TERMS} terms")]
     TooManyTerms,
-    /// Something stands where something else must.
+    /// There is an unexpected token.
     #[error("selector: found {found} at byte {at}, expected {expected}")]
     Unexpected {
-        /// What stands there, quoted, or `the end`.
+        /// The token, quoted, or `the end`.
         found: String,
-        /// Where.
+        /// The position of the token, in bytes.
         at: usize,
-        /// What could stand there.
+        /// The tokens that are possible there.
         expected: &'static str,
     },
-    /// A key that is no label's.
+    /// A key is not a valid label key.
     #[error("selector: {reason}")]
     Key {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// A value that Kubernetes would not take.
+    /// A value is not valid in Kubernetes.
     #[error(
         "selector: {value:?} is no label value (for {key}): at most 63 letters, digits, '-', '_' or '.', \
          with a letter or digit at both ends"
@@ -72,7 +72,7 @@ pub enum InvalidSelector {
         /// The value, cut at 64 characters.
         value: String,
     },
-    /// `>` or `<` without a whole number.
+    /// The value after `>` or `<` is not an integer.
     #[error("selector: {key} is compared by '>' or '<', so {value:?} must be a whole number of 64 bits")]
     Number {
         /// The key.
@@ -80,59 +80,60 @@ pub enum InvalidSelector {
         /// The value, cut at 64 characters.
         value: String,
     },
-    /// An operator of the object form that is none.
+    /// The object form has an unknown operator.
     #[error("selector: {operator:?} is no operator; matchExpressions take In, NotIn, Exists and DoesNotExist")]
     Operator {
         /// The operator, cut at 64 characters.
         operator: String,
     },
-    /// The object form, with values missing or too many.
+    /// The object form has no values, or values that the operator does not accept.
     #[error("selector: {key} {operator} takes {takes}")]
     Arity {
         /// The key.
         key: String,
         /// The operator.
         operator: &'static str,
-        /// What it takes, in words.
+        /// The expected number of values, in words.
         takes: &'static str,
     },
 }
 
 impl Selector {
-    /// Reads the text form. An empty text matches everything.
+    /// Parses the text form. An empty text matches everything.
     ///
     /// # Errors
-    /// [`InvalidSelector`], with the place.
+    /// [`InvalidSelector`], with the position.
     pub fn parse(text: &str) -> Result<Self, InvalidSelector> {
         parse::parse(text).map(Self::from_terms)
     }
 
-    /// A selector that matches nothing: what a missing object form means.
-    pub const fn nothing() -> Self {
+    /// Creates a selector that matches nothing, as a missing object form does.
+    pub const fn match_nothing() -> Self {
         Self { terms: None }
     }
 
-    /// The terms, sorted; none of [`Selector::nothing`].
+    /// Returns the terms, sorted. Empty for [`Selector::match_nothing`].
     pub fn terms(&self) -> &[Term] {
         self.terms.as_deref().unwrap_or_default()
     }
 
-    /// Whether all terms hold. Terms of `reported:` look at `reported`, all others at `labels`; an object that nobody
-    /// reports for has `&()` there.
+    /// Returns whether all terms match. Terms with `reported:` are matched against `reported`, all others against
+    /// `labels`. For an object without a report, `reported` is `&()`.
     pub fn matches(&self, labels: &impl LabelLookup, reported: &impl LabelLookup) -> bool {
         self.terms.as_ref().is_some_and(|terms| {
             terms.iter().all(|term| match term.source() {
-                Source::Effective => term.matches(labels.label(term.key())),
-                Source::Reported => term.matches(reported.label(term.key())),
+                LabelSource::Effective => term.matches(labels.label(term.key())),
+                LabelSource::Reported => term.matches(reported.label(term.key())),
             })
         })
     }
 
-    /// Whether all terms hold that look at no report: of an object whose host's word is forgotten. So is a label that may have come of it
-    /// (`is_forgotten`).
-    pub fn matches_unreported(&self, labels: &impl LabelLookup, is_forgotten: impl Fn(&str) -> bool) -> bool {
+    /// Returns whether all terms match that do not depend on a report, for an object whose report is no longer stored.
+    /// Terms with `reported:` are skipped. Terms about a label for which `is_forgotten` is true are skipped too,
+    /// because the label may have come from the report.
+    pub fn matches_without_report(&self, labels: &impl LabelLookup, is_forgotten: impl Fn(&str) -> bool) -> bool {
         let holds = |term: &Term| {
-            term.source() == Source::Reported || is_forgotten(term.key()) || term.matches(labels.label(term.key()))
+            term.source() == LabelSource::Reported || is_forgotten(term.key()) || term.matches(labels.label(term.key()))
         };
         self.terms.as_ref().is_some_and(|terms| terms.iter().all(holds))
     }
@@ -144,7 +145,7 @@ impl Selector {
 }
 
 impl fmt::Display for Selector {
-    /// The canonical text: terms and values sorted, operators as they were written.
+    /// Writes the canonical text: terms and values sorted, operators as written.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, term) in self.terms().iter().enumerate() {
             write!(f, "{}{term}", if index == 0 { "" } else { "," })?;
@@ -167,26 +168,26 @@ impl FromStr for Selector {
 }
 
 impl Serialize for Selector {
-    /// As its canonical text; one that matches nothing as `null`.
+    /// Writes the canonical text, or `null` for a selector that matches nothing.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         if self.terms.is_none() { serializer.serialize_none() } else { serializer.collect_str(self) }
     }
 }
 
 impl<'de> Deserialize<'de> for Selector {
-    /// From the text form, or from the object form with `matchLabels` and `matchExpressions`.
+    /// Reads the text form, or the object form with `matchLabels` and `matchExpressions`.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(untagged)]
-        enum Form {
+        enum SelectorForm {
             Text(String),
             Object(Option<LabelSelector>),
         }
-        let read = match Form::deserialize(deserializer)? {
-            Form::Text(text) => Self::parse(&text),
-            Form::Object(object) => LabelSelector::compile(object.as_ref()),
+        let result = match SelectorForm::deserialize(deserializer)? {
+            SelectorForm::Text(text) => Self::parse(&text),
+            SelectorForm::Object(object) => LabelSelector::compile(object.as_ref()),
         };
-        read.map_err(serde::de::Error::custom)
+        result.map_err(serde::de::Error::custom)
     }
 }
 
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reported_term_looks_at_the_report_alone() {
+    fn selector_matches_reported_term_only_in_report() {
         let selector = Selector::parse("tier=gold, reported:rack in (r1, r2), reported:!old").unwrap();
         assert_eq!(selector.to_string(), "tier=gold,reported:!old,reported:rack in (r1,r2)");
         let gold = labels(&[("tier", "gold")]);
@@ -209,24 +210,24 @@ mod tests {
         assert!(!selector.matches(&gold, &labels(&[("rack", "r1"), ("old", "")])));
         assert!(!selector.matches(&labels(&[("tier", "gold"), ("rack", "r1")]), &()));
         assert!(
-            selector.matches_unreported(&gold, |_| false) && !selector.matches_unreported(&(), |_| false),
+            selector.matches_without_report(&gold, |_| false) && !selector.matches_without_report(&(), |_| false),
             "what was reported is forgotten"
         );
-        assert!(selector.matches_unreported(&(), |key| key == "tier"), "and what may have come of it");
-        assert!(!Selector::nothing().matches_unreported(&gold, |_| true));
+        assert!(selector.matches_without_report(&(), |key| key == "tier"), "and what may have come of it");
+        assert!(!Selector::match_nothing().matches_without_report(&gold, |_| true));
         assert!(!Selector::parse("tier=gold").unwrap().matches(&(), &gold));
         assert!(Selector::parse("!tier").unwrap().matches(&(), &()), "nothing has no label");
     }
 
     #[test]
-    fn a_selector_has_4096_bytes_at_most() {
+    fn selector_is_limited_to_4096_bytes() {
         let padded = |bytes: usize| Selector::parse(&format!("{:bytes$}", "tier"));
         assert_eq!(padded(4096).unwrap().to_string(), "tier");
         assert_eq!(padded(4097).unwrap_err().to_string(), "a selector has at most 4096 bytes, this one 4097");
     }
 
     #[test]
-    fn an_error_says_where() {
+    fn selector_error_gives_position() {
         for (text, says) in [
             ("x=y,", "selector: found the end at byte 4, expected a key after ','"),
             ("x in y", "selector: found \"y\" at byte 5, expected '('"),
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn s52_bombs_are_bounded() {
+    fn s52_selector_input_is_bounded() {
         assert!(matches!(Selector::parse(&"(".repeat(100_000)), Err(InvalidSelector::TooLong { bytes: 100_000 })));
         assert_eq!(Selector::parse(&vec!["x"; 65].join(",")), Err(InvalidSelector::TooManyTerms));
         assert!(Selector::parse(&vec!["x"; 64].join(",")).is_ok());
@@ -257,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_is_no_greater_or_less_than_itself() {
+    fn selector_bound_is_exclusive() {
         for (text, value, holds) in
             [("n>4", "4", false), ("n>4", "5", true), ("n<4", "4", false), ("n<4", "3", true), ("n>4", "x", false)]
         {
@@ -266,13 +267,13 @@ mod tests {
     }
 
     #[test]
-    fn both_forms_are_read() {
+    fn selector_reads_text_and_object_form() {
         let text: Selector = serde_json::from_str("\"tier = gold\"").unwrap();
         let object: Selector = serde_json::from_str(r#"{"matchLabels": {"tier": "gold"}}"#).unwrap();
         assert_eq!(text, object);
-        assert_eq!(serde_json::from_str::<Selector>("null").unwrap(), Selector::nothing());
+        assert_eq!(serde_json::from_str::<Selector>("null").unwrap(), Selector::match_nothing());
         assert_eq!(serde_json::to_string(&text).unwrap(), "\"tier=gold\"");
-        assert_eq!(format!("{text:?}, {:?}", Selector::nothing()), "\"tier=gold\", nothing");
+        assert_eq!(format!("{text:?}, {:?}", Selector::match_nothing()), "\"tier=gold\", nothing");
         let reported: Selector =
             serde_json::from_str(r#"{"matchExpressions": [{"key": "reported:rack", "operator": "Exists"}]}"#).unwrap();
         assert_eq!(reported.to_string(), "reported:rack");

@@ -1,189 +1,197 @@
-//! The text form, read as `labels.Parse` of `k8s.io/apimachinery` reads it.
+//! Parses the text form like `labels.Parse` of `k8s.io/apimachinery`.
 
 use std::collections::BTreeSet;
 
-use super::{InvalidSelector, MAX_SELECTOR, MAX_TERMS, Operator, REPORTED, Source, Term};
-use crate::name::cut;
+use super::{InvalidSelector, LabelSource, MAX_SELECTOR_BYTES, MAX_TERMS, Operator, REPORTED_PREFIX, Term};
+use crate::name::truncated;
 
-/// What the text is cut into.
+/// A token of the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Token<'a> {
+enum SelectorToken<'a> {
     Word(&'a str),
     Sign(&'static str),
     End,
 }
 
-struct Parser<'a> {
+/// The position in a selector's text up to which it is parsed.
+struct SelectorParser<'a> {
     text: &'a str,
-    at: usize,
+    position: usize,
 }
 
-/// Signs, the longer ones first.
+/// The signs, longer ones first.
 const SIGNS: [&str; 8] = ["==", "!=", "=", "!", "(", ")", "<", ">"];
 const COMMA: &str = ",";
 
+/// Parses the text form into terms separated by commas. An empty text has no terms.
 pub(super) fn parse(text: &str) -> Result<Vec<Term>, InvalidSelector> {
-    if text.len() > MAX_SELECTOR {
+    if text.len() > MAX_SELECTOR_BYTES {
         return Err(InvalidSelector::TooLong { bytes: text.len() });
     }
-    let mut parser = Parser { text, at: 0 };
+    let mut parser = SelectorParser { text, position: 0 };
     let mut terms = Vec::new();
-    if parser.peek() == Token::End {
+    if parser.peek_token() == SelectorToken::End {
         return Ok(terms);
     }
     loop {
         if terms.len() == MAX_TERMS {
             return Err(InvalidSelector::TooManyTerms);
         }
-        terms.push(parser.term()?);
-        match parser.peek() {
-            Token::End => return Ok(terms),
-            Token::Sign(COMMA) => drop(parser.next()),
-            Token::Word(_) | Token::Sign(_) => return Err(parser.unexpected("',' or the end")),
+        terms.push(parser.parse_term()?);
+        match parser.peek_token() {
+            SelectorToken::End => return Ok(terms),
+            SelectorToken::Sign(COMMA) => drop(parser.next_token()),
+            SelectorToken::Word(_) | SelectorToken::Sign(_) => return Err(parser.unexpected_error("',' or the end")),
         }
-        if !matches!(parser.peek(), Token::Word(_) | Token::Sign("!")) {
-            return Err(parser.unexpected("a key after ','"));
+        if !matches!(parser.peek_token(), SelectorToken::Word(_) | SelectorToken::Sign("!")) {
+            return Err(parser.unexpected_error("a key after ','"));
         }
     }
 }
 
-impl<'a> Parser<'a> {
-    fn term(&mut self) -> Result<Term, InvalidSelector> {
+impl<'a> SelectorParser<'a> {
+    /// Parses one term: its source, key, operator and values.
+    fn parse_term(&mut self) -> Result<Term, InvalidSelector> {
         self.skip_space();
-        let rest = &self.text[self.at..];
-        let source = if rest.starts_with(REPORTED) {
-            self.at += REPORTED.len();
-            Source::Reported
+        let rest = &self.text[self.position..];
+        let source = if rest.starts_with(REPORTED_PREFIX) {
+            self.position += REPORTED_PREFIX.len();
+            LabelSource::Reported
         } else {
-            Source::Effective
+            LabelSource::Effective
         };
-        let absent = self.peek() == Token::Sign("!");
-        if absent {
-            self.next();
+        let is_negated = self.peek_token() == SelectorToken::Sign("!");
+        if is_negated {
+            self.next_token();
         }
-        let Token::Word(key) = self.peek() else { return Err(self.unexpected("a key, or '!' and a key")) };
-        if absent && key.starts_with(REPORTED) {
+        let SelectorToken::Word(key) = self.peek_token() else {
+            return Err(self.unexpected_error("a key, or '!' and a key"));
+        };
+        if is_negated && key.starts_with(REPORTED_PREFIX) {
             let reason = format!(
-                "a term about what hosts report begins with '{REPORTED}', so write {REPORTED}!{}",
-                cut(&key[REPORTED.len()..])
+                "a term about what hosts report begins with '{REPORTED_PREFIX}', so write {REPORTED_PREFIX}!{}",
+                truncated(&key[REPORTED_PREFIX.len()..])
             );
             return Err(InvalidSelector::Key { reason });
         }
-        self.next();
-        if absent {
+        self.next_token();
+        if is_negated {
             return Term::new(source, key, Operator::DoesNotExist, BTreeSet::new());
         }
-        if matches!(self.peek(), Token::End | Token::Sign(COMMA)) {
+        if matches!(self.peek_token(), SelectorToken::End | SelectorToken::Sign(COMMA)) {
             return Term::new(source, key, Operator::Exists, BTreeSet::new());
         }
-        let operator = self.operator()?;
+        let operator = self.parse_operator()?;
         let values = match operator {
-            Operator::In | Operator::NotIn => self.values()?,
-            _ => BTreeSet::from([self.value()?]),
+            Operator::In | Operator::NotIn => self.parse_values()?,
+            _ => BTreeSet::from([self.parse_value()?]),
         };
         Term::new(source, key, operator, values)
     }
 
-    fn operator(&mut self) -> Result<Operator, InvalidSelector> {
-        let operator = match self.peek() {
-            Token::Word("in") => Operator::In,
-            Token::Word("notin") => Operator::NotIn,
-            Token::Sign("=") => Operator::Equals,
-            Token::Sign("==") => Operator::DoubleEquals,
-            Token::Sign("!=") => Operator::NotEquals,
-            Token::Sign(">") => Operator::GreaterThan,
-            Token::Sign("<") => Operator::LessThan,
-            Token::Word(_) | Token::Sign(_) | Token::End => {
-                return Err(self.unexpected("one of =, ==, !=, >, <, in, notin"));
+    /// Parses the operator after a key.
+    fn parse_operator(&mut self) -> Result<Operator, InvalidSelector> {
+        let operator = match self.peek_token() {
+            SelectorToken::Word("in") => Operator::In,
+            SelectorToken::Word("notin") => Operator::NotIn,
+            SelectorToken::Sign("=") => Operator::Equals,
+            SelectorToken::Sign("==") => Operator::DoubleEquals,
+            SelectorToken::Sign("!=") => Operator::NotEquals,
+            SelectorToken::Sign(">") => Operator::GreaterThan,
+            SelectorToken::Sign("<") => Operator::LessThan,
+            SelectorToken::Word(_) | SelectorToken::Sign(_) | SelectorToken::End => {
+                return Err(self.unexpected_error("one of =, ==, !=, >, <, in, notin"));
             }
         };
-        self.next();
+        self.next_token();
         Ok(operator)
     }
 
-    /// The one value after a sign. Nothing there is the empty value.
-    fn value(&mut self) -> Result<String, InvalidSelector> {
-        match self.peek() {
-            Token::End | Token::Sign(COMMA) => Ok(String::new()),
-            Token::Word(word) => {
-                self.next();
+    /// Reads the single value after a sign. A missing value is the empty value.
+    fn parse_value(&mut self) -> Result<String, InvalidSelector> {
+        match self.peek_token() {
+            SelectorToken::End | SelectorToken::Sign(COMMA) => Ok(String::new()),
+            SelectorToken::Word(word) => {
+                self.next_token();
                 Ok(word.to_owned())
             }
-            Token::Sign(_) => Err(self.unexpected("a value")),
+            SelectorToken::Sign(_) => Err(self.unexpected_error("a value")),
         }
     }
 
-    /// The values in parentheses. Between commas, and at either end, nothing is the empty value.
-    fn values(&mut self) -> Result<BTreeSet<String>, InvalidSelector> {
-        if self.peek() != Token::Sign("(") {
-            return Err(self.unexpected("'('"));
+    /// Reads the values in parentheses. A missing value between commas or at either end is the empty value.
+    fn parse_values(&mut self) -> Result<BTreeSet<String>, InvalidSelector> {
+        if self.peek_token() != SelectorToken::Sign("(") {
+            return Err(self.unexpected_error("'('"));
         }
-        self.next();
+        self.next_token();
         let mut values = BTreeSet::new();
         loop {
-            match self.peek() {
-                Token::Word(word) => {
-                    self.next();
+            match self.peek_token() {
+                SelectorToken::Word(word) => {
+                    self.next_token();
                     values.insert(word.to_owned());
                 }
-                Token::Sign(COMMA | ")") => drop(values.insert(String::new())),
-                Token::Sign(_) | Token::End => return Err(self.unexpected("a value, ',' or ')'")),
+                SelectorToken::Sign(COMMA | ")") => drop(values.insert(String::new())),
+                SelectorToken::Sign(_) | SelectorToken::End => return Err(self.unexpected_error("a value, ',' or ')'")),
             }
-            match self.next() {
-                Token::Sign(")") => return Ok(values),
-                Token::Sign(COMMA) => {}
-                found @ (Token::Word(_) | Token::Sign(_) | Token::End) => {
-                    self.at -= found.text().len();
-                    return Err(self.unexpected("',' or ')'"));
+            match self.next_token() {
+                SelectorToken::Sign(")") => return Ok(values),
+                SelectorToken::Sign(COMMA) => {}
+                found @ (SelectorToken::Word(_) | SelectorToken::Sign(_) | SelectorToken::End) => {
+                    self.position -= found.text().len();
+                    return Err(self.unexpected_error("',' or ')'"));
                 }
             }
         }
     }
 
-    fn peek(&self) -> Token<'a> {
-        self.scan().0
+    fn peek_token(&self) -> SelectorToken<'a> {
+        self.scan_token().0
     }
 
-    fn next(&mut self) -> Token<'a> {
-        let (token, end) = self.scan();
-        self.at = end;
+    fn next_token(&mut self) -> SelectorToken<'a> {
+        let (token, end) = self.scan_token();
+        self.position = end;
         token
     }
 
-    fn scan(&self) -> (Token<'a>, usize) {
-        let start = self.at + self.space();
+    /// Returns the next token after white space, and the position of its end.
+    fn scan_token(&self) -> (SelectorToken<'a>, usize) {
+        let start = self.position + self.count_spaces();
         let rest = &self.text[start..];
         if rest.is_empty() {
-            return (Token::End, start);
+            return (SelectorToken::End, start);
         }
         if let Some(sign) = SIGNS.iter().chain([&COMMA]).find(|sign| rest.starts_with(**sign)) {
-            return (Token::Sign(sign), start + sign.len());
+            return (SelectorToken::Sign(sign), start + sign.len());
         }
         let length = rest.find(|c| is_space(c) || is_sign(c)).unwrap_or(rest.len());
-        (Token::Word(&rest[..length]), start + length)
+        (SelectorToken::Word(&rest[..length]), start + length)
     }
 
-    fn space(&self) -> usize {
-        let rest = &self.text[self.at..];
+    fn count_spaces(&self) -> usize {
+        let rest = &self.text[self.position..];
         rest.find(|c| !is_space(c)).unwrap_or(rest.len())
     }
 
     fn skip_space(&mut self) {
-        self.at += self.space();
+        self.position += self.count_spaces();
     }
 
-    fn unexpected(&self, expected: &'static str) -> InvalidSelector {
-        let at = self.at + self.space();
-        let found = match self.peek() {
-            Token::End => "the end".to_owned(),
-            Token::Word(text) => format!("{:?}", cut(text)),
-            Token::Sign(text) => format!("{text:?}"),
+    /// Returns the error for the token at the current position.
+    fn unexpected_error(&self, expected: &'static str) -> InvalidSelector {
+        let at = self.position + self.count_spaces();
+        let found = match self.peek_token() {
+            SelectorToken::End => "the end".to_owned(),
+            SelectorToken::Word(text) => format!("{:?}", truncated(text)),
+            SelectorToken::Sign(text) => format!("{text:?}"),
         };
         InvalidSelector::Unexpected { found, at, expected }
     }
 }
 
-impl Token<'_> {
+impl SelectorToken<'_> {
     fn text(&self) -> &str {
         match self {
             Self::Word(text) | Self::Sign(text) => text,

@@ -1,48 +1,48 @@
-//! One term of a selector.
+//! A term of a selector: a condition on one label.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
-use super::{InvalidSelector, REPORTED};
+use super::{InvalidSelector, REPORTED_PREFIX};
 use crate::key::{LabelKey, is_kubernetes_value};
-use crate::name::cut;
+use crate::name::truncated;
 
-/// Which labels a term looks at.
+/// The labels against which a term is matched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Source {
+pub enum LabelSource {
     /// The effective labels.
     Effective,
-    /// What the host reports.
+    /// The labels that the host reports.
     Reported,
 }
 
-/// How a term compares.
+/// The operator of a term.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Operator {
     /// `=`
     Equals,
-    /// `==`, the same.
+    /// `==`, the same as `=`.
     DoubleEquals,
-    /// `!=`; holds where the key is absent.
+    /// `!=`. Matches if the key is absent.
     NotEquals,
     /// `in (…)`
     In,
-    /// `notin (…)`; holds where the key is absent.
+    /// `notin (…)`. Matches if the key is absent.
     NotIn,
     /// The key alone.
     Exists,
     /// `!` and the key.
     DoesNotExist,
-    /// `>` a whole number.
+    /// `>` and an integer.
     GreaterThan,
-    /// `<` a whole number.
+    /// `<` and an integer.
     LessThan,
 }
 
-/// A key, an operator and its values.
+/// A term: a key, an operator and the values of the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Term {
-    source: Source,
+    source: LabelSource,
     key: LabelKey,
     operator: Operator,
     values: BTreeSet<String>,
@@ -50,7 +50,7 @@ pub struct Term {
 }
 
 impl Operator {
-    /// The sign or word.
+    /// Returns the sign or word of the operator in a selector's text.
     pub const fn sign(self) -> &'static str {
         match self {
             Self::Equals => "=",
@@ -67,16 +67,16 @@ impl Operator {
 }
 
 impl Term {
-    /// Checks key and values. The parser has seen to how many values there are.
+    /// Checks the key and the values. The parser has already checked the number of values.
     pub(super) fn new(
-        source: Source,
+        source: LabelSource,
         key: &str,
         operator: Operator,
         values: BTreeSet<String>,
     ) -> Result<Self, InvalidSelector> {
         let key = LabelKey::new(key).map_err(|why| InvalidSelector::Key { reason: why.to_string() })?;
         let number = match operator {
-            Operator::GreaterThan | Operator::LessThan => one_number(&key, &values)?,
+            Operator::GreaterThan | Operator::LessThan => parse_bound(&key, &values)?,
             Operator::Equals
             | Operator::DoubleEquals
             | Operator::NotEquals
@@ -86,50 +86,48 @@ impl Term {
             | Operator::DoesNotExist => 0,
         };
         if let Some(value) = values.iter().find(|value| !is_kubernetes_value(value)) {
-            return Err(InvalidSelector::Value { key: key.to_string(), value: cut(value) });
+            return Err(InvalidSelector::Value { key: key.to_string(), value: truncated(value) });
         }
         Ok(Self { source, key, operator, values, number })
     }
 
-    /// Which labels it looks at.
-    pub const fn source(&self) -> Source {
+    /// Returns the labels against which the term is matched.
+    pub const fn source(&self) -> LabelSource {
         self.source
     }
 
-    /// The key.
+    /// Returns the key.
     pub const fn key(&self) -> &LabelKey {
         &self.key
     }
 
-    /// The operator, as it was written.
+    /// Returns the operator, as written.
     pub const fn operator(&self) -> Operator {
         self.operator
     }
 
-    /// The values, sorted, each once.
+    /// Returns the values, sorted and without duplicates.
     pub fn values(&self) -> impl ExactSizeIterator<Item = &str> {
         self.values.iter().map(String::as_str)
     }
 
-    /// Whether a value (or none) meets it.
+    /// Returns whether a value, or its absence, matches the term.
     pub fn matches(&self, value: Option<&str>) -> bool {
         match self.operator {
-            Operator::Equals | Operator::DoubleEquals | Operator::In => {
-                value.is_some_and(|value| self.values.contains(value))
-            }
+            Operator::Equals | Operator::DoubleEquals | Operator::In => value.is_some_and(|value| self.values.contains(value)),
             Operator::NotEquals | Operator::NotIn => value.is_none_or(|value| !self.values.contains(value)),
             Operator::Exists => value.is_some(),
             Operator::DoesNotExist => value.is_none(),
-            Operator::GreaterThan => whole(value).is_some_and(|value| value > self.number),
-            Operator::LessThan => whole(value).is_some_and(|value| value < self.number),
+            Operator::GreaterThan => parse_integer(value).is_some_and(|value| value > self.number),
+            Operator::LessThan => parse_integer(value).is_some_and(|value| value < self.number),
         }
     }
 }
 
 impl fmt::Display for Term {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.source == Source::Reported {
-            f.write_str(REPORTED)?;
+        if self.source == LabelSource::Reported {
+            f.write_str(REPORTED_PREFIX)?;
         }
         let key = &self.key;
         let values = || self.values().collect::<Vec<_>>().join(",");
@@ -137,20 +135,18 @@ impl fmt::Display for Term {
             Operator::Exists => write!(f, "{key}"),
             Operator::DoesNotExist => write!(f, "!{key}"),
             Operator::In | Operator::NotIn => write!(f, "{key} {} ({})", self.operator.sign(), values()),
-            Operator::Equals
-            | Operator::DoubleEquals
-            | Operator::NotEquals
-            | Operator::GreaterThan
-            | Operator::LessThan => write!(f, "{key}{}{}", self.operator.sign(), values()),
+            Operator::Equals | Operator::DoubleEquals | Operator::NotEquals | Operator::GreaterThan | Operator::LessThan => {
+                write!(f, "{key}{}{}", self.operator.sign(), values())
+            }
         }
     }
 }
 
-fn one_number(key: &LabelKey, values: &BTreeSet<String>) -> Result<i64, InvalidSelector> {
+fn parse_bound(key: &LabelKey, values: &BTreeSet<String>) -> Result<i64, InvalidSelector> {
     let text = values.first().map_or("", String::as_str);
-    text.parse().map_err(|_| InvalidSelector::Number { key: key.to_string(), value: cut(text) })
+    text.parse().map_err(|_| InvalidSelector::Number { key: key.to_string(), value: truncated(text) })
 }
 
-fn whole(value: Option<&str>) -> Option<i64> {
+fn parse_integer(value: Option<&str>) -> Option<i64> {
     value?.parse().ok()
 }

@@ -1,105 +1,110 @@
-//! Where a node stands: one word, with its reason.
+//! The state of a node: one word, with its reason.
 //!
-//! The word is a function of a few facts, so that a list, a description and whoever waits for a node say the same of it. What keeps
-//! a node from being told or from running comes before what became of its tasks.
+//! The state is a function of a few inputs, so that a list, a description and a command that waits for a node report
+//! the same state. What prevents a node from getting or running tasks comes before the results of its tasks.
 
-mod beside;
-mod reported;
+mod agent_facts;
+mod note;
 mod tasks;
 
 use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::object::{NodeSpec, SaidOnHost};
+use crate::object::{NodeSpec, ReportedState};
 
-pub use beside::{Keeper, Next, Note, Told};
-pub use reported::{ORPHANS, Orphan, Orphans, RUNS_ON, STUCK, Stuck, is_of_agent, orphans, stuck};
+pub use agent_facts::{
+    ORPHANS_FACT, OrphanedPath, OrphanedPaths, RUNS_ON_FACT, STUCK_FACT, StuckAgent, is_agent_fact, orphaned_paths, stuck_reason,
+};
+pub use note::{HostConfirmation, NextTaskSet, StatusNote, WithheldBy};
 pub use tasks::{
-    A_TASK_FAILED, Awaited, RESULTS_TO_COME, TaskNews, TaskOutcome, Tasks, awaited, awaited_results, barrier,
-    first_error, last_error, tasks_not_run, tasks_that, why_not_done,
+    AwaitedTask, RESULTS_PENDING_REASON, TASK_FAILED_REASON, TaskOutcome, TaskStatus, TaskSummary, barrier_text,
+    closed_barrier_text, first_error, last_error, pending_reason, pending_results, tasks_not_run, tasks_with_outcome,
 };
 
-/// Where a node stands. The first that applies, in this order, is its state; docs/concepts.md describes each.
+/// The state of a node. If several apply, the first one in this order is the node's state. docs/concepts.md describes
+/// each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display, Serialize)]
 #[display("{}", self.name())]
 #[serde(into = "&'static str")]
 pub enum State {
-    /// It stands in no nodegroup.
+    /// The node is in no nodegroup.
     Unplaced,
-    /// It is out of budgets and barriers.
+    /// The node is parked: budgets and barriers skip it.
     Parked,
-    /// Its agent does not check in.
+    /// The node's agent does not check in.
     Silent,
-    /// Its agent cannot keep or apply what it is told.
+    /// The node's agent cannot store or apply its desired state.
     Stuck,
-    /// A task failed, two hosts have its identity, or an error among its findings keeps a task or its whole state from it. What only keeps
-    /// a newer task set from it is [`State::Held`].
+    /// A task failed, two hosts have the node's identity, or an error among the node's findings withholds a task or its
+    /// whole desired state. If the error withholds only a newer task set, the state is [`State::Held`].
     Failed,
-    /// Its tasks wait.
+    /// The node's tasks are paused.
     Paused,
-    /// It keeps an old task set, and a newer one waits.
+    /// The node keeps an old task set, and a newer one waits.
     Held,
-    /// The whole fleet waits, since the store was restored; or its mode lets its host begin no task; or nothing was heard of its tasks yet,
-    /// and it is not blocked.
+    /// The whole fleet waits because the store was restored, or the node's mode is `observe`, or no result of its tasks
+    /// was reported yet and the node is not blocked.
     Waiting,
-    /// Its tasks wait for a task of another host, which will not do it by itself, or is blocked itself.
+    /// The node's tasks wait for a task of another host that will not run it by itself, or that is blocked itself.
     Blocked,
-    /// Its next task set is on its way, its host has not confirmed what it was told, or results are still to come.
+    /// The node's next task set is about to be released, its host has not confirmed its desired state, or results are
+    /// still missing.
     Changing,
-    /// A task is not as it should be, and is left so.
+    /// A task is not in its desired state, and is left so.
     Drifted,
-    /// Its tasks were checked, and something would change.
+    /// The node's tasks were checked, and something would change.
     Noop,
-    /// All is as it should be.
+    /// All tasks of the node are in their desired state.
     Converged,
 }
 
-/// A node's state, and why it is this one.
+/// A node's state, with the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// The word.
+    /// The state.
     pub state: State,
-    /// A sentence's end for people: "because ...".
+    /// The reason, as the end of a sentence that people read: "because ...".
     pub reason: &'static str,
 }
 
-/// Who set a node aside.
+/// Who parked, paused or held a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum SetBy {
     /// An operator, on the node, its group or its cluster.
     Operator,
     /// Someone on the host itself.
     Host,
 }
 
-impl Side {
-    /// The operator's word comes first where both have set a node aside.
-    pub fn of(by_operator: bool, on_host: bool) -> Option<Self> {
+impl SetBy {
+    /// Returns who parked, paused or held a node. If both did, returns the operator.
+    pub fn from_flags(by_operator: bool, on_host: bool) -> Option<Self> {
         if by_operator { Some(Self::Operator) } else { on_host.then_some(Self::Host) }
     }
 }
 
-/// Who parked a node, and why, the operator first: it is out of budgets and barriers, and elected to no primary.
-pub fn parked<'a>(spec: &NodeSpec, said: Option<&'a SaidOnHost>) -> impl Iterator<Item = (Side, &'a str)> + use<'a> {
-    let on_host = said.and_then(|said| said.parked.as_deref()).map(|reason| (Side::Host, reason));
-    spec.parked.then_some((Side::Operator, "")).into_iter().chain(on_host)
+/// Returns who parked a node, each with the reason, the operator first. Empty if the node is not parked. Budgets and
+/// barriers skip a parked node, and it is not elected as primary.
+pub fn parked_by<'a>(spec: &NodeSpec, state: Option<&'a ReportedState>) -> impl Iterator<Item = (SetBy, &'a str)> + use<'a> {
+    let on_host = state.and_then(|state| state.parked.as_deref()).map(|reason| (SetBy::Host, reason));
+    spec.parked.then_some((SetBy::Operator, "")).into_iter().chain(on_host)
 }
 
-/// Whether a node's agent is there.
+/// Whether a node's agent checks in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Liveness {
-    /// No agent has joined.
+    /// No agent of the node has joined.
     #[default]
     Absent,
-    /// Its agent checks in.
+    /// The agent checks in.
     Connected,
-    /// Its agent was there, and has been silent for too long.
+    /// The agent checked in before, and has been silent for too long.
     Silent,
 }
 
 impl Liveness {
-    /// The stable name, as it stands in JSON.
+    /// Returns the stable name, as in JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Absent => "absent",
@@ -109,185 +114,197 @@ impl Liveness {
     }
 }
 
-/// Why a node is failed that has an error among its findings.
-pub const AN_ERROR: &str = "there is an error among its findings";
+/// The reason of a failed node that has an error among its findings.
+pub const HAS_ERROR_REASON: &str = "there is an error among its findings";
 
-/// When a node's agent was heard of.
+/// What decides whether a node's agent counts as connected or silent.
 #[derive(Clone, Copy, Debug)]
-pub struct Heard {
-    /// Whether it was silent, as the store said when the controller started; `None`: no agent has joined.
-    pub was_silent: Option<bool>,
-    /// Whether a check-in of it is held now.
-    pub is_parked: bool,
-    /// Whether it was heard of since the controller started.
-    pub since_start: bool,
-    /// How long ago, or how long ago the controller started. A check-in that was held was heard of until it ended.
-    pub quiet: Duration,
-    /// After how long it counts as silent.
+pub struct LivenessInputs {
+    /// True if the stored state of the agent was silent when the controller started. `None` if no agent has joined.
+    pub is_silent_at_start: Option<bool>,
+    /// True if the controller holds a check-in of the agent open now.
+    pub has_waiting_check_in: bool,
+    /// True if the agent was in contact since the controller started.
+    pub is_heard_since_start: bool,
+    /// Time since the agent's last contact, or since the controller started. A waiting check-in counts as contact until
+    /// it ends.
+    pub silent_for: Duration,
+    /// Time without contact after which the agent counts as silent.
     pub silent_after: Duration,
 }
 
-impl Heard {
-    /// Whether the agent is there. One that was silent before the controller started is silent until it checks in; the others get their
-    /// whole time again.
+impl LivenessInputs {
+    /// Returns the liveness of the agent. An agent that was silent before the controller started remains silent until
+    /// it checks in. Any other agent has the full time again from the start of the controller.
     pub fn liveness(&self) -> Liveness {
-        match self.was_silent {
+        match self.is_silent_at_start {
             None => Liveness::Absent,
-            Some(_) if self.is_parked => Liveness::Connected,
-            Some(was_silent) if (was_silent && !self.since_start) || self.silence().is_some() => Liveness::Silent,
+            Some(_) if self.has_waiting_check_in => Liveness::Connected,
+            Some(was_silent) if (was_silent && !self.is_heard_since_start) || self.silence().is_some() => Liveness::Silent,
             Some(_) => Liveness::Connected,
         }
     }
 
-    /// For how long it was not heard of, when that is silence. Whose check-in is held is there, however long ago that began: a host waits
-    /// for longer than many a group's silence lasts.
+    /// Returns how long the agent was not in contact, if that is long enough to be silent. An agent with a waiting
+    /// check-in is connected, however long ago the check-in began, because a check-in may be held open for longer than
+    /// a group's `silent_after_seconds`.
     pub fn silence(&self) -> Option<Duration> {
-        (!self.is_parked && self.quiet >= self.silent_after).then_some(self.quiet)
+        (!self.has_waiting_check_in && self.silent_for >= self.silent_after).then_some(self.silent_for)
     }
 }
 
-/// What decides a node's state.
+/// The inputs that decide a node's state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Facts {
-    /// Whether it stands in a nodegroup.
+pub struct StateInputs {
+    /// True if the node is in a nodegroup.
     pub is_placed: bool,
-    /// Who parked it.
-    pub parked: Option<Side>,
-    /// Who paused it.
-    pub paused: Option<Side>,
-    /// Whether two hosts check in with its identity.
-    pub is_doubled: bool,
-    /// Whether its host holds a revision of another copy of the store, so that it is told nothing.
+    /// Who parked the node, or `None` if it is not parked.
+    pub parked_by: Option<SetBy>,
+    /// Who paused the node, or `None` if it is not paused.
+    pub paused_by: Option<SetBy>,
+    /// True if two hosts check in with the node's identity.
+    pub is_duplicated: bool,
+    /// True if the host has a revision of another copy of the store, so that nothing is sent to it.
     pub is_ahead: bool,
-    /// Whether nobody is told anything, since the store was restored from a backup and waits.
+    /// True if nothing is sent to any node, because the store was restored from a backup and waits.
     pub is_store_waiting: bool,
-    /// Whether its host has not come since the present epoch of the store began, so that nobody knows whether it runs what the store says.
+    /// True if the host has not checked in since the present epoch of the store began, so that it is not known whether
+    /// it runs its desired state.
     pub is_host_awaited: bool,
-    /// Whether a part of its host's last report was refused.
+    /// True if a part of the host's last report was refused.
     pub is_report_refused: bool,
-    /// Whether the store refuses what is released to it.
+    /// True if the store refuses the record of what is released to the node.
     pub is_release_refused: bool,
-    /// Whether it does not meet what its next task set requires, which is an error among its findings.
+    /// True if the node does not meet what its next task set requires. This is also an error among its findings.
     pub is_unmet: bool,
-    /// Whether an error is among its other findings.
+    /// True if the node's other findings include an error.
     pub has_error: bool,
-    /// Whether its agent cannot keep or apply what it is told.
+    /// True if the agent cannot store or apply its desired state.
     pub is_stuck: bool,
-    /// Whether it runs its tasks all the same where it is stuck.
-    pub runs_on: bool,
-    /// Whether a hold is in force.
+    /// True if the agent still runs its tasks when it is stuck.
+    pub can_run_tasks: bool,
+    /// True if a hold is in force.
     pub is_held: bool,
-    /// Whether its host keeps paths of tasks that it runs no more.
+    /// True if the host still has paths that its tasks wrote and that no task manages now.
     pub is_orphaned: bool,
-    /// Whether its mode lets it observe alone: it checks and runs no task.
-    pub only_observes: bool,
-    /// Whether a barrier is shut for it, and a host that it waits for there holds it up.
+    /// True if the node's mode is `observe`, so that the host neither checks nor runs a task.
+    pub is_observing: bool,
+    /// True if a barrier is closed for the node, and will not open by itself.
     pub is_blocked: bool,
-    /// Where it stands with its next task set.
-    pub next: Next,
-    /// Whether its host holds what it was told.
-    pub told: Told,
-    /// Its agent.
+    /// The state of the node's next task set.
+    pub next_task_set: NextTaskSet,
+    /// Whether the host has confirmed its desired state.
+    pub confirmation: HostConfirmation,
+    /// Whether the agent checks in.
     pub liveness: Liveness,
-    /// Whether its host enrolled since the controller started, so that its agent is on its way where it is not there yet.
+    /// True if the host enrolled since the controller started. An agent that has not checked in yet is then expected to
+    /// do so soon.
     pub has_enrolled: bool,
-    /// What became of the tasks that were released to it.
-    pub tasks: Tasks,
+    /// The results of the tasks that were released to the node.
+    pub tasks: TaskSummary,
 }
 
-impl Facts {
-    /// The state that follows.
+impl StateInputs {
+    /// Returns the state that follows from these inputs.
     pub fn status(&self) -> Status {
         let (state, reason) = match self {
             Self { is_placed: false, .. } => (State::Unplaced, "it is in no nodegroup"),
-            Self { parked: Some(Side::Operator), .. } => (State::Parked, "an operator parked it"),
-            Self { parked: Some(Side::Host), .. } => (State::Parked, "it is parked on its host"),
+            Self { parked_by: Some(SetBy::Operator), .. } => (State::Parked, "an operator parked it"),
+            Self { parked_by: Some(SetBy::Host), .. } => (State::Parked, "it is parked on its host"),
             Self { liveness: Liveness::Silent, .. } => (State::Silent, "its agent does not check in"),
             Self { is_stuck: true, .. } => {
-                (State::Stuck, "its agent cannot keep or apply what it is told, as its finding host.stuck says")
+                (State::Stuck, "its agent cannot store or apply its desired state, as its finding host.stuck describes")
             }
-            Self { is_doubled: true, .. } => (State::Failed, "two hosts check in with its identity"),
+            Self { is_duplicated: true, .. } => (State::Failed, "two hosts check in with its identity"),
             Self { is_ahead: true, .. } => {
-                (State::Failed, "its host holds a revision of another copy of the store, and is told nothing")
+                (State::Failed, "its host has a revision of another copy of the store, so nothing is sent to it")
             }
-            // What failed is of the task set before.
-            Self { tasks: Tasks::Failed, next: Next::Current | Next::Kept(_), .. } => (State::Failed, A_TASK_FAILED),
-            Self { has_error: true, .. }
-            | Self { is_report_refused: true, .. }
-            | Self { is_release_refused: true, .. } => (State::Failed, AN_ERROR),
-            // Where an older task set is kept, that one goes on, and the node is held.
-            Self { is_unmet: true, .. } if !self.keeps_an_older_set() => (State::Failed, AN_ERROR),
-            Self { paused: Some(Side::Operator), next: Next::Kept(_), tasks: Tasks::NotReleased, .. } => {
-                (State::Paused, "its nodegroup or cluster is paused, and no task set has come yet")
+            // If the next task set is due, a failure is no longer shown, because it belongs to the old task set.
+            Self { tasks: TaskSummary::Failed, next_task_set: NextTaskSet::Current | NextTaskSet::Withheld(_), .. } => {
+                (State::Failed, TASK_FAILED_REASON)
             }
-            Self { paused: Some(Side::Operator), next: Next::Kept(_), .. } => {
+            Self { has_error: true, .. } | Self { is_report_refused: true, .. } | Self { is_release_refused: true, .. } => {
+                (State::Failed, HAS_ERROR_REASON)
+            }
+            // If the node already has a task set, that one continues to run, and the node is held instead.
+            Self { is_unmet: true, .. } if !self.has_withheld_task_set() => (State::Failed, HAS_ERROR_REASON),
+            Self {
+                paused_by: Some(SetBy::Operator),
+                next_task_set: NextTaskSet::Withheld(_),
+                tasks: TaskSummary::NotReleased,
+                ..
+            } => (State::Paused, "its nodegroup or cluster is paused, and no task set was released yet"),
+            Self { paused_by: Some(SetBy::Operator), next_task_set: NextTaskSet::Withheld(_), .. } => {
                 (State::Paused, "its nodegroup or cluster is paused, and a newer task set waits")
             }
-            Self { paused: Some(Side::Operator), .. } => (State::Paused, "its nodegroup or cluster is paused"),
-            Self { paused: Some(Side::Host), .. } => (State::Paused, "it is paused on its host"),
-            Self { next: Next::Kept(keeper), .. } if self.keeps_an_older_set() => (State::Held, keeper.reason()),
+            Self { paused_by: Some(SetBy::Operator), .. } => (State::Paused, "its nodegroup or cluster is paused"),
+            Self { paused_by: Some(SetBy::Host), .. } => (State::Paused, "it is paused on its host"),
+            Self { next_task_set: NextTaskSet::Withheld(cause), .. } if self.has_withheld_task_set() => {
+                (State::Held, cause.reason())
+            }
             Self { is_store_waiting: true, .. } => (
                 State::Waiting,
                 "the store was restored from a backup and waits: nothing is sent until an admin runs stemma-controller \
                  resume-fleet",
             ),
             Self { is_host_awaited: true, .. } => {
-                (State::Waiting, "its host has not come since the present epoch of the store began")
+                (State::Waiting, "its host has not checked in since the present epoch of the store began")
             }
-            // It would begin none, whatever the others do.
-            Self { only_observes: true, tasks, liveness: Liveness::Connected, .. } if tasks.may_wait() => {
+            // In mode `observe` the host begins no task, whatever the other nodes do. So the node is not blocked by
+            // them.
+            Self { is_observing: true, tasks, liveness: Liveness::Connected, .. } if tasks.may_wait() => {
                 (State::Waiting, "its mode is observe: its host begins no task")
             }
             Self { is_blocked: true, tasks, liveness: Liveness::Connected, .. } if tasks.may_wait() => {
-                (State::Blocked, "its tasks wait for a task of another host, which will not do it by itself")
+                (State::Blocked, "its tasks wait for a task of another host that will not run it by itself")
             }
-            Self { next: Next::Due, tasks, liveness, .. } if tasks.are_heard_of(*liveness) => {
+            Self { next_task_set: NextTaskSet::Due, tasks, liveness, .. } if tasks.is_reported(*liveness) => {
                 (State::Changing, "its next task set is on its way")
             }
-            Self { told: Told::No, tasks, liveness: Liveness::Connected, .. }
-                if tasks.are_heard_of(Liveness::Connected) =>
+            Self { confirmation: HostConfirmation::Unconfirmed, tasks, liveness: Liveness::Connected, .. }
+                if tasks.is_reported(Liveness::Connected) =>
             {
-                (State::Changing, "its host has not confirmed what it was told")
+                (State::Changing, "its host has not confirmed its desired state")
             }
             Self { tasks, liveness, .. } => return tasks.status(*liveness),
         };
         Status { state, reason }
     }
 
-    /// Whether a task set was released to it, and a newer one is kept from it.
-    fn keeps_an_older_set(&self) -> bool {
-        matches!(self.next, Next::Kept(_)) && self.tasks.is_of_a_set()
+    /// Returns whether a task set was released to the node, and a newer one is withheld.
+    fn has_withheld_task_set(&self) -> bool {
+        matches!(self.next_task_set, NextTaskSet::Withheld(_)) && self.tasks.has_task_set()
     }
 
-    /// What is so beside its state, in the order of the words.
-    pub fn notes(&self) -> impl Iterator<Item = Note> {
-        let is_untold = self.told == Told::No;
-        let all = [(Note::Held, self.is_held), (Note::Untold, is_untold), (Note::Orphaned, self.is_orphaned)];
-        all.into_iter().filter_map(|(note, is_so)| is_so.then_some(note))
+    /// Returns the notes that apply to the node, in the order of [`StatusNote::ALL`].
+    pub fn notes(&self) -> impl Iterator<Item = StatusNote> {
+        let is_untold = self.confirmation == HostConfirmation::Unconfirmed;
+        let all = [(StatusNote::Held, self.is_held), (StatusNote::Untold, is_untold), (StatusNote::Orphaned, self.is_orphaned)];
+        all.into_iter().filter_map(|(note, applies)| applies.then_some(note))
     }
 
-    /// Whether others that wait for a task of it wait until somebody does something: it will not run any by itself. One whose agent never
-    /// joined runs none either, unless its host is about to. One that is parked is not waited for.
-    pub fn holds_others_up(&self) -> bool {
+    /// Returns whether the node runs no task until somebody acts, so that nodes that wait for its tasks are stuck. A
+    /// node whose agent never joined counts too, unless its host has enrolled and is about to join. A parked node does
+    /// not count, because no node waits for it.
+    pub fn is_holding_others_up(&self) -> bool {
         let is_there = match self.liveness {
             Liveness::Absent => self.has_enrolled,
             Liveness::Silent => false,
             Liveness::Connected => true,
         };
-        let is_set_aside =
-            !is_there || self.begins_nothing() || self.is_ahead || self.only_observes || self.paused.is_some();
-        is_set_aside && self.parked.is_none()
+        let is_inactive = !is_there || self.is_unable_to_run() || self.is_ahead || self.is_observing || self.paused_by.is_some();
+        is_inactive && self.parked_by.is_none()
     }
 
-    /// Whether its agent is stuck so that it begins no task.
-    const fn begins_nothing(&self) -> bool {
-        self.is_stuck && !self.runs_on
+    /// Returns whether the agent is stuck and begins no task.
+    const fn is_unable_to_run(&self) -> bool {
+        self.is_stuck && !self.can_run_tasks
     }
 
-    /// Whether it keeps the task set that it has until somebody does something: others wait in vain for a task that this one lacks. What is
-    /// due is kept from it where it was not released with the last pass.
-    pub fn keeps_its_set(&self) -> bool {
-        self.parked.is_none() && (self.next != Next::Current || self.is_release_refused)
+    /// Returns whether the node keeps its task set until somebody acts, so that other nodes wait in vain for a task
+    /// that this set lacks. A task set that is due and was not released yet counts as withheld.
+    pub fn is_withheld(&self) -> bool {
+        self.parked_by.is_none() && (self.next_task_set != NextTaskSet::Current || self.is_release_refused)
     }
 }
 
@@ -298,7 +315,7 @@ impl From<State> for &'static str {
 }
 
 impl State {
-    /// All of them, in their order.
+    /// All states, in their order.
     pub const ALL: [Self; 13] = [
         Self::Unplaced,
         Self::Parked,
@@ -315,12 +332,12 @@ impl State {
         Self::Converged,
     ];
 
-    /// The state of that name.
-    pub fn named(name: &str) -> Option<Self> {
+    /// Returns the state with this name.
+    pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|state| state.name() == name)
     }
 
-    /// The stable name, as it stands in JSON.
+    /// Returns the stable name, as in JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Unplaced => "unplaced",
@@ -346,258 +363,272 @@ mod tests {
 
     use super::*;
 
-    fn placed(tasks: Tasks) -> Facts {
-        Facts { is_placed: true, liveness: Liveness::Connected, tasks, ..Facts::default() }
+    fn placed_inputs(tasks: TaskSummary) -> StateInputs {
+        StateInputs { is_placed: true, liveness: Liveness::Connected, tasks, ..StateInputs::default() }
     }
 
     #[test]
-    fn what_keeps_a_node_from_running_comes_before_what_became_of_its_tasks() {
-        // Each row adds one fact to those below it, and its state wins.
-        let mut facts = placed(Tasks::Drifted);
+    fn status_checks_blockers_before_task_outcomes() {
+        // Each row adds one input to those below it, and its state wins.
+        let mut facts = placed_inputs(TaskSummary::Drifted);
         assert_eq!(facts.status().state, State::Drifted);
         facts.is_store_waiting = true;
         let reason = "the store was restored from a backup and waits: nothing is sent until an admin runs \
                       stemma-controller resume-fleet";
         assert_eq!(facts.status(), Status { state: State::Waiting, reason });
-        facts.paused = Side::of(false, true);
+        facts.paused_by = SetBy::from_flags(false, true);
         assert_eq!(facts.status(), Status { state: State::Paused, reason: "it is paused on its host" });
-        facts.paused = Side::of(true, true);
+        facts.paused_by = SetBy::from_flags(true, true);
         assert_eq!(facts.status().reason, "its nodegroup or cluster is paused");
         facts.has_error = true;
         assert_eq!(facts.status().state, State::Failed);
-        facts.tasks = Tasks::Failed;
-        assert_eq!(facts.status(), Status { state: State::Failed, reason: A_TASK_FAILED });
-        facts.is_doubled = true;
+        facts.tasks = TaskSummary::Failed;
+        assert_eq!(facts.status(), Status { state: State::Failed, reason: TASK_FAILED_REASON });
+        facts.is_duplicated = true;
         assert_eq!(facts.status().reason, "two hosts check in with its identity");
         facts.liveness = Liveness::Silent;
         assert_eq!(facts.status().state, State::Silent);
-        let said = SaidOnHost { parked: Some("a disk".into()), ..SaidOnHost::default() };
+        let said = ReportedState { parked: Some("a disk".into()), ..ReportedState::default() };
         let spec = NodeSpec { parked: true, ..NodeSpec::default() };
-        let (operator, host) = ((Side::Operator, ""), (Side::Host, "a disk"));
-        assert_eq!(parked(&spec, Some(&said)).collect::<Vec<_>>(), [operator, host]);
-        facts.parked = parked(&NodeSpec::default(), Some(&said)).next().map(|(side, _)| side);
+        let (operator, host) = ((SetBy::Operator, ""), (SetBy::Host, "a disk"));
+        assert_eq!(parked_by(&spec, Some(&said)).collect::<Vec<_>>(), [operator, host]);
+        facts.parked_by = parked_by(&NodeSpec::default(), Some(&said)).next().map(|(side, _)| side);
         assert_eq!(facts.status(), Status { state: State::Parked, reason: "it is parked on its host" });
         facts.is_placed = false;
         assert_eq!(facts.status().state, State::Unplaced);
     }
 
-    /// Each row is what the issue asks for: a node never says that it has converged while what was written has not reached it.
+    /// A node must not be converged while a write has not reached it.
     #[test]
-    fn y06_what_waits_to_reach_a_node_is_in_its_state() {
-        use Tasks::{Drifted, Failed, Incomplete, NotReleased, NothingToRun, Succeeded, Unreported, WouldChange};
-        let held = |side| Next::Kept(Keeper::Held(side));
+    fn y06_status_is_not_converged_while_task_set_is_pending() {
+        use TaskSummary::{Drifted, Failed, Incomplete, NotReleased, NothingToRun, Succeeded, Unreported, WouldChange};
+        let held = |side| NextTaskSet::Withheld(WithheldBy::Held(side));
         let rows = [
-            (Succeeded, Next::Current, State::Converged),
-            (Succeeded, Next::Due, State::Changing),
-            (Failed, Next::Due, State::Changing),
-            (Drifted, Next::Due, State::Changing),
-            (WouldChange, Next::Due, State::Changing),
-            (NothingToRun, Next::Due, State::Changing),
-            (NotReleased, Next::Due, State::Waiting),
-            (Unreported, Next::Due, State::Waiting),
-            (Succeeded, held(Side::Operator), State::Held),
-            (Incomplete, held(Side::Host), State::Held),
-            (Drifted, Next::Kept(Keeper::Undecided), State::Held),
-            (NothingToRun, Next::Kept(Keeper::Requirement), State::Held),
-            (NotReleased, held(Side::Operator), State::Waiting),
-            (Failed, held(Side::Operator), State::Failed),
+            (Succeeded, NextTaskSet::Current, State::Converged),
+            (Succeeded, NextTaskSet::Due, State::Changing),
+            (Failed, NextTaskSet::Due, State::Changing),
+            (Drifted, NextTaskSet::Due, State::Changing),
+            (WouldChange, NextTaskSet::Due, State::Changing),
+            (NothingToRun, NextTaskSet::Due, State::Changing),
+            (NotReleased, NextTaskSet::Due, State::Waiting),
+            (Unreported, NextTaskSet::Due, State::Waiting),
+            (Succeeded, held(SetBy::Operator), State::Held),
+            (Incomplete, held(SetBy::Host), State::Held),
+            (Drifted, NextTaskSet::Withheld(WithheldBy::Undecided), State::Held),
+            (NothingToRun, NextTaskSet::Withheld(WithheldBy::Requirement), State::Held),
+            (NotReleased, held(SetBy::Operator), State::Waiting),
+            (Failed, held(SetBy::Operator), State::Failed),
         ];
         for (tasks, next, state) in rows {
-            assert_eq!(Facts { next, ..placed(tasks) }.status().state, state, "{tasks:?} {next:?}");
+            assert_eq!(StateInputs { next_task_set: next, ..placed_inputs(tasks) }.status().state, state, "{tasks:?} {next:?}");
         }
-        let paused = |next| Facts { next, paused: Some(Side::Operator), ..placed(Succeeded) }.status();
-        assert_eq!(paused(Next::Current).reason, "its nodegroup or cluster is paused");
-        let waits =
-            Status { state: State::Paused, reason: "its nodegroup or cluster is paused, and a newer task set waits" };
-        assert_eq!(paused(Next::Kept(Keeper::Paused)), waits);
-        let (kept, paused) = (Next::Kept(Keeper::Paused), Some(Side::Operator));
-        let never = Facts { next: kept, paused, ..placed(NotReleased) }.status();
-        let reason = "its nodegroup or cluster is paused, and no task set has come yet";
+        let paused =
+            |next| StateInputs { next_task_set: next, paused_by: Some(SetBy::Operator), ..placed_inputs(Succeeded) }.status();
+        assert_eq!(paused(NextTaskSet::Current).reason, "its nodegroup or cluster is paused");
+        let waits = Status { state: State::Paused, reason: "its nodegroup or cluster is paused, and a newer task set waits" };
+        assert_eq!(paused(NextTaskSet::Withheld(WithheldBy::Paused)), waits);
+        let (kept, paused) = (NextTaskSet::Withheld(WithheldBy::Paused), Some(SetBy::Operator));
+        let never = StateInputs { next_task_set: kept, paused_by: paused, ..placed_inputs(NotReleased) }.status();
+        let reason = "its nodegroup or cluster is paused, and no task set was released yet";
         assert_eq!(never, Status { state: State::Paused, reason }, "it has none that another one could wait behind");
     }
 
     #[test]
-    fn y06_a_connected_host_that_has_not_confirmed_is_changing_and_noted() {
+    fn y06_status_is_changing_when_connected_host_has_not_confirmed() {
         for (tasks, told, liveness, state) in [
-            (Tasks::Succeeded, Told::Yes, Liveness::Connected, State::Converged),
-            (Tasks::Succeeded, Told::No, Liveness::Connected, State::Changing),
-            (Tasks::NothingToRun, Told::No, Liveness::Connected, State::Changing),
-            (Tasks::Drifted, Told::No, Liveness::Connected, State::Changing),
-            (Tasks::Failed, Told::No, Liveness::Connected, State::Failed),
-            (Tasks::Unreported, Told::No, Liveness::Connected, State::Waiting),
-            (Tasks::Succeeded, Told::No, Liveness::Silent, State::Silent),
-            (Tasks::Succeeded, Told::No, Liveness::Absent, State::Converged),
+            (TaskSummary::Succeeded, HostConfirmation::Confirmed, Liveness::Connected, State::Converged),
+            (TaskSummary::Succeeded, HostConfirmation::Unconfirmed, Liveness::Connected, State::Changing),
+            (TaskSummary::NothingToRun, HostConfirmation::Unconfirmed, Liveness::Connected, State::Changing),
+            (TaskSummary::Drifted, HostConfirmation::Unconfirmed, Liveness::Connected, State::Changing),
+            (TaskSummary::Failed, HostConfirmation::Unconfirmed, Liveness::Connected, State::Failed),
+            (TaskSummary::Unreported, HostConfirmation::Unconfirmed, Liveness::Connected, State::Waiting),
+            (TaskSummary::Succeeded, HostConfirmation::Unconfirmed, Liveness::Silent, State::Silent),
+            (TaskSummary::Succeeded, HostConfirmation::Unconfirmed, Liveness::Absent, State::Converged),
         ] {
-            let facts = Facts { told, liveness, ..placed(tasks) };
+            let facts = StateInputs { confirmation: told, liveness, ..placed_inputs(tasks) };
             assert_eq!(facts.status().state, state, "{tasks:?} {told:?} {liveness:?}");
-            assert_eq!(facts.notes().any(|note| note == Note::Untold), told == Told::No);
+            assert_eq!(facts.notes().any(|note| note == StatusNote::Untold), told == HostConfirmation::Unconfirmed);
         }
     }
 
     #[test]
-    fn y06_who_is_stuck_or_blocked_says_so_and_notes_stand_beside_any_state() {
-        let stuck = Facts { is_stuck: true, ..placed(Tasks::Failed) };
+    fn y06_status_is_stuck_or_blocked_and_notes_are_independent() {
+        let stuck = StateInputs { is_stuck: true, ..placed_inputs(TaskSummary::Failed) };
         assert_eq!(stuck.status().state, State::Stuck);
-        assert_eq!(Facts { liveness: Liveness::Silent, ..stuck }.status().state, State::Silent);
+        assert_eq!(StateInputs { liveness: Liveness::Silent, ..stuck }.status().state, State::Silent);
         for (tasks, state) in [
-            (Tasks::Incomplete, State::Blocked),
-            (Tasks::Unreported, State::Blocked),
-            (Tasks::Succeeded, State::Converged),
-            (Tasks::Failed, State::Failed),
+            (TaskSummary::Incomplete, State::Blocked),
+            (TaskSummary::Unreported, State::Blocked),
+            (TaskSummary::Succeeded, State::Converged),
+            (TaskSummary::Failed, State::Failed),
         ] {
-            assert_eq!(Facts { is_blocked: true, ..placed(tasks) }.status().state, state, "{tasks:?}");
+            assert_eq!(StateInputs { is_blocked: true, ..placed_inputs(tasks) }.status().state, state, "{tasks:?}");
         }
-        let absent = Facts { is_blocked: true, liveness: Liveness::Absent, ..placed(Tasks::Unreported) };
+        let absent = StateInputs { is_blocked: true, liveness: Liveness::Absent, ..placed_inputs(TaskSummary::Unreported) };
         assert_eq!(absent.status().state, State::Waiting, "no agent is there that waits for anybody");
-        let noted = Facts { is_held: true, is_orphaned: true, told: Told::No, ..stuck };
-        assert_eq!(noted.notes().map(Note::name).collect::<Vec<_>>(), ["held", "untold", "orphaned"]);
-        assert_eq!(placed(Tasks::Succeeded).notes().count(), 0);
+        let noted = StateInputs { is_held: true, is_orphaned: true, confirmation: HostConfirmation::Unconfirmed, ..stuck };
+        assert_eq!(noted.notes().map(StatusNote::name).collect::<Vec<_>>(), ["held", "untold", "orphaned"]);
+        assert_eq!(placed_inputs(TaskSummary::Succeeded).notes().count(), 0);
     }
 
     #[test]
-    fn y06_who_will_not_run_a_task_by_itself_holds_up_who_waits_for_it() {
-        let held = Next::Kept(Keeper::Held(Side::Host));
+    fn y06_is_holding_others_up_when_node_runs_no_task() {
+        let held = NextTaskSet::Withheld(WithheldBy::Held(SetBy::Host));
         for (facts, holds_up) in [
-            (placed(Tasks::Incomplete), false),
-            (Facts { next: held, ..placed(Tasks::Incomplete) }, false),
-            (Facts { is_stuck: true, ..placed(Tasks::Incomplete) }, true),
-            (Facts { is_stuck: true, runs_on: true, ..placed(Tasks::Incomplete) }, false),
-            (Facts { paused: Some(Side::Host), ..placed(Tasks::Failed) }, true),
-            (Facts { paused: Some(Side::Operator), ..placed(Tasks::Incomplete) }, true),
-            (Facts { liveness: Liveness::Silent, ..placed(Tasks::Incomplete) }, true),
-            (Facts { liveness: Liveness::Absent, ..placed(Tasks::NotReleased) }, true),
-            (Facts { liveness: Liveness::Absent, has_enrolled: true, ..placed(Tasks::NotReleased) }, false),
-            (Facts { is_ahead: true, ..placed(Tasks::Incomplete) }, true),
-            (Facts { only_observes: true, ..placed(Tasks::Incomplete) }, true),
-            (Facts { parked: Some(Side::Host), liveness: Liveness::Silent, ..placed(Tasks::Incomplete) }, false),
-        ] {
-            assert_eq!(facts.holds_others_up(), holds_up, "{facts:?}");
-        }
-    }
-
-    #[test]
-    fn y06_who_is_not_told_its_next_task_set_lacks_what_is_new_in_it() {
-        let kept = |keeper| Facts { next: Next::Kept(keeper), ..placed(Tasks::Succeeded) };
-        for (facts, keeps) in [
-            (placed(Tasks::Succeeded), false),
-            (kept(Keeper::Held(Side::Operator)), true),
-            (kept(Keeper::Undecided), true),
-            (kept(Keeper::Requirement), true),
-            (Facts { next: Next::Due, ..placed(Tasks::Succeeded) }, true),
-            (Facts { is_release_refused: true, ..placed(Tasks::Succeeded) }, true),
-            (Facts { parked: Some(Side::Host), ..kept(Keeper::Requirement) }, false),
-        ] {
-            assert_eq!((facts.keeps_its_set(), facts.holds_others_up()), (keeps, false), "{facts:?}");
-        }
-    }
-
-    #[test]
-    fn a_node_with_nothing_to_run_has_converged_once_its_agent_is_there() {
-        for (tasks, liveness, state) in [
-            (Tasks::NotReleased, Liveness::Connected, State::Waiting),
-            (Tasks::Unreported, Liveness::Connected, State::Waiting),
-            (Tasks::NothingToRun, Liveness::Connected, State::Converged),
-            (Tasks::NothingToRun, Liveness::Absent, State::Waiting),
-            (Tasks::Succeeded, Liveness::Absent, State::Converged),
-        ] {
-            assert_eq!(Facts { liveness, ..placed(tasks) }.status().state, state, "{tasks:?} {liveness:?}");
-        }
-    }
-
-    /// It was said to wait for news of its tasks, which never come.
-    #[test]
-    fn y06_who_only_observes_says_so_while_its_tasks_are_open() {
-        let observes = |tasks| Facts { only_observes: true, ..placed(tasks) };
-        for (facts, state, reason) in [
-            (observes(Tasks::Unreported), State::Waiting, "its mode is observe: its host begins no task"),
-            (observes(Tasks::Incomplete), State::Waiting, "its mode is observe: its host begins no task"),
-            (placed(Tasks::Unreported), State::Waiting, "nothing was heard of its tasks yet"),
-            // As docs/concepts.md says, its mode comes before whom it would wait for and what its host was not told.
+            (placed_inputs(TaskSummary::Incomplete), false),
+            (StateInputs { next_task_set: held, ..placed_inputs(TaskSummary::Incomplete) }, false),
+            (StateInputs { is_stuck: true, ..placed_inputs(TaskSummary::Incomplete) }, true),
+            (StateInputs { is_stuck: true, can_run_tasks: true, ..placed_inputs(TaskSummary::Incomplete) }, false),
+            (StateInputs { paused_by: Some(SetBy::Host), ..placed_inputs(TaskSummary::Failed) }, true),
+            (StateInputs { paused_by: Some(SetBy::Operator), ..placed_inputs(TaskSummary::Incomplete) }, true),
+            (StateInputs { liveness: Liveness::Silent, ..placed_inputs(TaskSummary::Incomplete) }, true),
+            (StateInputs { liveness: Liveness::Absent, ..placed_inputs(TaskSummary::NotReleased) }, true),
+            (StateInputs { liveness: Liveness::Absent, has_enrolled: true, ..placed_inputs(TaskSummary::NotReleased) }, false),
+            (StateInputs { is_ahead: true, ..placed_inputs(TaskSummary::Incomplete) }, true),
+            (StateInputs { is_observing: true, ..placed_inputs(TaskSummary::Incomplete) }, true),
             (
-                Facts { is_blocked: true, told: Told::No, next: Next::Due, ..observes(Tasks::Incomplete) },
+                StateInputs {
+                    parked_by: Some(SetBy::Host),
+                    liveness: Liveness::Silent,
+                    ..placed_inputs(TaskSummary::Incomplete)
+                },
+                false,
+            ),
+        ] {
+            assert_eq!(facts.is_holding_others_up(), holds_up, "{facts:?}");
+        }
+    }
+
+    #[test]
+    fn y06_is_withheld_when_next_task_set_is_blocked() {
+        let kept = |keeper| StateInputs { next_task_set: NextTaskSet::Withheld(keeper), ..placed_inputs(TaskSummary::Succeeded) };
+        for (facts, keeps) in [
+            (placed_inputs(TaskSummary::Succeeded), false),
+            (kept(WithheldBy::Held(SetBy::Operator)), true),
+            (kept(WithheldBy::Undecided), true),
+            (kept(WithheldBy::Requirement), true),
+            (StateInputs { next_task_set: NextTaskSet::Due, ..placed_inputs(TaskSummary::Succeeded) }, true),
+            (StateInputs { is_release_refused: true, ..placed_inputs(TaskSummary::Succeeded) }, true),
+            (StateInputs { parked_by: Some(SetBy::Host), ..kept(WithheldBy::Requirement) }, false),
+        ] {
+            assert_eq!((facts.is_withheld(), facts.is_holding_others_up()), (keeps, false), "{facts:?}");
+        }
+    }
+
+    #[test]
+    fn status_is_converged_when_no_tasks_and_agent_is_present() {
+        for (tasks, liveness, state) in [
+            (TaskSummary::NotReleased, Liveness::Connected, State::Waiting),
+            (TaskSummary::Unreported, Liveness::Connected, State::Waiting),
+            (TaskSummary::NothingToRun, Liveness::Connected, State::Converged),
+            (TaskSummary::NothingToRun, Liveness::Absent, State::Waiting),
+            (TaskSummary::Succeeded, Liveness::Absent, State::Converged),
+        ] {
+            assert_eq!(StateInputs { liveness, ..placed_inputs(tasks) }.status().state, state, "{tasks:?} {liveness:?}");
+        }
+    }
+
+    /// Regression test: the node was reported as waiting for results of its tasks, which never arrive.
+    #[test]
+    fn y06_status_is_waiting_when_mode_only_observes() {
+        let observes = |tasks| StateInputs { is_observing: true, ..placed_inputs(tasks) };
+        for (facts, state, reason) in [
+            (observes(TaskSummary::Unreported), State::Waiting, "its mode is observe: its host begins no task"),
+            (observes(TaskSummary::Incomplete), State::Waiting, "its mode is observe: its host begins no task"),
+            (placed_inputs(TaskSummary::Unreported), State::Waiting, "no result of its tasks was reported yet"),
+            // As docs/concepts.md describes, the mode comes before other nodes that it waits for, and before a missing
+            // confirmation.
+            (
+                StateInputs {
+                    is_blocked: true,
+                    confirmation: HostConfirmation::Unconfirmed,
+                    next_task_set: NextTaskSet::Due,
+                    ..observes(TaskSummary::Incomplete)
+                },
                 State::Waiting,
                 "its mode is observe: its host begins no task",
             ),
-            (observes(Tasks::NothingToRun), State::Converged, "it has no tasks to run"),
-            (observes(Tasks::Succeeded), State::Converged, "all of its tasks have succeeded"),
+            (observes(TaskSummary::NothingToRun), State::Converged, "it has no tasks to run"),
+            (observes(TaskSummary::Succeeded), State::Converged, "all of its tasks have succeeded"),
         ] {
             assert_eq!(facts.status(), Status { state, reason });
         }
     }
 
     #[test]
-    fn y06_a_task_that_drifted_hides_neither_whom_the_others_wait_for_nor_that_they_run() {
+    fn y06_status_is_blocked_or_changing_when_task_drifted() {
         use TaskOutcome::{Drifted, Succeeded};
         for (outcomes, is_blocked, state) in [
             ([Some(Drifted), None], true, State::Blocked),
             ([None, Some(Drifted)], true, State::Blocked),
             ([Some(Drifted), None], false, State::Changing),
             ([Some(Drifted), Some(Succeeded)], false, State::Drifted),
-            // A barrier that shut again keeps nobody who is past it.
+            // A barrier that closes again does not stop a node that has passed it.
             ([Some(Drifted), Some(Succeeded)], true, State::Drifted),
         ] {
-            let facts = Facts { is_blocked, ..placed(Tasks::of(Some(outcomes), true)) };
+            let facts = StateInputs { is_blocked, ..placed_inputs(TaskSummary::from_outcomes(Some(outcomes), true)) };
             assert_eq!(facts.status().state, state, "{outcomes:?}");
         }
     }
 
-    /// The requirement counted as any other error, so that nobody was ever held by it.
+    /// Regression test: the requirement counted as any other error, so no node was ever held by it.
     #[test]
-    fn y06_what_a_node_does_not_meet_holds_it_where_it_keeps_an_older_set_and_is_an_error_elsewhere() {
-        let unmet = |tasks, next| Facts { is_unmet: true, next, ..placed(tasks) };
-        let (kept, by_hand) = (Next::Kept(Keeper::Requirement), Next::Kept(Keeper::Held(Side::Operator)));
-        let keeps = unmet(Tasks::Succeeded, kept);
+    fn y06_status_is_held_when_unmet_and_older_set_runs() {
+        let unmet = |tasks, next| StateInputs { is_unmet: true, next_task_set: next, ..placed_inputs(tasks) };
+        let (kept, by_hand) =
+            (NextTaskSet::Withheld(WithheldBy::Requirement), NextTaskSet::Withheld(WithheldBy::Held(SetBy::Operator)));
+        let keeps = unmet(TaskSummary::Succeeded, kept);
         let held = "it does not meet what its next task set requires, and keeps the one that it has";
         let error = "there is an error among its findings";
         for (facts, state, reason) in [
             (keeps, State::Held, held),
-            (unmet(Tasks::Incomplete, kept), State::Held, held),
-            (unmet(Tasks::NothingToRun, kept), State::Held, held),
+            (unmet(TaskSummary::Incomplete, kept), State::Held, held),
+            (unmet(TaskSummary::NothingToRun, kept), State::Held, held),
             (
-                unmet(Tasks::Succeeded, by_hand),
+                unmet(TaskSummary::Succeeded, by_hand),
                 State::Held,
                 "an operator holds it: it keeps its task set, and a newer one waits",
             ),
             (
-                Facts { paused: Some(Side::Operator), ..keeps },
+                StateInputs { paused_by: Some(SetBy::Operator), ..keeps },
                 State::Paused,
                 "its nodegroup or cluster is paused, and a newer task set waits",
             ),
-            (unmet(Tasks::NotReleased, kept), State::Failed, error),
-            (unmet(Tasks::Succeeded, Next::Current), State::Failed, error),
-            (unmet(Tasks::Failed, kept), State::Failed, "a task failed"),
-            (Facts { has_error: true, ..keeps }, State::Failed, error),
-            (Facts { is_report_refused: true, ..keeps }, State::Failed, error),
-            (Facts { is_release_refused: true, ..keeps }, State::Failed, error),
+            (unmet(TaskSummary::NotReleased, kept), State::Failed, error),
+            (unmet(TaskSummary::Succeeded, NextTaskSet::Current), State::Failed, error),
+            (unmet(TaskSummary::Failed, kept), State::Failed, "a task failed"),
+            (StateInputs { has_error: true, ..keeps }, State::Failed, error),
+            (StateInputs { is_report_refused: true, ..keeps }, State::Failed, error),
+            (StateInputs { is_release_refused: true, ..keeps }, State::Failed, error),
         ] {
             assert_eq!(facts.status(), Status { state, reason }, "{facts:?}");
         }
     }
 
-    /// From the last row up, each adds a fact to those of the rows below it, and wins over them.
+    /// From the last row up, each row adds an input to those of the rows below it, and wins over them.
     #[test]
-    fn y06_the_page_has_the_states_in_the_order_in_which_they_apply() {
+    fn y06_concepts_page_lists_states_in_order() {
         let page = include_str!("../../../../docs/concepts.md").lines();
         let rows = page.skip_while(|line| !line.starts_with("| state | when |")).skip(2);
         let rows: Vec<&str> = rows.take_while(|line| line.starts_with("| ")).collect();
         let words: Vec<&str> = rows.iter().filter_map(|row| row.split('`').nth(1)).collect();
-        let from_last: [fn(&mut Facts); 14] = [
+        let from_last: [fn(&mut StateInputs); 14] = [
             |_| (),
-            |facts| facts.tasks = Tasks::WouldChange,
-            |facts| facts.tasks = Tasks::Drifted,
-            |facts| facts.told = Told::No,
-            |facts| facts.tasks = Tasks::Unreported,
+            |facts| facts.tasks = TaskSummary::WouldChange,
+            |facts| facts.tasks = TaskSummary::Drifted,
+            |facts| facts.confirmation = HostConfirmation::Unconfirmed,
+            |facts| facts.tasks = TaskSummary::Unreported,
             |facts| facts.is_blocked = true,
-            |facts| facts.only_observes = true,
-            |facts| facts.next = Next::Kept(Keeper::Held(Side::Operator)),
-            |facts| facts.paused = Some(Side::Operator),
+            |facts| facts.is_observing = true,
+            |facts| facts.next_task_set = NextTaskSet::Withheld(WithheldBy::Held(SetBy::Operator)),
+            |facts| facts.paused_by = Some(SetBy::Operator),
             |facts| facts.has_error = true,
             |facts| facts.is_stuck = true,
             |facts| facts.liveness = Liveness::Silent,
-            |facts| facts.parked = Some(Side::Operator),
+            |facts| facts.parked_by = Some(SetBy::Operator),
             |facts| facts.is_placed = false,
         ];
-        let mut facts = placed(Tasks::Succeeded);
+        let mut facts = placed_inputs(TaskSummary::Succeeded);
         let mut stood: Vec<&str> = Vec::new();
         for add in from_last {
             add(&mut facts);
@@ -610,7 +641,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_is_there_while_it_is_held_or_was_heard_of_in_time() {
+    fn liveness_is_connected_while_check_in_waits_or_is_recent() {
         let (short, long) = (Duration::from_secs(89), Duration::from_secs(90));
         for (was_silent, is_parked, since_start, quiet, liveness) in [
             (None, true, true, short, Liveness::Absent),
@@ -622,14 +653,20 @@ mod tests {
             (Some(true), false, true, short, Liveness::Connected),
             (Some(true), false, true, long, Liveness::Silent),
         ] {
-            let heard = Heard { was_silent, is_parked, since_start, quiet, silent_after: long };
+            let heard = LivenessInputs {
+                is_silent_at_start: was_silent,
+                has_waiting_check_in: is_parked,
+                is_heard_since_start: since_start,
+                silent_for: quiet,
+                silent_after: long,
+            };
             assert_eq!(heard.liveness(), liveness, "{heard:?}");
             assert_eq!(heard.silence(), (quiet == long && !is_parked).then_some(long), "y06: {heard:?}");
         }
     }
 
     #[test]
-    fn the_names_in_json_are_stable_and_in_order() {
+    fn names_in_json_are_stable_and_ordered() {
         let all = State::ALL;
         let names = json!([
             "unplaced",
@@ -647,6 +684,6 @@ mod tests {
             "converged"
         ]);
         assert_eq!(json!(all), names);
-        assert!(all.is_sorted() && all.iter().all(|state| State::named(state.name()) == Some(*state)));
+        assert!(all.is_sorted() && all.iter().all(|state| State::from_name(state.name()) == Some(*state)));
     }
 }

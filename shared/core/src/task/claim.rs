@@ -1,95 +1,97 @@
-//! One path, one task: which of two tasks of a host writes where both would.
+//! One task per path: decides which of two tasks of a host may write a path that both would write.
 //!
-//! Two tasks that write one path undo each other's work for ever, and each alone looks right. So a path is that of the first task
-//! that claims it, in the order of the host's tasks, and a later one is refused. A host refuses by this rule, and resolve finds
-//! beforehand what the host would refuse (docs/adr/0019).
+//! Two tasks that write one path would undo each other's work for ever, although each alone looks right. So a path
+//! belongs to the first task that claims it, in the order of the host's tasks, and a later one is rejected. Hosts apply
+//! this rule, and resolve uses it to find beforehand what a host would reject (docs/adr/0019).
 
 use std::collections::BTreeMap;
 
-use super::path::{at_or_above, is_at_or_below, place, spellings};
+use super::path::{ancestors, canonical_path, is_at_or_below, spellings};
 
-/// What a task leaves at its path.
+/// The content that a task leaves at its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Leaves {
+pub enum PathContent {
     /// A file.
     File,
-    /// Nothing: a file that stands there goes.
-    Nothing,
+    /// No file. An existing one is deleted.
+    Absent,
 }
 
 /// A path, and the first task that claimed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claim<T> {
-    /// The task.
-    pub by: T,
-    /// The path as the task has it.
+pub struct PathClaim<T> {
+    /// The task that claimed the path.
+    pub owner: T,
+    /// The path as the task names it.
     pub path: String,
-    /// What it leaves there.
-    pub leaves: Leaves,
+    /// What the task leaves there.
+    pub content: PathContent,
 }
 
-/// The paths that the tasks of a host have.
+/// The paths that the tasks of a host claim.
 #[derive(Debug)]
-pub struct Claims<T> {
-    files: BTreeMap<String, Claim<T>>,
-    nothing: BTreeMap<String, Claim<T>>,
+pub struct PathClaims<T> {
+    files: BTreeMap<String, PathClaim<T>>,
+    absent_paths: BTreeMap<String, PathClaim<T>>,
 }
 
-/// A path that cannot be a task's, since another one claimed it, or one above or below it.
+/// The error for a path that a task cannot have, because an earlier task has it, or a path above or below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PathTaken<T> {
-    /// The claim before it.
-    pub first: Claim<T>,
-    /// The path that was claimed in vain.
+pub struct PathConflict<T> {
+    /// The earlier claim.
+    pub first_claim: PathClaim<T>,
+    /// The rejected path.
     pub path: String,
 }
 
-impl<T> Default for Claims<T> {
+impl<T> Default for PathClaims<T> {
     fn default() -> Self {
-        Self { files: BTreeMap::new(), nothing: BTreeMap::new() }
+        Self { files: BTreeMap::new(), absent_paths: BTreeMap::new() }
     }
 }
 
-impl<T: Clone> Claims<T> {
-    /// Claims a plain path for a task.
+impl<T: Clone> PathClaims<T> {
+    /// Claims a literal path for a task.
     ///
     /// # Errors
-    /// [`PathTaken`] where a task before it has the path, one below it, or a file above it. Tasks that leave nothing take nothing from each
-    /// other.
-    pub fn claim(&mut self, by: T, path: &str, leaves: Leaves) -> Result<(), PathTaken<T>> {
+    /// [`PathConflict`] if an earlier task has the path, or one above or below it. Tasks that leave no file do not
+    /// conflict with each other.
+    pub fn claim(&mut self, owner: T, path: &str, content: PathContent) -> Result<(), PathConflict<T>> {
         let spellings = spellings(path);
-        if let Some(first) = self.in_the_way(&spellings, leaves) {
-            return Err(PathTaken { first: first.clone(), path: path.to_owned() });
+        if let Some(first) = self.conflicting_claim(&spellings, content) {
+            return Err(PathConflict { first_claim: first.clone(), path: path.to_owned() });
         }
-        let claims = match leaves {
-            Leaves::File => &mut self.files,
-            Leaves::Nothing => &mut self.nothing,
+        let claims = match content {
+            PathContent::File => &mut self.files,
+            PathContent::Absent => &mut self.absent_paths,
         };
-        let claim = Claim { by, path: path.to_owned(), leaves };
+        let claim = PathClaim { owner, path: path.to_owned(), content };
         for spelling in spellings {
             claims.entry(spelling).or_insert_with(|| claim.clone());
         }
         Ok(())
     }
 
-    fn in_the_way(&self, spellings: &[String], leaves: Leaves) -> Option<&Claim<T>> {
-        let file = of_one_line(&self.files, spellings);
-        match leaves {
-            Leaves::File => file.or_else(|| of_one_line(&self.nothing, spellings)),
-            Leaves::Nothing => file,
+    /// Returns the earlier claim that conflicts with a path. Tasks that leave no file conflict only with those that
+    /// write one.
+    fn conflicting_claim(&self, spellings: &[String], content: PathContent) -> Option<&PathClaim<T>> {
+        let file = claim_at_spellings(&self.files, spellings);
+        match content {
+            PathContent::File => file.or_else(|| claim_at_spellings(&self.absent_paths, spellings)),
+            PathContent::Absent => file,
         }
     }
 }
 
-impl<T> PathTaken<T> {
-    /// The path that was claimed in vain, without the links that are known: alike for all spellings of one place.
-    pub fn place(&self) -> String {
-        place(&self.path)
+impl<T> PathConflict<T> {
+    /// Returns the rejected path with known links resolved, which is the same for all spellings of the path.
+    pub fn canonical_path(&self) -> String {
+        canonical_path(&self.path)
     }
 
-    /// Why the path is not the task's, and what to do, where the first task has this id.
-    pub fn sentence(&self, first_id: &str) -> String {
-        let Self { first, path } = self;
+    /// Returns the reason for the rejection and what to do. `first_id` is the id of the first task.
+    pub fn message(&self, first_id: &str) -> String {
+        let Self { first_claim: first, path } = self;
         let (own, other) = (spellings(path), spellings(&first.path));
         let lies_below = || own.iter().any(|own| other.iter().any(|other| is_at_or_below(own, other)));
         let how = if *path == first.path {
@@ -101,26 +103,26 @@ impl<T> PathTaken<T> {
         } else {
             format!("{path} is a directory above {}, the path of task {first_id}", first.path)
         };
-        let does = match first.leaves {
-            Leaves::File => "writes it",
-            Leaves::Nothing => "keeps it away",
+        let does = match first.content {
+            PathContent::File => "writes it",
+            PathContent::Absent => "keeps it away",
         };
         format!(
-            "{how}, which comes first and {does}: one path is one task's, so the host does nothing for this one; take one of the two out, \
+            "{how}, which comes first and {does}: only one task may write a path, so the host does not run this one; remove one of the two, \
              or give it another path"
         )
     }
 }
 
-/// The first claim that one of these spellings meets.
-fn of_one_line<'a, T>(claims: &'a BTreeMap<String, Claim<T>>, spellings: &[String]) -> Option<&'a Claim<T>> {
-    spellings.iter().find_map(|spelling| on_the_line(claims, spelling))
+/// Returns the first claim that is equal to one of these spellings, or above or below it.
+fn claim_at_spellings<'a, T>(claims: &'a BTreeMap<String, PathClaim<T>>, spellings: &[String]) -> Option<&'a PathClaim<T>> {
+    spellings.iter().find_map(|spelling| claim_near(claims, spelling))
 }
 
-/// The claim of a place, of the nearest above it, or of one below it.
-fn on_the_line<'a, T>(claims: &'a BTreeMap<String, Claim<T>>, place: &str) -> Option<&'a Claim<T>> {
-    at_or_above(place).find_map(|one| claims.get(one)).or_else(|| {
-        let below = format!("{place}/");
+/// Returns the claim of a path, or of the nearest path above it, or else of the first path below it.
+fn claim_near<'a, T>(claims: &'a BTreeMap<String, PathClaim<T>>, path: &str) -> Option<&'a PathClaim<T>> {
+    ancestors(path).find_map(|ancestor| claims.get(ancestor)).or_else(|| {
+        let below = format!("{path}/");
         let (_, claim) = claims.range(below.clone()..).next().filter(|(other, _)| other.starts_with(&below))?;
         Some(claim)
     })
@@ -130,28 +132,29 @@ fn on_the_line<'a, T>(claims: &'a BTreeMap<String, Claim<T>>, place: &str) -> Op
 mod tests {
     use super::*;
 
-    /// Claims these one after the other; gives whom each of the refused ones met.
-    fn refused(claims: &[(&str, Leaves)]) -> Vec<(usize, usize)> {
-        let mut known = Claims::default();
+    /// Makes these claims in order. Returns the index of each rejected claim, with that of the claim that it conflicts
+    /// with.
+    fn conflicting_pairs(claims: &[(&str, PathContent)]) -> Vec<(usize, usize)> {
+        let mut known = PathClaims::default();
         let claimed = claims.iter().enumerate().map(|(at, (path, leaves))| (at, known.claim(at, path, *leaves)));
-        claimed.filter_map(|(at, claimed)| Some((at, claimed.err()?.first.by))).collect()
+        claimed.filter_map(|(at, claimed)| Some((at, claimed.err()?.first_claim.owner))).collect()
     }
 
     #[test]
-    fn y01_a_path_is_of_the_first_task_that_claims_it() {
-        use Leaves::{File, Nothing};
+    fn y01_path_belongs_to_first_claiming_task() {
+        use PathContent::{Absent, File};
         for (first, second, is_refused) in [
             (("/etc/z", File), ("/etc/z", File), true),
-            (("/etc/z", File), ("/etc/z", Nothing), true),
-            (("/etc/z", Nothing), ("/etc/z", File), true),
-            (("/etc/z", Nothing), ("/etc/z", Nothing), false),
+            (("/etc/z", File), ("/etc/z", Absent), true),
+            (("/etc/z", Absent), ("/etc/z", File), true),
+            (("/etc/z", Absent), ("/etc/z", Absent), false),
             (("/etc/z", File), ("/etc/z/y", File), true),
             (("/etc/z", File), ("/etc/z/y/x", File), true),
             (("/etc/z/y", File), ("/etc/z", File), true),
-            (("/etc/z", Nothing), ("/etc/z/y", File), true),
-            (("/etc/z/y", File), ("/etc/z", Nothing), true),
-            (("/etc/z", File), ("/etc/z/y", Nothing), true),
-            (("/etc/z", Nothing), ("/etc/z/y", Nothing), false),
+            (("/etc/z", Absent), ("/etc/z/y", File), true),
+            (("/etc/z/y", File), ("/etc/z", Absent), true),
+            (("/etc/z", File), ("/etc/z/y", Absent), true),
+            (("/etc/z", Absent), ("/etc/z/y", Absent), false),
             (("/etc/z", File), ("/etc/za", File), false),
             (("/etc/z", File), ("/etc/z-a", File), false),
             (("/etc/z", File), ("/etc/Z", File), false),
@@ -159,7 +162,7 @@ mod tests {
             (("/bin/x", File), ("/usr/bin/x", File), true),
             (("/usr/sbin/x", File), ("/sbin/x", File), true),
             (("/lib/x", File), ("/usr/lib/x/y", File), true),
-            (("/lib64/x", File), ("/usr/lib64/x", Nothing), true),
+            (("/lib64/x", File), ("/usr/lib64/x", Absent), true),
             (("/lib64/x", File), ("/lib/x", File), false),
             (("/var/run/x", File), ("/run/x", File), true),
             (("/var/lock/x", File), ("/run/lock/x", File), true),
@@ -167,61 +170,57 @@ mod tests {
             (("/var/runner", File), ("/runner", File), false),
             (("/binary", File), ("/usr/binary", File), false),
             (("/usr/bin/x", File), ("/usr/sbin/x", File), false),
-            // A link is taken with the directory in which it lies, and is one itself.
+            // A claim through a link also conflicts with claims of the link and of its directory.
             (("/var", File), ("/var/run/x", File), true),
             (("/var/run/x", File), ("/var", File), true),
-            (("/var", Nothing), ("/var/run/x", File), true),
-            (("/var/run/x", File), ("/var", Nothing), true),
-            (("/var", Nothing), ("/var/run/x", Nothing), false),
+            (("/var", Absent), ("/var/run/x", File), true),
+            (("/var/run/x", File), ("/var", Absent), true),
+            (("/var", Absent), ("/var/run/x", Absent), false),
             (("/var/lock/x", File), ("/var", File), true),
             (("/usr/tmp/x", File), ("/usr", File), true),
             (("/var/spool", File), ("/var/spool/mail/x", File), true),
             (("/var/spool", File), ("/var/mail/x", File), true),
             (("/var/mail/x", File), ("/var/spool/mail/x", File), true),
             (("/var/run", File), ("/run/x", File), true),
-            (("/run/x", File), ("/var/run", Nothing), true),
-            (("/var/run", Nothing), ("/run/x", File), true),
+            (("/run/x", File), ("/var/run", Absent), true),
+            (("/var/run", Absent), ("/run/x", File), true),
             (("/bin", File), ("/usr/bin/y", File), true),
-            (("/usr/bin/y", File), ("/bin", Nothing), true),
+            (("/usr/bin/y", File), ("/bin", Absent), true),
             (("/usr", File), ("/bin/y", File), true),
             (("/var", File), ("/run/x", File), false),
-            (("/run/x", File), ("/var", Nothing), false),
+            (("/run/x", File), ("/var", Absent), false),
             (("/usr", File), ("/var/tmp/x", File), false),
             (("/var/spool/cron", File), ("/var/mail/x", File), false),
             (("/var/run/x", File), ("/var/runner", File), false),
             (("/var/run/x", File), ("/var/lock/x", File), false),
         ] {
             let expected = if is_refused { vec![(1, 0)] } else { vec![] };
-            assert_eq!(refused(&[first, second]), expected, "{first:?} {second:?}");
+            assert_eq!(conflicting_pairs(&[first, second]), expected, "{first:?} {second:?}");
         }
     }
 
     #[test]
-    fn y01_who_is_refused_takes_no_path_from_others() {
-        use Leaves::File;
+    fn y01_rejected_claim_reserves_no_path() {
+        use PathContent::File;
         let claims = [("/a/b", File), ("/a", File), ("/a/c", File), ("/a/b", File), ("/a/c/d", File)];
-        assert_eq!(refused(&claims), [(1, 0), (3, 0), (4, 2)]);
+        assert_eq!(conflicting_pairs(&claims), [(1, 0), (3, 0), (4, 2)]);
     }
 
     #[test]
-    fn y01_the_sentence_names_the_first_task_and_both_paths() {
-        let said = |first: (&str, Leaves), second: &str| {
-            let mut claims = Claims::default();
+    fn y01_conflict_message_names_first_task_and_both_paths() {
+        let said = |first: (&str, PathContent), second: &str| {
+            let mut claims = PathClaims::default();
             claims.claim((), first.0, first.1).unwrap();
-            claims.claim((), second, Leaves::File).unwrap_err().sentence("a")
+            claims.claim((), second, PathContent::File).unwrap_err().message("a")
         };
         for (first, second, expected) in [
-            (("/z", Leaves::File), "/z", "/z is the path of task a too, which comes first and writes it: "),
-            (("/z", Leaves::Nothing), "/z", "/z is the path of task a too, which comes first and keeps it away: "),
-            (("/run/z", Leaves::File), "/var/run/z", "/var/run/z is /run/z by a link, the path of task a, which "),
-            (("/z", Leaves::File), "/z/y", "/z/y lies below /z, the path of task a, which comes first and writes it: "),
-            (
-                ("/var", Leaves::File),
-                "/var/run/z",
-                "/var/run/z lies below /var, the path of task a, which comes first and ",
-            ),
-            (("/var/run/z", Leaves::File), "/var", "/var is a directory above /var/run/z, the path of task a, which "),
-            (("/z/y", Leaves::File), "/z", "/z is a directory above /z/y, the path of task a, which comes first "),
+            (("/z", PathContent::File), "/z", "/z is the path of task a too, which comes first and writes it: "),
+            (("/z", PathContent::Absent), "/z", "/z is the path of task a too, which comes first and keeps it away: "),
+            (("/run/z", PathContent::File), "/var/run/z", "/var/run/z is /run/z by a link, the path of task a, which "),
+            (("/z", PathContent::File), "/z/y", "/z/y lies below /z, the path of task a, which comes first and writes it: "),
+            (("/var", PathContent::File), "/var/run/z", "/var/run/z lies below /var, the path of task a, which comes first and "),
+            (("/var/run/z", PathContent::File), "/var", "/var is a directory above /var/run/z, the path of task a, which "),
+            (("/z/y", PathContent::File), "/z", "/z is a directory above /z/y, the path of task a, which comes first "),
         ] {
             let said = said(first, second);
             assert!(said.starts_with(expected) && said.ends_with("give it another path"), "{said}");

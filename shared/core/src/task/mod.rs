@@ -1,14 +1,13 @@
-//! Tasks: what a release asks of a host, as an author wrote it.
+//! Tasks: what a release requires of a host, as an author wrote it.
 //!
-//! A [`Task`] is stored as it was given, defaults left out, because its canonical JSON enters the task digest: a
-//! field at its default must not change what a host runs. What a type means, and which of its parameters are
-//! templates, stands in one registry ([`types`]), from which the parser, the documents and the agent's dispatch are
-//! derived.
+//! A [`Task`] is stored as its author wrote it, without defaults. The task digest is computed from its canonical JSON,
+//! and a field at its default must not change what a host runs. One registry ([`types`]) defines what a type means and
+//! which of its parameters are templates. The parser, the documentation and the agent's dispatch are derived from it.
 
-mod any;
+mod any_tag;
 mod check;
 mod claim;
-mod form;
+mod parameter_type;
 mod parameters;
 mod path;
 mod types;
@@ -16,192 +15,195 @@ mod types;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-pub(crate) use any::{ANY, STAR};
-pub use check::{SECRET_SHOWN, judge, mistakes};
-pub(crate) use check::{not_run_yet, tags_in_content, through_links};
-pub use claim::{Claim, Claims, Leaves, PathTaken};
-pub use form::{Form as ParameterForm, MAX_ACCOUNT, Names, check_argument, check_variable, check_words, file_mode};
+pub(crate) use any_tag::{ANY_TAG, ANY_TAG_TEXT};
+pub use check::{SECRET_EXPOSED, check_release_tasks, check_task};
+pub(crate) use check::{paths_through_links, template_tags_in_content, unsupported_types};
+pub use claim::{PathClaim, PathClaims, PathConflict, PathContent};
+pub use parameter_type::{
+    MAX_ACCOUNT_ID, NamedResource, ParameterType as ParameterForm, check_argument, check_variable, check_words, parse_file_mode,
+};
 pub use parameters::{
-    FileParameters, Parameter, Parameters, Presence, ShellParameters, TEMPLATE_FILE, TypedParameters, WordsOrText,
+    FileParameters, Parameter, ParameterPresence, ParameterTable, ShellParameters, TEMPLATE_FILE, TypedParameters, WordsOrText,
 };
 pub use path::{
-    AGENT_CONFIG, AGENT_RUN, AGENT_STATE, HOST_LABEL_MAP, PathRefused, check_beside, check_directory, check_path,
-    check_put, check_replaceable, is_at_or_below, is_template,
+    AGENT_CONFIG_FILE, AGENT_RUN_DIR, AGENT_STATE_DIR, DEFAULT_HOST_LABEL_MAP, PathRefused, check_directory, check_not_own,
+    check_path, check_replaceable, check_writable, is_at_or_below, is_template,
 };
-pub(crate) use path::{at_or_above, spellings, sure_directory};
-pub use types::{Exclusive, NameText, TASK_TYPES, TaskKind, TaskType, TemplateText, Writes, task_type};
+pub(crate) use path::{ancestors, known_directories, spellings};
+pub use types::{Exclusive, ResourceText, TASK_TYPES, TaskKind, TaskType, TemplateText, WriteTarget, task_type};
 
-use crate::field::{Form, REQUIRED, described};
+use crate::field::{FieldType, REQUIRED, manifest_struct};
 
-/// The field of [`Task::foreign`] that names what an import could not translate.
+/// The field of [`Task::foreign`] that lists what an import could not translate.
 pub const UNTRANSLATED: &str = "untranslated";
 
-described! {
+manifest_struct! {
     /// One task of a release, or a group of tasks (`type: group`).
     ///
-    /// Names are text here; [`crate::release::compile`] checks them and resolves them to indexes. Serialized without
-    /// what stands at its default: that form is stored, and hashed.
+    /// Names are text here. [`crate::release::compile`] checks them and resolves them to indexes. Fields at their
+    /// default are not serialized. This form is stored and hashed.
     #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
     #[serde(deny_unknown_fields)]
     pub struct Task {
         /// Its name, unique in the release after its imports.
-        pub id: String = Form::Text, REQUIRED, r#""site-conf""#;
+        pub id: String = FieldType::Text, REQUIRED, r#""site-conf""#;
         /// What it is: `file`, `shell`, `stage`, `group` or another type of task.
-        pub kind as "type": String = Form::Text, REQUIRED, r#""file""#;
+        pub kind as "type": String = FieldType::Text, REQUIRED, r#""file""#;
         /// It runs on nodes with one of these tags: names, `/patterns/`; the text `*` means every node that has a tag.
         ///
-        /// `None` where the author wrote none; empty where the author wrote an empty list or `null`, which counts only
-        /// under `matching.roles: tags`.
-        #[serde(default, with = "any::field", skip_serializing_if = "Option::is_none")]
-        pub tags: Option<Vec<String>> = Form::TextOrList, "by roles", r#"["nginx"]"#;
+        /// `None` if the author left it out. Empty if the author wrote an empty list or `null`, which has an effect
+        /// only under `matching.roles: tags`.
+        #[serde(default, with = "any_tag::field", skip_serializing_if = "Option::is_none")]
+        pub tags: Option<Vec<String>> = FieldType::TextOrList, "by roles", r#"["nginx"]"#;
         /// Without tags it runs on nodes with one of these roles: names, `/patterns/`, `*`.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        pub roles or ["role", "groups"]: Vec<String> = Form::TextOrList, "[]", r#"["web"]"#;
+        pub roles or ["role", "groups"]: Vec<String> = FieldType::TextOrList, "[]", r#"["web"]"#;
         /// Of a group: the tasks that it places.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        pub tasks: Vec<String> = Form::TextOrList, "[]", r#"["site-conf"]"#;
+        pub tasks: Vec<String> = FieldType::TextOrList, "[]", r#"["site-conf"]"#;
         /// Tasks or `/patterns/` on the same node, and stages, that come before it.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        pub requires: Vec<String> = Form::TextOrList, "[]", r#"["motd"]"#;
+        pub requires: Vec<String> = FieldType::TextOrList, "[]", r#"["motd"]"#;
         /// Tasks or `/patterns/` on the same node, and stages, that come after it.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        pub required_for: Vec<String> = Form::TextOrList, "[]", r#"["reload"]"#;
+        pub required_for: Vec<String> = FieldType::TextOrList, "[]", r#"["reload"]"#;
         /// Tasks on other nodes that come before it.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        pub cross_depends or ["cross-depends"]: Vec<CrossEntry> = Form::ListOf(CrossEntry::PARTS), "[]", r#"[{"name": "db-up", "role": ["db"], "policy": "any"}]"#;
+        pub cross_depends or ["cross-depends"]: Vec<CrossEntry> = FieldType::ListOf(CrossEntry::FIELD_DEFS), "[]", r#"[{"name": "db-up", "role": ["db"], "policy": "any"}]"#;
         /// Tasks on other nodes that come after it.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        pub cross_depended_by or ["cross-depended-by"]: Vec<CrossEntry> = Form::ListOf(CrossEntry::PARTS), "[]", r#"[{"name": "web-up", "tags": ["nginx"]}]"#;
-        /// A CEL expression that can leave it out (docs/templates.md).
+        pub cross_depended_by or ["cross-depended-by"]: Vec<CrossEntry> = FieldType::ListOf(CrossEntry::FIELD_DEFS), "[]", r#"[{"name": "web-up", "tags": ["nginx"]}]"#;
+        /// A CEL expression. If it is false, the task is left out (docs/templates.md).
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub condition: Option<String> = Form::Text, "none", r#""'HW_CPU_X86_AVX2' in traits""#;
-        /// What its type takes.
+        pub condition: Option<String> = FieldType::Text, "none", r#""'HW_CPU_X86_AVX2' in traits""#;
+        /// The parameters of its type.
         ///
-        /// Which of them are templates stands in the registry of types.
-        #[serde(default, deserialize_with = "crate::json::free_object", skip_serializing_if = "Map::is_empty")]
-        pub parameters: Map<String, Value> = Form::Parameters, "{}", r#"{"path": "/etc/motd", "content": "hello\n"}"#;
-        /// Tasks after whose change it acts again; it comes after them.
+        /// The registry of types defines which of them are templates.
+        #[serde(default, deserialize_with = "crate::json::deserialize_free_object", skip_serializing_if = "Map::is_empty")]
+        pub parameters: Map<String, Value> = FieldType::Parameters, "{}", r#"{"path": "/etc/motd", "content": "hello\n"}"#;
+        /// Tasks after whose change it runs again; it comes after them.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        pub subscribes: Vec<String> = Form::TextOrList, "[]", r#"["site-conf"]"#;
+        pub subscribes: Vec<String> = FieldType::TextOrList, "[]", r#"["site-conf"]"#;
         /// What is done when the host has drifted from it.
         #[serde(default, skip_serializing_if = "is_default")]
-        pub on_drift: OnDrift = Form::OneOf(&["mend", "report"]), "mend", r#""report""#;
-        /// The task that is run once where this one no longer runs.
+        pub on_drift: OnDrift = FieldType::OneOf(&["mend", "report"]), "mend", r#""report""#;
+        /// The task that runs once when this one is no longer placed on a node.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub on_unassign: Option<String> = Form::Text, "none", r#""site-conf-gone""#;
-        /// What becomes of it when it was begun and nobody saw it end: it is unknown until a person says, or runs again.
+        pub on_unassign: Option<String> = FieldType::Text, "none", r#""site-conf-gone""#;
+        /// What happens if it began and was not seen to end: it is unknown until an operator reports its result, or runs again.
         #[serde(default, skip_serializing_if = "is_default")]
-        pub on_interrupt: OnInterrupt = Form::OneOf(&["unknown", "again"]), "unknown", r#""again""#;
+        pub on_interrupt: OnInterrupt = FieldType::OneOf(&["unknown", "again"]), "unknown", r#""again""#;
         /// When it runs: with the others, before a disruption, or when the node leaves.
         #[serde(default, skip_serializing_if = "is_default")]
-        pub phase: Phase = Form::OneOf(&["apply", "drain", "cleanup"]), "apply", r#""drain""#;
+        pub phase: Phase = FieldType::OneOf(&["apply", "drain", "cleanup"]), "apply", r#""drain""#;
         /// Whether the node is drained before a task set in which it changed.
         #[serde(default, skip_serializing_if = "is_default")]
-        pub disruptive: bool = Form::Flag, "false", "true";
-        /// Whether neither its output nor a diff is kept.
+        pub disruptive: bool = FieldType::Flag, "false", "true";
+        /// Whether its output and diffs are not stored.
         #[serde(default, skip_serializing_if = "is_default")]
-        pub sensitive: bool = Form::Flag, "false", "true";
-        /// At most this mode for this task, whatever the node's.
+        pub sensitive: bool = FieldType::Flag, "false", "true";
+        /// The highest mode of this task, even if the node's is higher.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub mode: Option<Mode> = Form::OneOf(Mode::WORDS), "the node's", r#""noop""#;
-        /// Whether only roles and tags that operators gave place it, and only an admin does; of a group: each task that it lists (docs/trust.md, rule 2).
+        pub mode: Option<Mode> = FieldType::OneOf(Mode::VARIANTS), "the node's", r#""noop""#;
+        /// Whether only roles and tags that operators assigned place it, and only an admin may; on a group, for each task that it lists (docs/trust.md, rule 2).
         #[serde(default, skip_serializing_if = "is_default")]
-        pub privileged: bool = Form::Flag, "false", "true";
+        pub privileged: bool = FieldType::Flag, "false", "true";
         /// How long one attempt may take: 1 to 31622400 seconds.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub timeout_seconds: Option<u64> = Form::Count, "the type's", "60";
+        pub timeout_seconds: Option<u64> = FieldType::Count, "the type's", "60";
         /// Further attempts after the first.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub retries: Option<u32> = Form::Count, "the type's", "2";
+        pub retries: Option<u32> = FieldType::Count, "the type's", "2";
         /// Whether its failure stops those that depend on it.
-        #[serde(default = "yes", skip_serializing_if = "is_yes")]
-        pub fail_on_error: bool = Form::Flag, "true", "false";
+        #[serde(default = "default_true", skip_serializing_if = "is_true")]
+        pub fail_on_error: bool = FieldType::Flag, "true", "false";
         /// How many nodes may run it at once; 0: no limit.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub max_nodes: Option<u32> = Form::Count, "no limit", "1";
-        /// Fields of another system, kept and without meaning here.
-        #[serde(default, deserialize_with = "crate::json::free_object", skip_serializing_if = "Map::is_empty")]
-        pub foreign: Map<String, Value> = Form::Map, "{}", r#"{"ticket": "OPS-7"}"#;
+        pub max_nodes: Option<u32> = FieldType::Count, "no limit", "1";
+        /// Fields of another system, stored and without effect here.
+        #[serde(default, deserialize_with = "crate::json::deserialize_free_object", skip_serializing_if = "Map::is_empty")]
+        pub foreign: Map<String, Value> = FieldType::Map, "{}", r#"{"ticket": "OPS-7"}"#;
     }
 }
 
 impl Task {
-    /// A task with an id and a type, and everything else at its default.
+    /// Creates a task with an id and a type, and everything else at its default.
     pub fn new(id: impl Into<String>, kind: impl Into<String>) -> Self {
         Self { id: id.into(), kind: kind.into(), fail_on_error: true, ..Self::default() }
     }
 
-    /// Its JSON as hosts are told it and digests are taken of it.
+    /// Returns the JSON from which the definition for hosts and the digests are made.
     ///
     /// # Errors
-    /// serde's, for a value that is no JSON; a task holds none.
-    pub(crate) fn told(&self) -> serde_json::Result<Value> {
+    /// An error of serde for a value that is not JSON. No task contains such a value.
+    pub(crate) fn to_host_json(&self) -> serde_json::Result<Value> {
         let mut value = serde_json::to_value(self)?;
-        any::list_any(&mut value);
+        any_tag::any_tag_to_list(&mut value);
         Ok(value)
     }
 
-    /// The file body that it is made from; none for a task of a type that takes no such parameter.
+    /// Returns the blob from which a `file` task writes its file, or `None` if the task has no such parameter.
     pub fn source(&self) -> Option<&str> {
-        source_of(&self.kind, &self.parameters)
+        source_parameter(&self.kind, &self.parameters)
     }
 
-    /// Whether it is a group: placed never itself, it places its tasks.
+    /// Returns whether the task is a group. A group is never placed itself, but places its tasks.
     pub(crate) fn is_group(&self) -> bool {
-        is_of(&self.kind, TaskKind::Group)
+        is_type(&self.kind, TaskKind::Group)
     }
 
-    /// Whether hosts neither run nor check it: its own mode is `observe`. Of a place in the order there is nothing to run or check, so its
-    /// mode says nothing.
+    /// Returns whether hosts neither run nor check the task, because its own mode is `observe`. A marker has nothing to
+    /// run or check, so its mode has no effect.
     pub fn is_observed(&self) -> bool {
-        self.mode == Some(Mode::Observe) && task_type(&self.kind).is_none_or(|known| !known.marker)
+        self.mode == Some(Mode::Observe) && task_type(&self.kind).is_none_or(|known| !known.is_marker)
     }
 
-    /// Whether it came with an expression that is not evaluated, and so is never started.
+    /// Returns whether the task came with an expression that is not evaluated, so that it is never started.
     pub fn is_untranslated(&self) -> bool {
         self.foreign.contains_key(UNTRANSLATED)
     }
 
-    /// Whether it is a stage: on no node, a point that all nodes meet at.
+    /// Returns whether the task is a stage: a point in the order that the tasks of all nodes share. A stage is placed
+    /// on no node.
     pub(crate) fn is_stage(&self) -> bool {
-        is_of(&self.kind, TaskKind::Stage)
+        is_type(&self.kind, TaskKind::Stage)
     }
 }
 
-/// The file body that a task of this type is made from, by its parameters.
-pub fn source_of<'a>(kind: &str, parameters: &'a Map<String, Value>) -> Option<&'a str> {
-    parameters.get("source").filter(|_| is_of(kind, TaskKind::File)).and_then(Value::as_str)
+/// Returns the blob that a file task is written from, by its parameters.
+pub fn source_parameter<'a>(kind: &str, parameters: &'a Map<String, Value>) -> Option<&'a str> {
+    parameters.get("source").filter(|_| is_type(kind, TaskKind::File)).and_then(Value::as_str)
 }
 
-fn is_of(word: &str, kind: TaskKind) -> bool {
+fn is_type(word: &str, kind: TaskKind) -> bool {
     task_type(word).is_some_and(|known| known.kind == kind)
 }
 
-described! {
+manifest_struct! {
     /// One entry of `cross_depends` or `cross_depended_by`.
     #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(deny_unknown_fields)]
     pub struct CrossEntry {
         /// A task's id, or a `/pattern/` over ids.
-        pub name: String = Form::Text, REQUIRED, r#""db-up""#;
+        pub name: String = FieldType::Text, REQUIRED, r#""db-up""#;
         /// On nodes with one of these roles; `self`: the same node; `null`: the stages.
         ///
-        /// So absent is not the same as `null`.
-        #[serde(default, skip_serializing_if = "Where::is_absent")]
-        pub role: Where = Form::TextOrList, "every node that has a role or a tag", r#"["db"]"#;
-        /// On nodes with one of these tags, before `role` where both are given.
-        #[serde(default, skip_serializing_if = "Where::is_absent")]
-        pub tags: Where = Form::TextOrList, "by role", r#"["mysql"]"#;
+        /// An absent field differs from `null`.
+        #[serde(default, skip_serializing_if = "CrossSelector::is_absent")]
+        pub role: CrossSelector = FieldType::TextOrList, "every node that has a role or a tag", r#"["db"]"#;
+        /// On nodes with one of these tags; takes precedence over `role`.
+        #[serde(default, skip_serializing_if = "CrossSelector::is_absent")]
+        pub tags: CrossSelector = FieldType::TextOrList, "by role", r#"["mysql"]"#;
         /// Whether every one of them must have succeeded, or the first.
         #[serde(default, skip_serializing_if = "is_default")]
-        pub policy: Policy = Form::OneOf(&["all", "any"]), "all", r#""any""#;
+        pub policy: Policy = FieldType::OneOf(&["all", "any"]), "all", r#""any""#;
     }
 }
 
-/// Where an entry looks: what its author wrote in `role` or `tags`.
+/// The selector of a cross dependency, as written in `role` or `tags`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Where {
-    /// The field is not there.
+pub enum CrossSelector {
+    /// The field is absent.
     #[default]
     Absent,
     /// The field is `null`: the stages.
@@ -210,58 +212,58 @@ pub enum Where {
     Names(Vec<String>),
 }
 
-impl Where {
-    /// Whether the field is not there.
+impl CrossSelector {
+    /// Returns whether the field is absent.
     pub fn is_absent(&self) -> bool {
         matches!(self, Self::Absent)
     }
 }
 
-impl Serialize for Where {
+impl Serialize for CrossSelector {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::Absent | Self::Null => serializer.serialize_unit(),
-            Self::Names(names) => any::serialize_names(names, serializer),
+            Self::Names(names) => any_tag::serialize_names(names, serializer),
         }
     }
 }
 
-impl<'de> Deserialize<'de> for Where {
+impl<'de> Deserialize<'de> for CrossSelector {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Ok(any::deserialize_names(deserializer)?.map_or(Self::Null, Self::Names))
+        Ok(any_tag::deserialize_names(deserializer)?.map_or(Self::Null, Self::Names))
     }
 }
 
-/// Whether every matching instance must have succeeded, or one.
+/// Whether every matching instance of a task must succeed, or one of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Policy {
-    /// Every one.
+    /// Every instance must succeed.
     #[default]
     All,
-    /// The first that succeeds.
+    /// One instance must succeed.
     Any,
 }
 
-/// What to do about drift.
+/// What the agent does if the host has drifted from a task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnDrift {
-    /// Apply again.
+    /// Apply the task again.
     #[default]
     Mend,
-    /// Say so, and leave it.
+    /// Report the drift, and change nothing.
     Report,
 }
 
-/// What to do about a run that was begun and not ended.
+/// What the agent does about a run of a task that began and whose end is unknown, for example after a crash.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnInterrupt {
-    /// It is unknown, until a person says what happened.
+    /// The result is unknown until an operator reports it.
     #[default]
     Unknown,
-    /// Run it again.
+    /// Run the task again.
     Again,
 }
 
@@ -278,34 +280,34 @@ pub enum Phase {
     Cleanup,
 }
 
-/// How far a host goes. Ordered, so that the lower of two is in force.
+/// How far a host may go with tasks. The modes are ordered, so that the lower of two modes applies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// Labels, traits and facts; no task is even checked.
+    /// Report labels, traits and facts. Tasks are not even checked.
     Observe,
-    /// Tasks are checked, nothing is changed.
+    /// Check tasks, but change nothing.
     Noop,
-    /// Tasks are applied.
+    /// Apply tasks.
     #[default]
     Apply,
 }
 
 impl Mode {
-    /// What a `mode` may be.
-    pub const WORDS: &'static [&'static str] = &["observe", "noop", "apply"];
+    /// The values of `mode`.
+    pub const VARIANTS: &'static [&'static str] = &["observe", "noop", "apply"];
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-fn yes() -> bool {
+fn default_true() -> bool {
     true
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
-fn is_yes(value: &bool) -> bool {
+fn is_true(value: &bool) -> bool {
     *value
 }
 
@@ -313,9 +315,9 @@ fn is_yes(value: &bool) -> bool {
 mod tests {
     use super::*;
 
-    /// Digests were taken of the list, and agents of every version read it; a person is shown what he wrote.
+    /// Digests cover the list, and agents of every version read it. A person sees what the author wrote.
     #[test]
-    fn x06_every_tag_is_shown_as_a_star_and_told_to_hosts_as_before() {
+    fn x06_every_tag_is_shown_as_star_and_sent_as_list() {
         let entry = |tags: &str| format!(r#"[{{"name":"b","tags":{tags}}}]"#);
         let written = |tags: &str| {
             let cross = entry(tags);
@@ -325,12 +327,12 @@ mod tests {
         let before: Task = serde_json::from_str(&written(r#"["/"]"#)).unwrap();
         assert_eq!(task, before, "a release that was stored before is read as it was meant");
         assert_eq!(serde_json::to_string(&task).unwrap(), written(r#""*""#));
-        assert_eq!(task.told().unwrap(), serde_json::from_str::<Value>(&written(r#"["/"]"#)).unwrap());
+        assert_eq!(task.to_host_json().unwrap(), serde_json::from_str::<Value>(&written(r#"["/"]"#)).unwrap());
         assert!(serde_json::from_str::<Task>(&written(r#""mysql""#)).is_err());
     }
 
     #[test]
-    fn a_task_of_type_file_alone_is_made_from_a_body() {
+    fn source_is_present_for_file_task_only() {
         let body = "sha256:0";
         for (kind, source) in [("file", Some(body)), ("upload_file", Some(body)), ("shell", None), ("other", None)] {
             let mut task = Task::new("a", kind);

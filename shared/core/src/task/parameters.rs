@@ -1,8 +1,8 @@
-//! What a task's parameters are: one table a type, from which the checks and the struct that an applier reads come.
+//! The parameters of task types. One table per type defines both the checks and the struct that the agent parses.
 //!
-//! An agent reads parameters when it runs the task, and refuses what it can't read. But a mistake is known as soon as it is
-//! written, and every host would refuse it. So what is literal is held against the table where a release is written
-//! ([`super::mistakes`]). What a template or Fuel's import leaves open is not judged.
+//! An agent parses parameters when it runs the task, and rejects what it cannot parse. An error in a literal value is
+//! known earlier, when the release is written, and every host would reject it. So literal values are checked against
+//! the table then ([`super::check_task`]). Values that come from templates or Fuel's import are not checked.
 
 use std::collections::BTreeMap;
 
@@ -10,74 +10,74 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::form::Form;
-use crate::name::{near, suggest};
+use super::parameter_type::ParameterType;
+use crate::name::{closest_match, did_you_mean};
 
-/// One parameter of a type.
+/// A parameter of a task type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parameter {
-    /// Its name.
+    /// The name of the parameter in a task.
     pub name: &'static str,
-    /// Fuel's name of it.
+    /// The name of the parameter in Fuel.
     pub alias: Option<&'static str>,
-    /// What it holds.
-    pub form: Form,
-    /// Whether it must be given.
-    pub presence: Presence,
-    /// What it means, in a sentence.
+    /// The type of its value.
+    pub parameter_type: ParameterType,
+    /// Whether the parameter is required.
+    pub presence: ParameterPresence,
+    /// The meaning of the parameter, in a sentence.
     pub meaning: &'static str,
 }
 
-/// Whether a parameter must be given.
+/// Whether a parameter is required.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Presence {
-    /// It may be left out.
+pub enum ParameterPresence {
+    /// The parameter may be omitted.
     Optional,
-    /// It must be there.
+    /// The parameter is required.
     Needed,
-    /// Exactly one of those that say so is there.
+    /// Exactly one of the parameters with this variant is required.
     OneOf,
 }
 
-/// A list of words, or a shell text.
+/// A list of words or a shell text.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(untagged)]
 pub enum WordsOrText {
     /// A program and its arguments.
     Words(Vec<String>),
-    /// A text for the shell.
+    /// A shell text.
     Text(String),
 }
 
-/// The parameters of one type, as its applier reads them.
+/// The parameters of one task type, as the agent that runs the task parses them.
 pub trait TypedParameters: DeserializeOwned {
-    /// What the type takes.
-    const TAKES: Parameters;
+    /// The table of the parameters.
+    const TABLE: ParameterTable;
 
-    /// Reads a task's parameters.
+    /// Parses a task's parameters.
     ///
     /// # Errors
     /// A sentence that names the field.
-    fn read(given: &Map<String, Value>) -> Result<Self, String> {
-        let takes = Self::TAKES;
-        let unknown = |name: &&String| takes.find(name).is_none();
-        if let Some(name) = given.keys().find(unknown) {
-            return Err(format!("unknown field `{name}`{}", suggest(near(name, takes.names()))));
+    fn parse(values: &Map<String, Value>) -> Result<Self, String> {
+        let table = Self::TABLE;
+        let is_unknown = |name: &&String| table.get(name).is_none();
+        if let Some(name) = values.keys().find(is_unknown) {
+            return Err(format!("unknown field `{name}`{}", did_you_mean(closest_match(name, table.names()))));
         }
-        if let Some(missing) = takes.missing(given) {
+        if let Some(missing) = table.missing_error(values) {
             return Err(missing);
         }
-        let present = given.iter().filter(|(_, value)| !value.is_null());
+        let present = values.iter().filter(|(_, value)| !value.is_null());
         let present: Map<_, _> = present.map(|(name, value)| (name.clone(), value.clone())).collect();
         Self::deserialize(present).map_err(|error| error.to_string())
     }
 }
 
-/// What a type takes.
+/// The parameters of a task type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Parameters(pub &'static [Parameter]);
+pub struct ParameterTable(pub &'static [Parameter]);
 
-/// The type of a parameter's value.
+/// Expands to the Rust type of a parameter's value.
 macro_rules! value_of {
     (Text) => { Option<String> };
     (Script) => { Option<String> };
@@ -96,7 +96,7 @@ macro_rules! value_of {
     (Seconds) => { Option<u64> };
 }
 
-/// A type's table, and the struct of the same fields. The name after `or` is Fuel's.
+/// Defines a type's table and the struct with the same fields. The name after `or` is Fuel's.
 macro_rules! parameters {
     ($(#[$doc:meta])* $typed:ident: $($name:ident $(or $alias:literal)?, $form:ident $presence:ident: $what:literal;)*) => {
         $(#[$doc])*
@@ -107,11 +107,11 @@ macro_rules! parameters {
         }
 
         impl TypedParameters for $typed {
-            const TAKES: Parameters = Parameters(&[$(Parameter {
+            const TABLE: ParameterTable = ParameterTable(&[$(Parameter {
                 name: stringify!($name),
                 alias: [$(Some($alias),)? None][0],
-                form: Form::$form,
-                presence: Presence::$presence,
+                parameter_type: ParameterType::$form,
+                presence: ParameterPresence::$presence,
                 meaning: $what,
             }),*]);
         }
@@ -119,17 +119,17 @@ macro_rules! parameters {
 }
 
 parameters! {
-    /// Of `file`. Exactly one of content, template, source and absent is given.
+    /// The parameters of `file`. Exactly one of content, template, source and absent is required.
     FileParameters:
     path, File Needed: "The file.";
     content or "data", Text OneOf: "What it holds.";
-    template, Text OneOf: "The template of what it holds.";
-    source, Text OneOf: "The blob that it holds: `sha256:…`, or in a manifest a file's name.";
-    absent, Flag OneOf: "No file stands there.";
+    template, Text OneOf: "The template of its content.";
+    source, Text OneOf: "The blob with its content: `sha256:…`, or in a manifest a file's name.";
+    absent, Flag OneOf: "There must be no file.";
     owner or "user_owner", Account Optional: "Its user.";
     group or "group_owner", Account Optional: "Its group.";
     mode or "permissions", Mode Optional: "Its rights.";
-    dir_mode or "dir_permissions", Mode Optional: "The rights of directories that are made for it.";
+    dir_mode or "dir_permissions", Mode Optional: "The file mode of directories that are created for it.";
     validate, Words Optional: "A command that must accept the new file before it replaces the old one.";
     overwrite, Always Optional: "Fuel's; a file is always replaced.";
     parents, Always Optional: "Fuel's; its directories are always made.";
@@ -137,34 +137,34 @@ parameters! {
 }
 
 parameters! {
-    /// Of `shell`. Exactly one of command, script and cmd is given.
+    /// The parameters of `shell`. Exactly one of command, script and cmd is required.
     ShellParameters:
     command, Words OneOf: "A program and its arguments.";
     script, Script OneOf: "A shell text, in which values are quoted.";
-    cmd, ShellText OneOf: "Fuel's name of a shell text; it is no template.";
-    creates, Path Optional: "Nothing is run where this exists.";
-    unless, WordsOrText Optional: "Nothing is run where this command succeeds.";
-    only_if, WordsOrText Optional: "Nothing is run where this command fails.";
+    cmd, ShellText OneOf: "Fuel's name of a shell text, which is not a template.";
+    creates, Path Optional: "If this exists, nothing runs.";
+    unless, WordsOrText Optional: "If this command succeeds, nothing runs.";
+    only_if, WordsOrText Optional: "If this command fails, nothing runs.";
     cwd, Directory Optional: "The directory in which it is run.";
     env, Env Optional: "Its environment, besides what the agent sets.";
-    user, Account Optional: "The user as whom it is run.";
+    user, Account Optional: "The user that it runs as.";
     timeout, Seconds Optional: "How long it may take, in seconds.";
     retries, Count Optional: "How often it is tried again.";
     interval, Count Optional: "The seconds between two tries.";
 }
 
-/// A parameter of manifests alone: the command reads the file and sends its text as `template`.
+/// A parameter of manifests only. The CLI reads the file and sends its text as `template`.
 pub const TEMPLATE_FILE: Parameter = Parameter {
     name: "template_file",
     alias: None,
-    form: Form::Text,
-    presence: Presence::OneOf,
+    parameter_type: ParameterType::Text,
+    presence: ParameterPresence::OneOf,
     meaning: "The file that the template is in, at or below the manifest's directory.",
 };
 
-impl Presence {
-    /// In words; nothing for what may be left out.
-    pub fn words(self) -> &'static str {
+impl ParameterPresence {
+    /// Describes the variant in words. Empty for an optional parameter.
+    pub fn description(self) -> &'static str {
         match self {
             Self::Optional => "",
             Self::Needed => "required",
@@ -174,67 +174,66 @@ impl Presence {
 }
 
 impl Parameter {
-    fn is_called(&self, name: &str) -> bool {
+    fn has_name(&self, name: &str) -> bool {
         self.name == name || self.alias == Some(name)
     }
 
-    /// Whether it is given by one of its names; `null` and `absent: false` give nothing.
-    fn is_given(&self, given: &Map<String, Value>) -> bool {
-        let holds = |value: &Value| !matches!(value, Value::Null | Value::Bool(false));
-        given.iter().any(|(name, value)| self.is_called(name) && holds(value))
+    /// Returns whether the parameter is set under its name or its name in Fuel. `null` and `false` do not count as set.
+    fn is_present(&self, values: &Map<String, Value>) -> bool {
+        let is_set = |value: &Value| !matches!(value, Value::Null | Value::Bool(false));
+        values.iter().any(|(name, value)| self.has_name(name) && is_set(value))
     }
 }
 
-impl Parameters {
-    /// Each thing that is wrong, with the path of its field.
-    pub(super) fn mistakes(&self, given: &Map<String, Value>) -> Vec<(String, String)> {
-        let mut found = Vec::new();
-        for (name, value) in given {
-            match self.find(name) {
+impl ParameterTable {
+    /// Returns the errors in the parameters, each with the path of its field.
+    pub(super) fn errors(&self, values: &Map<String, Value>) -> Vec<(String, String)> {
+        let mut errors = Vec::new();
+        for (name, value) in values {
+            match self.get(name) {
                 Some(_) if value.is_null() => {}
-                Some(known) => found.extend(known.form.mistake(value).map(|why| (format!("parameters.{name}"), why))),
-                None => found.push((format!("parameters.{name}"), self.unknown(name))),
+                Some(known) => {
+                    errors.extend(known.parameter_type.value_error(value).map(|why| (format!("parameters.{name}"), why)));
+                }
+                None => errors.push((format!("parameters.{name}"), self.unknown_error(name))),
             }
         }
-        let has = |name: &str| given.get(name).is_some_and(|value| !value.is_null());
-        for known in self.0.iter().filter(|known| known.alias.is_some_and(has)) {
-            if has(known.name) {
-                let why =
-                    format!("stands beside {}, which is another name of it: keep one", known.alias.unwrap_or_default());
-                found.push((format!("parameters.{}", known.name), why));
+        let is_set = |name: &str| values.get(name).is_some_and(|value| !value.is_null());
+        for known in self.0.iter().filter(|known| known.alias.is_some_and(is_set)) {
+            if is_set(known.name) {
+                let why = format!("is also set as {}, another name of it: remove one", known.alias.unwrap_or_default());
+                errors.push((format!("parameters.{}", known.name), why));
             }
         }
-        found.extend(self.missing(given).map(|why| ("parameters".to_owned(), why)));
-        found
+        errors.extend(self.missing_error(values).map(|why| ("parameters".to_owned(), why)));
+        errors
     }
 
-    pub(super) fn find(&self, name: &str) -> Option<&'static Parameter> {
-        self.0.iter().find(|known| known.is_called(name))
+    pub(super) fn get(&self, name: &str) -> Option<&'static Parameter> {
+        self.0.iter().find(|known| known.has_name(name))
     }
 
     fn names(&self) -> impl Iterator<Item = &'static str> {
         self.0.iter().map(|known| known.name)
     }
 
-    fn unknown(&self, name: &str) -> String {
-        let near = near(name, self.names());
+    fn unknown_error(&self, name: &str) -> String {
+        let near = closest_match(name, self.names());
         if near.is_some() {
-            return format!("is no parameter of this type{}: mend its spelling, or take it out", suggest(near));
+            return format!("is no parameter of this type{}: mend its spelling, or take it out", did_you_mean(near));
         }
-        format!(
-            "is no parameter of this type: take it out, or take one of {}",
-            self.names().collect::<Vec<_>>().join(", ")
-        )
+        format!("is no parameter of this type: take it out, or take one of {}", self.names().collect::<Vec<_>>().join(", "))
     }
 
-    fn missing(&self, given: &Map<String, Value>) -> Option<String> {
-        let of = |presence| self.0.iter().filter(move |known| known.presence == presence);
-        if let Some(known) = of(Presence::Needed).find(|known| !known.is_given(given)) {
+    /// Returns an error if a required parameter is missing, or if not exactly one of the alternatives is set.
+    fn missing_error(&self, values: &Map<String, Value>) -> Option<String> {
+        let with = |presence| self.0.iter().filter(move |known| known.presence == presence);
+        if let Some(known) = with(ParameterPresence::Needed).find(|known| !known.is_present(values)) {
             return Some(format!("{} is missing", known.name));
         }
         let names = |known: &Parameter| known.name;
-        let have: Vec<_> = of(Presence::OneOf).filter(|known| known.is_given(given)).map(names).collect();
-        let all = of(Presence::OneOf).map(names).collect::<Vec<_>>().join(", ");
+        let have: Vec<_> = with(ParameterPresence::OneOf).filter(|known| known.is_present(values)).map(names).collect();
+        let all = with(ParameterPresence::OneOf).map(names).collect::<Vec<_>>().join(", ");
         match have.as_slice() {
             [_] => None,
             [] => Some(format!("one of {all} is missing")),
@@ -250,18 +249,21 @@ mod tests {
     use super::*;
     use crate::condition::testing::OneSecret;
     use crate::name::ReleaseRef;
-    use crate::task::{Task, judge};
+    use crate::task::{Task, check_release_tasks};
 
-    fn mistakes(kind: &str, parameters: &Value) -> Vec<String> {
+    fn parameter_errors(kind: &str, parameters: &Value) -> Vec<String> {
         let mut task = Task::new("t", kind);
         task.parameters = parameters.as_object().cloned().unwrap();
         let release: ReleaseRef = "site@1".parse().unwrap();
-        judge(&release, &[task], &OneSecret).into_iter().map(|one| format!("{}: {}", one.object, one.message)).collect()
+        check_release_tasks(&release, &[task], &OneSecret)
+            .into_iter()
+            .map(|one| format!("{}: {}", one.object, one.message))
+            .collect()
     }
 
     #[test]
-    fn an_applier_reads_the_fields_of_the_table_by_either_name() {
-        let read = |given: Value| FileParameters::read(given.as_object().unwrap());
+    fn parameters_are_read_by_name_or_alias() {
+        let read = |given: Value| FileParameters::parse(given.as_object().unwrap());
         let file = read(json!({"path": "/a", "data": "x", "permissions": "0600"})).unwrap();
         let (content, mode) = (Some("x".to_owned()), Some("0600".to_owned()));
         assert_eq!(file, FileParameters { path: Some("/a".to_owned()), content, mode, ..FileParameters::default() });
@@ -277,36 +279,30 @@ mod tests {
     }
 
     #[test]
-    fn null_is_as_absent_for_every_parameter() {
+    fn null_parameter_equals_absent_parameter() {
         let given = json!({"command": null, "script": "true", "unless": null, "env": null, "timeout": null});
-        assert_eq!(mistakes("shell", &given), Vec::<String>::new());
-        let read = ShellParameters::read(given.as_object().unwrap()).unwrap();
+        assert_eq!(parameter_errors("shell", &given), Vec::<String>::new());
+        let read = ShellParameters::parse(given.as_object().unwrap()).unwrap();
         assert_eq!(read, ShellParameters { script: Some("true".to_owned()), ..ShellParameters::default() });
         let flag = json!({"path": "/a", "content": null, "data": "x", "absent": null});
-        assert_eq!(mistakes("file", &flag), Vec::<String>::new());
+        assert_eq!(parameter_errors("file", &flag), Vec::<String>::new());
     }
 
     #[test]
-    fn a_misspelt_parameter_is_named_before_what_is_missing() {
+    fn unknown_parameter_is_reported_before_missing_one() {
         let given = json!({"path": "/a", "contnet": "x"});
-        let error = FileParameters::read(given.as_object().unwrap()).unwrap_err();
+        let error = FileParameters::parse(given.as_object().unwrap()).unwrap_err();
         assert_eq!(error, "unknown field `contnet` (did you mean \"content\"?)");
-        let first = mistakes("file", &given).remove(0);
-        assert!(
-            first.contains("parameters.contnet: is no parameter of this type (did you mean \"content\"?)"),
-            "{first}"
-        );
+        let first = parameter_errors("file", &given).remove(0);
+        assert!(first.contains("parameters.contnet: is no parameter of this type (did you mean \"content\"?)"), "{first}");
     }
 
     #[test]
-    fn what_a_type_takes_is_no_finding() {
+    fn parameter_errors_is_empty_when_type_accepts_values() {
         for (kind, parameters) in [
             ("file", json!({"path": "/a", "content": "x", "mode": "0644", "validate": ["nginx", "-t"], "owner": null})),
             ("file", json!({"path": "{{ params.root }}/a", "absent": true, "content": null})),
-            (
-                "upload_file",
-                json!({"path": "/a", "data": "x", "permissions": "755", "user_owner": "root", "timeout": 5}),
-            ),
+            ("upload_file", json!({"path": "/a", "data": "x", "permissions": "755", "user_owner": "root", "timeout": 5})),
             ("shell", json!({"command": ["a", "b"], "env": {"A": "b"}, "unless": "test -e x", "only_if": ["true"]})),
             ("shell", json!({"cmd": "true", "retries": 3, "interval": 1, "timeout": 180, "cwd": "/"})),
             ("shell", json!({"script": "a", "creates": "/run/stemma/labels.json", "user": "33"})),
@@ -316,33 +312,25 @@ mod tests {
             ("puppet", json!({"anything": 1})),
             ("teapot", json!({"anything": 1})),
         ] {
-            assert_eq!(mistakes(kind, &parameters), Vec::<String>::new(), "{kind} {parameters}");
+            assert_eq!(parameter_errors(kind, &parameters), Vec::<String>::new(), "{kind} {parameters}");
         }
     }
 
-    const TOO_LONG_CMD: &str =
+    const CMD_TOO_LONG: &str =
         "parameters.cmd: has 131072 bytes, and a process is given at most 131071 in one text: put it into a file task";
 
     #[test]
-    fn y09_what_it_does_not_take_is_one() {
+    fn y09_parameter_errors_lists_values_rejected_by_type() {
         for (kind, parameters, expected) in [
             ("file", json!({"content": "x"}), "parameters: path is missing"),
             ("file", json!({"path": "/a"}), "parameters: one of content, template, source, absent is missing"),
-            (
-                "file",
-                json!({"path": "/a", "absent": false}),
-                "parameters: one of content, template, source, absent is missing",
-            ),
+            ("file", json!({"path": "/a", "absent": false}), "parameters: one of content, template, source, absent is missing"),
             (
                 "file",
                 json!({"path": "/a", "content": "x", "source": "y"}),
                 "parameters: content and source stand side by side: exactly one of content, template, source, absent is given",
             ),
-            (
-                "file",
-                json!({"path": "a", "content": "x"}),
-                "parameters.path: path \"a\" is relative; write it from `/` on",
-            ),
+            ("file", json!({"path": "a", "content": "x"}), "parameters.path: path \"a\" is relative; write it from `/` on"),
             (
                 "file",
                 json!({"path": "/a", "content": "x", "mode": 644}),
@@ -351,7 +339,7 @@ mod tests {
             (
                 "file",
                 json!({"path": "/a", "content": "x", "overwrite": false}),
-                "parameters.overwrite: takes true alone, since it is always so: take it out",
+                "parameters.overwrite: accepts only true, since it is always so: remove it",
             ),
             (
                 "file",
@@ -361,7 +349,7 @@ mod tests {
             (
                 "file",
                 json!({"path": "/a", "content": "x", "data": "y"}),
-                "parameters.content: stands beside data, which is another name of it: keep one",
+                "parameters.content: is also set as data, another name of it: remove one",
             ),
             (
                 "file",
@@ -376,7 +364,7 @@ mod tests {
             (
                 "file",
                 json!({"path": "/run/stemma/labels.json", "content": "x"}),
-                "parameters.path: /run/stemma/labels.json is the agent's own; no task writes there",
+                "parameters.path: /run/stemma/labels.json belongs to the agent; no task may write there",
             ),
             (
                 "file",
@@ -388,11 +376,7 @@ mod tests {
                 json!({"path": "/a", "content": "x", "owner": ""}),
                 "parameters.owner: takes the name or number of an account, not \"\"",
             ),
-            (
-                "shell",
-                json!({"script": "a", "cwd": "a"}),
-                "parameters.cwd: path \"a\" is relative; write it from `/` on",
-            ),
+            ("shell", json!({"script": "a", "cwd": "a"}), "parameters.cwd: path \"a\" is relative; write it from `/` on"),
             (
                 "file",
                 json!({"path": "/proc/x", "content": "x"}),
@@ -401,25 +385,21 @@ mod tests {
             (
                 "file",
                 json!({"path": "/a", "content": "x", "owner": "{{ params.owner }}"}),
-                "parameters.owner: is no template, and each host would look for an account of that name: write its name or number",
+                "parameters.owner: cannot be a template, and hosts would look for an account of that name: write its name or number",
             ),
             (
                 "shell",
                 json!({"script": "a", "env": {"A=B": "x"}}),
                 "parameters.env: \"A=B\" is no variable: it is empty, or has `=` or NUL in it",
             ),
-            (
-                "shell",
-                json!({"command": ["", "a"]}),
-                "parameters.command: the first item is the program, and there is none",
-            ),
+            ("shell", json!({"command": ["", "a"]}), "parameters.command: the first item must be the program, but it is missing"),
             ("shell", json!({}), "parameters: one of command, script, cmd is missing"),
             ("shell", json!({"command": "a b"}), "parameters.command: takes a list of texts, not \"a b\""),
             ("shell", json!({"command": []}), "parameters.command: takes a list of texts, not an empty list"),
             (
                 "shell",
                 json!({"script": "a", "env": {"A": 1}}),
-                "parameters.env: \"A\" has a text for its value, not 1: quote it",
+                "parameters.env: \"A\" must have a text as its value, not 1: quote it",
             ),
             (
                 "shell",
@@ -429,45 +409,41 @@ mod tests {
             (
                 "shell",
                 json!({"script": "a", "unless": " "}),
-                "parameters.unless: is an empty text, which a shell takes for a success: write a command, or take it out",
+                "parameters.unless: is an empty text, for which a shell reports success: write a command, or take it out",
             ),
             (
                 "shell",
                 json!({"script": ""}),
-                "parameters.script: is an empty text, which a shell takes for a success: write a command, or take the task out",
+                "parameters.script: is an empty text, for which a shell reports success: write a command, or take the task out",
             ),
             (
                 "shell",
                 json!({"script": " \n\t"}),
-                "parameters.script: is an empty text, which a shell takes for a success: write a command, or take the task out",
+                "parameters.script: is an empty text, for which a shell reports success: write a command, or take the task out",
             ),
             (
                 "shell",
                 json!({"cmd": ""}),
-                "parameters.cmd: is an empty text, which a shell takes for a success: write a command, or take the task out",
+                "parameters.cmd: is an empty text, for which a shell reports success: write a command, or take the task out",
             ),
             (
                 "file",
                 json!({"path": "/a", "content": "x", "owner": "no such"}),
                 "parameters.owner: takes the name or number of an account, not \"no such\"",
             ),
-            (
-                "shell",
-                json!({"script": "a\0b"}),
-                "parameters.script: holds NUL, and no process can be given one: take it out",
-            ),
+            ("shell", json!({"script": "a\0b"}), "parameters.script: contains NUL, which no process can be given: remove it"),
             (
                 "shell",
                 json!({"script": "{{ labels.a }}\0"}),
-                "parameters.script: holds NUL, and no process can be given one: take it out",
+                "parameters.script: contains NUL, which no process can be given: remove it",
             ),
             (
                 "shell",
                 json!({"command": ["a", "b\0"]}),
-                "parameters.command: holds NUL, and no process can be given one: take it out",
+                "parameters.command: contains NUL, which no process can be given: remove it",
             ),
-            ("shell", json!({"cmd": "a".repeat(131_072)}), TOO_LONG_CMD),
-            ("shell", json!({"cmd": format!("{{{{ x }}}}{}", "a".repeat(131_065))}), TOO_LONG_CMD),
+            ("shell", json!({"cmd": "a".repeat(131_072)}), CMD_TOO_LONG),
+            ("shell", json!({"cmd": format!("{{{{ x }}}}{}", "a".repeat(131_065))}), CMD_TOO_LONG),
             (
                 "shell",
                 json!({"script": "a", "only_if": "a".repeat(131_072)}),
@@ -481,7 +457,7 @@ mod tests {
             (
                 "shell",
                 json!({"script": "a", "timeout": 0}),
-                "parameters.timeout: is no time in which a task could end: write seconds from 1 on, or take it out",
+                "parameters.timeout: is not a valid timeout: write at least 1 second, or remove it",
             ),
             (
                 "shell",
@@ -490,16 +466,16 @@ mod tests {
             ),
             ("shell", json!({"script": "a", "timeout": -1}), "parameters.timeout: takes a whole number from 1, not -1"),
         ] {
-            let found = mistakes(kind, &parameters);
+            let found = parameter_errors(kind, &parameters);
             assert!(found.contains(&format!("release/site@1 task t {expected}")), "{kind} {parameters}: {found:?}");
         }
         let mut untranslated = Task::new("t", "shell");
         untranslated.foreign.insert("untranslated".into(), json!(["parameters.cmd"]));
-        assert_eq!(judge(&"site@1".parse().unwrap(), &[untranslated], &OneSecret), []);
+        assert_eq!(check_release_tasks(&"site@1".parse().unwrap(), &[untranslated], &OneSecret), []);
     }
 
     #[test]
-    fn w10_03_a_secret_stands_in_no_text_that_everyone_on_a_host_sees() {
+    fn w10_03_secret_is_rejected_in_exposed_texts() {
         let secret = "{{ secret('db') }}";
         for (kind, parameters, fields) in [
             ("file", json!({"path": secret, "template": secret}), &["path"][..]),
@@ -513,10 +489,9 @@ mod tests {
             ),
             ("puppet", json!({"puppet_manifest": secret}), &[]),
         ] {
-            let found = mistakes(kind, &parameters);
+            let found = parameter_errors(kind, &parameters);
             let said = |field: &&str| {
-                let field =
-                    format!("release/site@1 task t parameters.{field}: reads a secret, and everyone on a host sees");
+                let field = format!("release/site@1 task t parameters.{field}: reads a secret, and everyone on a host sees");
                 found.iter().any(|one| one.starts_with(&field))
             };
             let secrets = found.iter().filter(|one| one.contains("reads a secret")).count();

@@ -1,35 +1,38 @@
-//! Paths on a host, judged as text: the one list of rules for a write that is to be refused and for the agent that would open them.
+//! Checks of host paths as text. The controller checks a path when it is written, and the agent when it uses the path,
+//! by the same rules.
 //!
-//! What is refused here never depends on the state of a disk. What only the disk can show (a symbolic link in the way) the agent
-//! refuses where it opens the path.
+//! These checks never depend on the state of a disk. A problem that only the disk shows, such as a symbolic link in the
+//! path, is found when the agent opens the path.
 
-use crate::name::cut;
+use crate::name::truncated;
 
-/// What the agent keeps.
-pub const AGENT_STATE: &str = "/var/lib/stemma-agent";
+/// Directory of the agent's own state.
+pub const AGENT_STATE_DIR: &str = "/var/lib/stemma-agent";
 
-/// What the agent writes for services: labels, traits, tags.
-pub const AGENT_RUN: &str = "/run/stemma";
+/// Directory that the agent writes for services: labels, traits, tags.
+pub const AGENT_RUN_DIR: &str = "/run/stemma";
 
-/// What the host's owner decides for the agent.
-pub const AGENT_CONFIG: &str = "/etc/stemma/agent.toml";
+/// File in which the host's owner configures the agent.
+pub const AGENT_CONFIG_FILE: &str = "/etc/stemma/agent.toml";
 
-/// The host label map, which the agent writes, unless the host's owner names another file.
-pub const HOST_LABEL_MAP: &str = "/etc/stemma/node-labels";
+/// Default path of the host label map, which the agent writes. The host's owner may configure another one.
+pub const DEFAULT_HOST_LABEL_MAP: &str = "/etc/stemma/node-labels";
 
-/// The longest path, as the kernel's `PATH_MAX` without its NUL.
-const LONGEST: usize = 4095;
+/// Maximum length of a path, in bytes: the kernel's `PATH_MAX` without the NUL.
+const MAX_PATH_BYTES: usize = 4095;
 
-/// The longest name in a directory, as `NAME_MAX`.
-const LONGEST_NAME: usize = 255;
+/// Maximum length of a name in a directory, in bytes: `NAME_MAX`.
+const MAX_NAME_BYTES: usize = 255;
 
-/// Trees of the kernel: nothing there can be written to a temporary file and renamed.
+/// Trees of the kernel. No file there can be replaced by writing a temporary file and renaming it.
 const KERNEL_TREES: [&str; 3] = ["/proc", "/sys", "/dev"];
 
-/// Directories that are one on the hosts that we know, by a link from the one to the other. Each has the name that is kept.
+/// Pairs of directories that are the same directory on known hosts, because one is a link to the other. The second
+/// name is the canonical one.
 ///
-/// It does not matter which of the two is the link on a host, nor whether one has it: who writes both is mistaken on most.
-const LINKS: [(&str, &str); 10] = [
+/// Which of the two is the link, and whether a host has it, does not matter: tasks that write to both are wrong on most
+/// hosts.
+const KNOWN_LINKS: [(&str, &str); 10] = [
     ("/bin", "/usr/bin"),
     ("/sbin", "/usr/sbin"),
     ("/lib", "/usr/lib"),
@@ -39,67 +42,68 @@ const LINKS: [(&str, &str); 10] = [
     ("/usr/tmp", "/var/tmp"),
     ("/var/lock", "/run/lock"),
     ("/var/run", "/run"),
-    MAIL,
+    MAIL_DIRS,
 ];
 
-/// The directories of mail: the first is the link on some hosts, and the second on others.
-const MAIL: (&str, &str) = ("/var/spool/mail", "/var/mail");
+/// The mail directories. On some hosts the first is the link, on others the second.
+const MAIL_DIRS: (&str, &str) = ("/var/spool/mail", "/var/mail");
 
-/// Why a text is no path that an agent would touch.
+/// Reasons why the agent would not use a path.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PathRefused {
-    /// It does not begin with a slash.
+    /// The path does not begin with a slash.
     #[error("path {0:?} is relative; write it from `/` on")]
     Relative(String),
-    /// It names the root, or ends with a slash.
+    /// The path names the root, or ends with a slash.
     #[error("path {0:?} names no file: it ends with a slash")]
     TrailingSlash(String),
-    /// `.`, `..` or nothing stands between two slashes.
+    /// The path contains `.`, `..` or nothing between two slashes.
     #[error("path {path:?} has {part:?} in it; write the plain path")]
     Detour {
         /// The whole path.
         path: String,
-        /// What stands between two slashes.
+        /// The text between the slashes.
         part: String,
     },
-    /// It holds NUL or another control character.
+    /// The path contains NUL or another control character.
     #[error("path {0:?} holds a control character")]
     Control(String),
-    /// It, or a name in it, is longer than Linux allows.
-    #[error("path of {length} bytes: at most {LONGEST} in all and {LONGEST_NAME} a name are allowed")]
+    /// The path, or a name in it, is longer than Linux allows.
+    #[error("path of {length} bytes: at most {MAX_PATH_BYTES} in all and {MAX_NAME_BYTES} a name are allowed")]
     Long {
         /// Bytes of the whole path.
         length: usize,
     },
-    /// It lies in a tree of the kernel.
+    /// The path is in a tree of the kernel.
     #[error("path {0:?} lies in a tree of the kernel, where no file can be replaced; use a shell task")]
     Kernel(String),
-    /// The agent keeps its own files there: a task that wrote them could undo what was verified, or lift the host's own ceiling.
-    #[error("{} is the agent's own; no task writes there", .0.escape_debug())]
+    /// The path is that of the agent's own files. A task that writes them could undo what the agent has verified, or
+    /// raise the limit that the host's owner set.
+    #[error("{} belongs to the agent; no task may write there", .0.escape_debug())]
     Own(String),
 }
 
-/// What is done with a path.
+/// How a path is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Use {
-    /// A file is put there.
-    Put,
-    /// It is looked at.
-    Look,
-    /// A command is run there.
-    Enter,
+pub(super) enum PathUse {
+    /// A file is written to the path.
+    Write,
+    /// The path is only read.
+    Read,
+    /// A command runs in the directory.
+    ChangeDir,
 }
 
-/// Judges a path, whatever is done with it.
+/// Checks the rules that hold for every use of a path.
 ///
 /// # Errors
 /// [`PathRefused`] for anything but a plain absolute path (S63).
 pub fn check_path(text: &str) -> Result<(), PathRefused> {
-    check(text, text)?;
+    check_rules(text, text)?;
     check_length(&[text])
 }
 
-/// Judges the path of a directory in which a command is run: the root will do.
+/// Checks the path of a directory in which a command runs. The root is allowed.
 ///
 /// # Errors
 /// As [`check_path`].
@@ -107,50 +111,54 @@ pub fn check_directory(text: &str) -> Result<(), PathRefused> {
     if text == "/" { Ok(()) } else { check_path(text) }
 }
 
-/// Judges a plain path at which a file is put: it is written beside its place and renamed.
+/// Checks that the file at a plain path can be replaced by renaming a temporary file next to it.
 ///
 /// # Errors
-/// [`PathRefused::Kernel`] for the kernel's trees (S63). What only looks may look there: `creates: /dev/vg0/data`.
+/// [`PathRefused::Kernel`] for trees of the kernel (S63). Paths that are only read may be there: `creates:
+/// /dev/vg0/data`.
 pub fn check_replaceable(text: &str) -> Result<(), PathRefused> {
     let is_of_kernel = KERNEL_TREES.iter().any(|tree| is_at_or_below(text, tree));
-    if is_of_kernel { Err(PathRefused::Kernel(cut(text))) } else { Ok(()) }
+    if is_of_kernel { Err(PathRefused::Kernel(truncated(text))) } else { Ok(()) }
 }
 
-/// Judges a plain path at which a task puts a file.
+/// Checks a plain path to which a task writes a file.
 ///
 /// # Errors
-/// As [`check_replaceable`]; [`PathRefused::Own`] for what the agent keeps, and all below it.
-pub fn check_put(text: &str) -> Result<(), PathRefused> {
+/// As [`check_replaceable`], and [`PathRefused::Own`] for the agent's own files and everything below them.
+pub fn check_writable(text: &str) -> Result<(), PathRefused> {
     check_replaceable(text)?;
-    [AGENT_STATE, AGENT_RUN, AGENT_CONFIG, HOST_LABEL_MAP].into_iter().try_for_each(|own| check_beside(text, own))
+    [AGENT_STATE_DIR, AGENT_RUN_DIR, AGENT_CONFIG_FILE, DEFAULT_HOST_LABEL_MAP]
+        .into_iter()
+        .try_for_each(|own| check_not_own(text, own))
 }
 
-/// Judges a plain path at which a task puts a file, on a host whose agent keeps a file or a directory of its own at another.
+/// Checks a plain path to which a task writes a file against `own`, a file or directory of the host's agent.
 ///
 /// # Errors
-/// [`PathRefused::Own`] for that path, and all below it, also through a link that is known.
-pub fn check_beside(text: &str, own: &str) -> Result<(), PathRefused> {
-    if is_at_or_below(&place(text), &place(own)) { Err(PathRefused::Own(cut(text))) } else { Ok(()) }
+/// [`PathRefused::Own`] for that path and everything below it, also through a known link.
+pub fn check_not_own(text: &str, own: &str) -> Result<(), PathRefused> {
+    if is_at_or_below(&canonical_path(text), &canonical_path(own)) { Err(PathRefused::Own(truncated(text))) } else { Ok(()) }
 }
 
-/// Whether a path is another, or lies below it.
+/// Returns whether a path equals another or is below it.
 pub fn is_at_or_below(path: &str, other: &str) -> bool {
     path.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// A path without the links that are known.
-pub(crate) fn place(path: &str) -> String {
-    LINKS.iter().find_map(|(from, to)| moved(path, from, to)).unwrap_or_else(|| path.to_owned())
+/// Returns a path with known links resolved.
+pub(crate) fn canonical_path(path: &str) -> String {
+    KNOWN_LINKS.iter().find_map(|(from, to)| replace_prefix(path, from, to)).unwrap_or_else(|| path.to_owned())
 }
 
-/// Every spelling of a path by the links that are known, its place first: each names directories that it needs.
+/// Returns every spelling of a path by known links, the canonical path first. The path requires the directories of each
+/// spelling.
 ///
-/// Its place alone is not enough: `/var/run/x` also needs `/var`, in which the link lies.
+/// The canonical path alone is not enough: `/var/run/x` also requires `/var`, which contains the link.
 pub(crate) fn spellings(path: &str) -> Vec<String> {
-    let place = place(path);
-    let by_mail = moved(&place, MAIL.1, MAIL.0);
+    let place = canonical_path(path);
+    let mail_spelling = replace_prefix(&place, MAIL_DIRS.1, MAIL_DIRS.0);
     let mut spellings = vec![place];
-    for other in [path.to_owned()].into_iter().chain(by_mail) {
+    for other in [path.to_owned()].into_iter().chain(mail_spelling) {
         if !spellings.contains(&other) {
             spellings.push(other);
         }
@@ -158,58 +166,61 @@ pub(crate) fn spellings(path: &str) -> Vec<String> {
     spellings
 }
 
-/// A path at or below the one directory, at or below the other; `None`: it is elsewhere.
-fn moved(path: &str, from: &str, to: &str) -> Option<String> {
+/// Moves a path from one directory to another. Returns `None` if the path is not at or below the first directory.
+fn replace_prefix(path: &str, from: &str, to: &str) -> Option<String> {
     is_at_or_below(path, from).then(|| format!("{to}{}", &path[from.len()..]))
 }
 
-/// The link that is known at or above a path, and what it leads to. Which of the two directories of mail is the link differs from host
-/// to host, so nothing is said of those.
+/// Returns the known link at or above a path, and its target. The mail directories are skipped, because it differs
+/// between hosts which of them is the link.
 pub(super) fn known_link(path: &str) -> Option<(&'static str, &'static str)> {
-    LINKS.iter().copied().find(|link| *link != MAIL && is_at_or_below(path, link.0))
+    KNOWN_LINKS.iter().copied().find(|link| *link != MAIL_DIRS && is_at_or_below(path, link.0))
 }
 
-/// Whether a link that is known lies below a directory, so that a path below it may lie elsewhere.
-fn has_links(directory: &str) -> bool {
-    LINKS.iter().any(|(from, _)| *from != directory && is_at_or_below(from, directory))
+/// Returns whether a known link is below a directory, so that a path below the directory may be elsewhere.
+fn has_known_links(directory: &str) -> bool {
+    KNOWN_LINKS.iter().any(|(from, _)| *from != directory && is_at_or_below(from, directory))
 }
 
-/// A place and the directories above it, the nearest first; at last the root, which is the empty text.
-pub(crate) fn at_or_above(place: &str) -> impl Iterator<Item = &str> {
+/// Returns a path and the directories above it, the nearest first. The root comes last, as the empty text.
+pub(crate) fn ancestors(place: &str) -> impl Iterator<Item = &str> {
     std::iter::once(place).chain(place.rmatch_indices('/').map(|(at, _)| &place[..at]))
 }
 
-/// Whether a text is only known where it is rendered. One without these marks is its own rendering.
+/// Returns whether a text is a template, so that its value is known only after rendering. A text without these tags
+/// renders to itself.
 pub fn is_template(text: &str) -> bool {
     ["{{", "{%", "{#"].iter().any(|tag| text.contains(tag))
 }
 
-/// The spellings of the directory in which a path surely lies that a template gives; the empty text where no such is known below the root.
-pub(crate) fn sure_directory(template: &str) -> Vec<String> {
-    let head = Around::tags(template).map_or("", |around| around.head);
+/// Returns the spellings of the directory that contains the path of a template, whatever values are filled in. Returns
+/// the empty text if only the root is known to contain it.
+pub(crate) fn known_directories(template: &str) -> Vec<String> {
+    let head = TemplateEnds::from_template(template).map_or("", |ends| ends.head);
     let directory = head.rsplit_once('/').map_or("", |(directory, _)| directory);
-    // What stands behind it may lead through a link that is known.
-    if has_links(directory) { vec![String::new()] } else { spellings(directory) }
+    // The rest of the path may lead through a known link.
+    if has_known_links(directory) { vec![String::new()] } else { spellings(directory) }
 }
 
-/// Judges a path as an author wrote it: of a template what stands before its first tag and after its last.
-pub(super) fn check_written(text: &str, how: Use) -> Result<(), PathRefused> {
-    let Some(around) = Around::tags(text) else {
-        return match how {
-            Use::Put => check_path(text).and_then(|()| check_put(text)),
-            Use::Look => check_path(text),
-            Use::Enter => check_directory(text),
+/// Checks a path as an author wrote it. In a template, only the text before the first tag and after the last one is
+/// checked, because the rest depends on values.
+pub(super) fn check_authored(text: &str, usage: PathUse) -> Result<(), PathRefused> {
+    let Some(ends) = TemplateEnds::from_template(text) else {
+        return match usage {
+            PathUse::Write => check_path(text).and_then(|()| check_writable(text)),
+            PathUse::Read => check_path(text),
+            PathUse::ChangeDir => check_directory(text),
         };
     };
-    let rendered = around.with_x();
-    check(&rendered, text)?;
-    check_length(&[around.head, around.tail])?;
-    if how == Use::Put { check_put(&rendered).map_err(|refused| refused.shown_as(text)) } else { Ok(()) }
+    let rendered = ends.sample_path();
+    check_rules(&rendered, text)?;
+    check_length(&[ends.head, ends.tail])?;
+    if usage == PathUse::Write { check_writable(&rendered).map_err(|refused| refused.with_shown_path(text)) } else { Ok(()) }
 }
 
-/// The rules but for length, for a `text` that an author wrote as `written`.
-fn check(text: &str, written: &str) -> Result<(), PathRefused> {
-    let shown = || cut(written);
+/// Checks all rules but the length. Errors show `written`, the author's text for `text`.
+fn check_rules(text: &str, written: &str) -> Result<(), PathRefused> {
+    let shown = || truncated(written);
     if text.chars().any(char::is_control) {
         return Err(PathRefused::Control(shown()));
     }
@@ -223,45 +234,45 @@ fn check(text: &str, written: &str) -> Result<(), PathRefused> {
     Ok(())
 }
 
-/// The rules of length, for what surely stands in a path.
+/// Checks the length of the parts of a path that are known before rendering.
 fn check_length(texts: &[&str]) -> Result<(), PathRefused> {
     let length = texts.iter().map(|text| text.len()).sum();
-    let has_long_name = texts.iter().flat_map(|text| text.split('/')).any(|part| part.len() > LONGEST_NAME);
-    if length > LONGEST || has_long_name { Err(PathRefused::Long { length }) } else { Ok(()) }
+    let has_long_name = texts.iter().flat_map(|text| text.split('/')).any(|part| part.len() > MAX_NAME_BYTES);
+    if length > MAX_PATH_BYTES || has_long_name { Err(PathRefused::Long { length }) } else { Ok(()) }
 }
 
 impl PathRefused {
-    /// The same of a path that was written otherwise.
-    fn shown_as(self, written: &str) -> Self {
+    /// Returns the same error with the author's text in place of the checked path.
+    fn with_shown_path(self, written: &str) -> Self {
         match self {
-            Self::Kernel(_) => Self::Kernel(cut(written)),
-            Self::Own(_) => Self::Own(cut(written)),
+            Self::Kernel(_) => Self::Kernel(truncated(written)),
+            Self::Own(_) => Self::Own(truncated(written)),
             other => other,
         }
     }
 }
 
-/// What stands before the first tag of a template and after its last.
-struct Around<'a> {
+/// The text before the first tag of a template and after the last one.
+struct TemplateEnds<'a> {
     head: &'a str,
     tail: &'a str,
 }
 
-impl<'a> Around<'a> {
-    /// `None` for what is no template, or one whose tags do not end.
-    fn tags(text: &'a str) -> Option<Self> {
+impl<'a> TemplateEnds<'a> {
+    /// Finds the ends of a template. Returns `None` if the text is not a template, or if its tags are not closed.
+    fn from_template(text: &'a str) -> Option<Self> {
         let open = ["{{", "{%", "{#"].iter().filter_map(|tag| text.find(tag)).min()?;
         let close = ["}}", "%}", "#}"].iter().filter_map(|tag| text.rfind(tag)).max().filter(|close| open < *close)?;
         let (head, tail) = (&text[..open], &text[close + 2..]);
-        // A dash beside a tag takes away the blanks next to it.
+        // A dash next to a tag removes the blanks before or after the tag.
         let head = if text[open + 2..].starts_with('-') { head.trim_end() } else { head };
         let tail = if text[..close].ends_with('-') { tail.trim_start() } else { tail };
         Some(Self { head, tail })
     }
 
-    /// The path with `x` in the place of the template. A name next to `x` is never complete, so nothing is refused that a real value
-    /// could make valid. If the path begins with the template, `/` stands before it.
-    fn with_x(&self) -> String {
+    /// Returns the path with `x` in place of the part between the ends. The name that contains `x` is never complete,
+    /// so no path is rejected that a real value could make valid. If the path begins with a tag, `/` is put before it.
+    fn sample_path(&self) -> String {
         format!("{}x{}", if self.head.is_empty() { "/" } else { self.head }, self.tail)
     }
 }
@@ -271,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn s63_path_tricks_are_refused_as_text() {
+    fn s63_check_path_rejects_path_tricks() {
         let long = format!("/{}", "a".repeat(256));
         for (text, refused) in [
             ("etc/passwd", PathRefused::Relative("etc/passwd".into())),
@@ -293,23 +304,27 @@ mod tests {
             ("/proc", PathRefused::Kernel("/proc".into())),
             ("/dev/sda", PathRefused::Kernel("/dev/sda".into())),
         ] {
-            assert_eq!(check_put(text), Err(refused.clone()), "{text:?}");
+            assert_eq!(check_writable(text), Err(refused.clone()), "{text:?}");
             assert_eq!(check_replaceable(text), Err(refused), "{text:?}");
         }
     }
 
     #[test]
-    fn what_only_looks_may_look_at_the_kernels_trees() {
+    fn check_authored_allows_reading_kernel_trees() {
         for text in ["/dev/vg0/data", "/sys/class/net/bond0", "/proc/1", "/sys/class/net/{{ params.bond }}"] {
-            assert_eq!((check_written(text, Use::Look), check_written(text, Use::Enter)), (Ok(()), Ok(())), "{text}");
-            let refused = check_written(text, Use::Put).unwrap_err();
+            assert_eq!(
+                (check_authored(text, PathUse::Read), check_authored(text, PathUse::ChangeDir)),
+                (Ok(()), Ok(())),
+                "{text}"
+            );
+            let refused = check_authored(text, PathUse::Write).unwrap_err();
             assert_eq!(refused, PathRefused::Kernel(text.to_owned()), "{text}");
         }
-        assert!(check_written("/proc/../x", Use::Look).is_err(), "and only by a plain path");
+        assert!(check_authored("/proc/../x", PathUse::Read).is_err(), "and only by a plain path");
     }
 
     #[test]
-    fn y01_the_directory_of_a_template_is_what_no_value_changes() {
+    fn y01_known_directories_of_template_are_independent_of_values() {
         for (template, directory) in [
             ("/var/spool/{{ params.x }}", ""),
             ("/etc/app/{{ params.x }}.conf", "/etc/app"),
@@ -326,13 +341,13 @@ mod tests {
             ("{# x #}/etc/z", ""),
             ("/etc/{{ params.x", ""),
         ] {
-            assert_eq!(sure_directory(template)[0], directory, "{template}");
+            assert_eq!(known_directories(template)[0], directory, "{template}");
         }
-        assert_eq!(sure_directory("/var/run/{{ params.x }}"), ["/run", "/var/run"]);
+        assert_eq!(known_directories("/var/run/{{ params.x }}"), ["/run", "/var/run"]);
     }
 
     #[test]
-    fn y01_a_path_is_spelled_as_it_is_written_and_by_each_link_that_is_known() {
+    fn y01_spellings_returns_path_as_written_and_by_known_links() {
         for (path, expected) in [
             ("/etc/z", &["/etc/z"][..]),
             ("/run/z", &["/run/z"]),
@@ -351,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_template_each_part_beside_its_tags_has_a_length() {
+    fn template_ends_are_limited_in_length() {
         let (name, long) = ("a".repeat(255), "a".repeat(256));
         let path = format!("/{name}").repeat(16);
         for (template, is_long) in [
@@ -363,13 +378,13 @@ mod tests {
             (format!("/etc/{{# {long} #}}a"), false),
             (format!("{path}/{{{{ node.name }}}}"), true),
         ] {
-            let found = check_written(&template, Use::Put);
+            let found = check_authored(&template, PathUse::Write);
             assert_eq!(matches!(found, Err(PathRefused::Long { .. })), is_long, "{template}: {found:?}");
         }
     }
 
     #[test]
-    fn s63_the_agents_own_files_are_no_tasks() {
+    fn s63_check_writable_rejects_agent_files() {
         for (text, is) in [
             ("/var/lib/stemma-agent", true),
             ("/var/lib/stemma-agent/apply/accepted", true),
@@ -385,12 +400,12 @@ mod tests {
             ("/var/lib/stemma-agents", false),
             ("/etc/stemma/agent.toml.d", false),
         ] {
-            assert_eq!(check_put(text).is_err(), is, "{text}");
+            assert_eq!(check_writable(text).is_err(), is, "{text}");
         }
     }
 
     #[test]
-    fn w11_of_a_template_only_what_no_value_mends_is_refused() {
+    fn w11_template_path_is_rejected_when_invalid_for_every_value() {
         for (template, said) in [
             ("etc/{{ params.x }}", "is relative"),
             (" /etc/{{ params.x }}", "is relative"),
@@ -400,9 +415,9 @@ mod tests {
             ("/etc/{{ params.x }}/", "ends with a slash"),
             ("/etc/\n{{ params.x }}", "control character"),
             ("/proc/{{ params.x }}", "tree of the kernel"),
-            ("/run/stemma/{% if true %}a{% endif %}", "/run/stemma/{% if true %}a{% endif %} is the agent's own"),
+            ("/run/stemma/{% if true %}a{% endif %}", "/run/stemma/{% if true %}a{% endif %} belongs to the agent"),
         ] {
-            let error = check_written(template, Use::Put).unwrap_err().to_string();
+            let error = check_authored(template, PathUse::Write).unwrap_err().to_string();
             assert!(error.contains(said), "{template}: {error}");
         }
         for template in [
@@ -418,7 +433,7 @@ mod tests {
             "/{{ params.x }}/../{{ params.y }}",
             "/a{{ params.x",
         ] {
-            assert_eq!(check_written(template, Use::Put), Ok(()), "{template}");
+            assert_eq!(check_authored(template, PathUse::Write), Ok(()), "{template}");
         }
     }
 }

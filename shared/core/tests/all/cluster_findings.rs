@@ -1,16 +1,16 @@
-//! What is odd about a cluster: of its roles, tags, limits and tasks, each node named that it is odd about.
+//! Findings about a cluster's roles, tags, limits and tasks. Each names the affected nodes.
 
 use std::sync::Arc;
 
 use serde_json::json;
-use stemma_core::fleet::Change;
+use stemma_core::fleet::FleetChange;
 use stemma_core::object::Matching;
 use stemma_core::resolve::{ResolveCache, resolve_cluster};
 
-use crate::support::Scenario;
+use crate::support::FuelScenario;
 
 #[test]
-fn what_is_odd_names_the_nodes_that_it_is_odd_about() {
+fn cluster_findings_name_affected_nodes() {
     let read = json!({
         "tasks": [
             {"id": "run", "type": "puppet", "role": ["app"]},
@@ -30,7 +30,7 @@ fn what_is_odd_names_the_nodes_that_it_is_odd_about() {
             {"id": "n5", "roles": ["typo"], "tags": []},
         ],
     });
-    let site = Scenario::read(&read, Matching::default()).expect("the release compiles");
+    let site = FuelScenario::parse(&read, Matching::default()).expect("the release compiles");
     let found = resolve_cluster(&site.fleet, &ResolveCache::new(), site.cluster).findings;
     let found: Vec<_> = found.iter().map(|one| format!("{} {}: {}", one.code, one.object, one.message)).collect();
     assert_eq!(
@@ -39,8 +39,8 @@ fn what_is_odd_names_the_nodes_that_it_is_odd_about() {
             "tag.unheld cluster/c tag/unheld: no node holds tag unheld, which release fuel@1 declares",
             "task.unplaced cluster/c task/never: task never of release fuel@1 runs on no node: it is placed by roles unheld",
             "role.conflict node/n2: has role app and role db, which conflict",
-            "role.limit cluster/c role/app: role app wants at most 2 of the cluster's nodes, and 3 have it",
-            "role.limit cluster/c role/unheld: role unheld wants at least 1 of the cluster's nodes, and 0 have it",
+            "role.limit cluster/c role/app: role app requires at most 2 of the cluster's nodes, and 3 have it",
+            "role.limit cluster/c role/unheld: role unheld requires at least 1 of the cluster's nodes, and 0 have it",
             "role.unknown node/n3: has role typo, which release fuel@1 does not declare: it produces no tag",
             "role.unknown node/n5: has role typo, which release fuel@1 does not declare: it produces no tag",
             "tag.unknown node/n4: is assigned tag unseen, which is declared neither in the release nor in the cluster",
@@ -51,35 +51,35 @@ fn what_is_odd_names_the_nodes_that_it_is_odd_about() {
 }
 
 #[test]
-fn a_requirement_that_looks_like_an_operator_is_odd_and_a_primary_that_is_named_is_not() {
+fn requirement_resembling_operator_is_finding() {
     let read = json!({
         "roles_metadata": {"db": {"has_primary": true, "tags": ["db"]}},
         "tags_metadata": {"db": {"has_primary": true}},
         "nodes": [{"id": "n1", "roles": ["db"], "tags": ["db"]}, {"id": "n2", "roles": ["db"], "tags": ["db"]}],
     });
-    let mut site = Scenario::read(&read, Matching::default()).expect("the release compiles");
-    let found = |site: &Scenario| -> Vec<String> {
+    let mut site = FuelScenario::parse(&read, Matching::default()).expect("the release compiles");
+    let found = |site: &FuelScenario| -> Vec<String> {
         let found = resolve_cluster(&site.fleet, &ResolveCache::new(), site.cluster).findings;
         found.iter().map(|one| format!("{} {} {}: {}", one.severity, one.code, one.object, one.message)).collect()
     };
     assert_eq!(found(&site), [""; 0]);
     let mut cluster = site.fleet.cluster(site.cluster).expect("it is there").as_ref().clone();
     cluster.spec.primaries = [("db".parse().expect("a tag"), "n2".to_owned())].into();
-    site.fleet.apply(Change::Cluster(Arc::new(cluster)));
-    let group = site.fleet.groups_of(site.cluster).next().expect("a group");
+    site.fleet.apply(FleetChange::Cluster(Arc::new(cluster)));
+    let group = site.fleet.groups_in_cluster(site.cluster).next().expect("a group");
     let mut group = site.fleet.group(group).expect("it is there").as_ref().clone();
     group.spec.requirements = serde_json::from_value(json!({"property:memory_mb": ">> 3"})).expect("requirements");
-    site.fleet.apply(Change::NodeGroup(Arc::new(group)));
+    site.fleet.apply(FleetChange::NodeGroup(Arc::new(group)));
     assert_eq!(
         found(&site)[..1],
         [
-            "warning requirement.text nodegroup/c/g: requirement property:memory_mb >> 3 asks for this very text: an operator is the first word, as in `>= 3`",
+            "warning requirement.text nodegroup/c/g: requirement property:memory_mb >> 3 compares with this exact text: an operator must be the first word, as in `>= 3`",
         ]
     );
 }
 
 #[test]
-fn a_tag_that_is_declared_nowhere_is_odd_about_a_node_without_roles_too() {
+fn undeclared_tag_is_finding_when_node_has_no_roles() {
     let read = json!({
         "roles_metadata": {"app": {"tags": ["app"]}},
         "tags_metadata": {"app": {}, "declared": {}},
@@ -89,7 +89,7 @@ fn a_tag_that_is_declared_nowhere_is_odd_about_a_node_without_roles_too() {
             {"id": "n3", "roles": [], "tags": ["declared"]},
         ],
     });
-    let site = Scenario::read(&read, Matching::default()).expect("the release compiles");
+    let site = FuelScenario::parse(&read, Matching::default()).expect("the release compiles");
     let found = resolve_cluster(&site.fleet, &ResolveCache::new(), site.cluster).findings;
     let found: Vec<_> = found.iter().map(|one| format!("{} {}: {}", one.code, one.object, one.message)).collect();
     assert_eq!(
@@ -99,14 +99,14 @@ fn a_tag_that_is_declared_nowhere_is_odd_about_a_node_without_roles_too() {
 }
 
 #[test]
-fn what_is_odd_about_a_release_is_a_finding_of_the_clusters_that_run_it() {
+fn release_findings_appear_in_clusters_running_release() {
     let read = json!({
         "tasks": [{"id": "run", "type": "puppet", "tags": ["app"]}],
         "roles_metadata": {"app": {"tags": ["app", "ghost"]}},
         "tags_metadata": {"app": {}},
         "nodes": [{"id": "n1", "roles": ["app"], "tags": ["app"]}],
     });
-    let site = Scenario::read(&read, Matching::default()).expect("the release compiles");
+    let site = FuelScenario::parse(&read, Matching::default()).expect("the release compiles");
     let found = resolve_cluster(&site.fleet, &ResolveCache::new(), site.cluster).findings;
     assert!(found.iter().any(|one| one.code == "tag.undeclared"), "{found:?}");
 }

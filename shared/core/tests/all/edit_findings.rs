@@ -1,83 +1,82 @@
-//! What is found of an edit: what is so after it and was not before. Sentences by hand.
+//! Findings of an edit: those that are true after it and were not before. The expected sentences are handwritten.
 
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use stemma_core::catalog::Meant;
-use stemma_core::fleet::{Change, Fleet};
+use stemma_core::catalog::SuggestionCache;
+use stemma_core::fleet::{Fleet, FleetChange};
 use stemma_core::name::{Name, NamespaceName, ObjectName, TagName};
 use stemma_core::object::{DecidedTags, GroupId, LevelId, Meta, NodeId, Object, TemplateId, Timestamp};
 use stemma_core::resolve::{
-    ResolveCache, catalog_findings_of, cluster_findings, newly_meeting_below, newly_odd, newly_orphaned, newly_ruled,
-    newly_uncatalogued, newly_undeclared, newly_unmet, resolve_cluster, resolve_fleet, resolve_node, unset_in_empty,
+    ResolveCache, cluster_findings, new_placement_findings, new_rule_findings, newly_colliding_below, newly_orphaned,
+    newly_uncatalogued, newly_undeclared, newly_unmet, object_catalog_findings, resolve_cluster, resolve_fleet, resolve_node,
+    unset_in_empty_groups,
 };
 use uuid::Uuid;
 
-use crate::made::{Made, file, release, site};
+use crate::fleet_fixture::{FleetFixture, file_manifest, release_manifest, site_manifests};
 
-/// A node below a group of its name's first letters.
-fn node(name: &str, group: &str) -> Value {
+/// Returns a node in a group.
+fn node_manifest(name: &str, group: &str) -> Value {
     json!({"kind": "Node", "name": name, "nodegroup": format!("prod/{group}")})
 }
 
-/// Two databases and `webs` web servers, which run `conf` and `always`.
-fn fleet(webs: usize) -> Vec<Value> {
+/// Returns two databases and `webs` web servers, which run `conf` and `always`.
+fn fleet_manifests(webs: usize) -> Vec<Value> {
     let tasks = json!([
         {"id": "always", "type": "puppet", "roles": ["*"]},
         {"id": "conf", "type": "puppet", "tags": ["nginx"]},
         {"id": "store", "type": "puppet", "tags": ["mysql"]},
     ]);
-    let mut documents = site(&json!({}), &tasks);
+    let mut documents = site_manifests(&json!({}), &tasks);
     documents.truncate(7);
-    documents.extend((1..=webs).map(|n| node(&format!("web-{n}"), "webs")));
+    documents.extend((1..=webs).map(|n| node_manifest(&format!("web-{n}"), "webs")));
     documents
 }
 
-fn said(found: &[stemma_core::finding::Finding]) -> Vec<String> {
+fn messages(found: &[stemma_core::finding::Finding]) -> Vec<String> {
     found.iter().map(|one| format!("{} {}: {}", one.code, one.object, one.message)).collect()
 }
 
-fn all(made: &Made) -> Vec<NodeId> {
+fn all_nodes(made: &FleetFixture) -> Vec<NodeId> {
     made.fleet.nodes().map(|node| node.id()).collect()
 }
 
 #[test]
-fn tasks_that_no_longer_fall_to_nodes_are_told_once_for_all_that_lose_the_same() {
+fn edit_finds_lost_tasks_once_for_nodes_losing_the_same() {
     for (webs, others) in [(1, ""), (2, " and on 1 other node"), (4, " and on 3 other nodes")] {
-        let mut made = Made::of(&fleet(webs));
-        let (before, nodes) = (made.fleet.clone(), all(&made));
-        let mut edited = fleet(webs);
+        let mut made = FleetFixture::from_manifests(&fleet_manifests(webs));
+        let (before, nodes) = (made.fleet.clone(), all_nodes(&made));
+        let mut edited = fleet_manifests(webs);
         edited[4]["roles"] = json!([]);
-        made.edit(&edited);
+        made.apply(&edited);
         assert_eq!(
-            said(&newly_orphaned(&before, &made.fleet, nodes.iter().copied())),
-            [format!(
-                "task.orphaned node/web-1: tasks always, conf no longer run on it{others}: what was done there stays"
-            )]
+            messages(&newly_orphaned(&before, &made.fleet, nodes.iter().copied())),
+            [format!("task.orphaned node/web-1: tasks always, conf no longer run on it{others}: what was done there stays")]
         );
     }
-    let mut made = Made::of(&fleet(1));
-    let (before, nodes) = (made.fleet.clone(), all(&made));
-    let mut edited = fleet(1);
+    let mut made = FleetFixture::from_manifests(&fleet_manifests(1));
+    let (before, nodes) = (made.fleet.clone(), all_nodes(&made));
+    let mut edited = fleet_manifests(1);
     edited[1]["roles"]["web"] = json!({"tags": []});
-    made.edit(&edited);
+    made.apply(&edited);
     assert_eq!(
-        said(&newly_orphaned(&before, &made.fleet, nodes.into_iter())),
+        messages(&newly_orphaned(&before, &made.fleet, nodes.into_iter())),
         ["task.orphaned node/web-1: task conf no longer runs on it: what was done there stays"]
     );
 }
 
-/// It said that the task falls to no node, while the nodes of a group that runs another release ran it.
+/// Regression: the finding claimed that the task runs on no node, while nodes of a group with another release ran it.
 #[test]
-fn y09_a_task_that_falls_to_no_node_is_named_with_its_release_and_where_it_does() {
-    let mut documents = fleet(1);
+fn y09_unplaced_task_finding_names_release_and_nodes() {
+    let mut documents = fleet_manifests(1);
     let mut next = documents[1].clone();
     next["version"] = json!("2");
     next["tasks"].as_array_mut().expect("tasks").push(json!({"id": "more", "type": "puppet", "roles": ["*"]}));
     documents.insert(2, next);
     documents[5]["release"] = json!("site@2");
-    let made = Made::of(&documents);
-    let found = said(&cluster_findings(&made.fleet, made.cluster()));
+    let made = FleetFixture::from_manifests(&documents);
+    let found = messages(&cluster_findings(&made.fleet, made.cluster_id()));
     let unplaced: Vec<_> = found.iter().filter(|one| one.starts_with("task.unplaced")).collect();
     let says = "task.unplaced cluster/prod task/conf: task conf of release site@1 runs on no node: it is placed by tags nginx; that \
                 of release site@2 does";
@@ -85,58 +84,52 @@ fn y09_a_task_that_falls_to_no_node_is_named_with_its_release_and_where_it_does(
 }
 
 #[test]
-fn what_is_odd_about_a_cluster_is_told_by_the_edit_that_makes_it_so() {
-    let mut made = Made::of(&fleet(1));
+fn edit_reports_newly_caused_cluster_finding() {
+    let mut made = FleetFixture::from_manifests(&fleet_manifests(1));
     let before = made.fleet.clone();
-    let mut edited = fleet(1);
+    let mut edited = fleet_manifests(1);
     edited[7]["tags"] = json!({"assigned": ["unseen"]});
     edited[4]["roles"] = json!(["web", "wbe"]);
     edited[4]["requirements"] = json!({"property:memory_mb": ">=3"});
-    made.edit(&edited);
-    let all = cluster_findings(&made.fleet, made.cluster());
+    made.apply(&edited);
+    let all = cluster_findings(&made.fleet, made.cluster_id());
     assert!(all.iter().any(|one| one.code == "requirement.text"), "the edit also brings a finding about one field");
-    let odd = said(&newly_odd(&before, &made.fleet, made.cluster()));
-    let unseen =
-        "tag.unknown node/web-1: is assigned tag unseen, which is declared neither in the release nor in the cluster";
+    let odd = messages(&new_placement_findings(&before, &made.fleet, made.cluster_id()));
+    let unseen = "tag.unknown node/web-1: is assigned tag unseen, which is declared neither in the release nor in the cluster";
     assert_eq!(odd.iter().filter(|one| *one == unseen).count(), 1, "{odd:?}");
     for code in ["task.type", "requirement.text"] {
         assert!(!odd.iter().any(|one| one.starts_with(code)), "{code} is about one field by itself: {odd:?}");
     }
-    assert_eq!(said(&newly_odd(&made.fleet, &made.fleet, made.cluster())), [""; 0], "it is so already");
+    assert_eq!(messages(&new_placement_findings(&made.fleet, &made.fleet, made.cluster_id())), [""; 0], "it is so already");
 
-    let undeclared = |fleet: &Fleet, after: &Fleet, id| said(&newly_undeclared(fleet, after, id));
+    let undeclared = |fleet: &Fleet, after: &Fleet, id| messages(&newly_undeclared(fleet, after, id));
     let group = LevelId::Group(
-        made.fleet
-            .groups()
-            .find(|group| &*group.meta.name == "webs")
-            .map(|group| GroupId(group.meta.uuid))
-            .expect("the group"),
+        made.fleet.groups().find(|group| &*group.meta.name == "webs").map(|group| GroupId(group.meta.uuid)).expect("the group"),
     );
-    let wbe =
-        "role.unknown nodegroup/prod/webs: has role wbe, which release site@1 does not declare: it produces no tag";
+    let wbe = "role.unknown nodegroup/prod/webs: has role wbe, which release site@1 does not declare: it produces no tag";
     assert_eq!(undeclared(&before, &made.fleet, group), [wbe]);
     assert_eq!(undeclared(&made.fleet, &made.fleet, group), [""; 0]);
     let mut again = edited.clone();
     again[7]["roles"] = json!(["dbb"]);
     let with_group = made.fleet.clone();
-    made.edit(&again);
+    made.apply(&again);
     let web = LevelId::Node(made.node("web-1").id());
     let dbb = "role.unknown node/web-1: has role dbb, which release site@1 does not declare: it produces no tag";
     assert_eq!(undeclared(&with_group, &made.fleet, web), [dbb]);
 }
 
 #[test]
-fn the_first_nodes_of_a_cluster_are_no_news_of_what_it_does_not_hold() {
+fn edit_reports_no_cluster_finding_when_first_nodes_are_added() {
     let told = |before: &[Value], after: &[Value]| {
-        let mut made = Made::of(before);
+        let mut made = FleetFixture::from_manifests(before);
         let was = made.fleet.clone();
-        made.edit(after);
-        said(&newly_odd(&was, &made.fleet, made.cluster()))
+        made.apply(after);
+        messages(&new_placement_findings(&was, &made.fleet, made.cluster_id()))
     };
-    let (whole, empty) = (fleet(1), &fleet(0)[..5]);
-    let first = [empty, &[node("web-1", "webs")]].concat();
+    let (whole, empty) = (fleet_manifests(1), &fleet_manifests(0)[..5]);
+    let first = [empty, &[node_manifest("web-1", "webs")]].concat();
     assert_eq!(told(empty, &first), [""; 0]);
-    let mut odd = node("web-1", "webs");
+    let mut odd = node_manifest("web-1", "webs");
     odd["tags"] = json!({"assigned": ["unseen"]});
     assert_eq!(
         told(empty, &[empty, &[odd]].concat()),
@@ -145,7 +138,7 @@ fn the_first_nodes_of_a_cluster_are_no_news_of_what_it_does_not_hold() {
     let mut typed = whole.clone();
     typed[1]["tasks"].as_array_mut().expect("tasks").push(json!({"id": "more", "type": "puppet", "roles": ["*"]}));
     assert_eq!(told(&whole, &typed), [""; 0], "what is so of a task by itself is said where it is written");
-    let moved = [empty, &[node("db-2", "dbs"), node("db-10", "dbs"), node("web-1", "dbs")]].concat();
+    let moved = [empty, &[node_manifest("db-2", "dbs"), node_manifest("db-10", "dbs"), node_manifest("web-1", "dbs")]].concat();
     assert_eq!(
         told(&whole, &moved),
         [
@@ -156,12 +149,12 @@ fn the_first_nodes_of_a_cluster_are_no_news_of_what_it_does_not_hold() {
 }
 
 #[test]
-fn a_requirement_is_newly_unmet_by_the_edit_that_asks_for_it() {
-    let mut made = Made::of(&fleet(1));
+fn edit_reports_newly_unmet_requirement() {
+    let mut made = FleetFixture::from_manifests(&fleet_manifests(1));
     let (before, node) = (made.fleet.clone(), made.node("web-1").id());
-    let mut edited = fleet(1);
+    let mut edited = fleet_manifests(1);
     edited[4]["requirements"] = json!({"property:memory_mb": ">= 1024"});
-    made.edit(&edited);
+    made.apply(&edited);
     let after = &made.fleet;
     let has_error = |fleet: &Fleet| resolve_node(fleet, &made.cache, node).has_error();
     assert!(has_error(after) && !has_error(&before));
@@ -169,11 +162,11 @@ fn a_requirement_is_newly_unmet_by_the_edit_that_asks_for_it() {
     let says: Vec<String> = newly_unmet(&before, after, node).iter().map(ToString::to_string).collect();
     assert_eq!(says, ["requirement property:memory_mb >= 1024 is not met"]);
     let unmet = &newly_unmet(&before, after, node)[0];
-    let held = "the next task set is held until it is";
+    let held = "the next task set is withheld until it is met";
     let by_web_1 = format!("requirement property:memory_mb >= 1024 is not met by web-1 (the node has none): {held}");
-    assert_eq!(unmet.sentence(&["web-1".to_owned()]), by_web_1);
+    assert_eq!(unmet.message(&["web-1".to_owned()]), by_web_1);
     let by_both = format!("requirement property:memory_mb >= 1024 is not met by web-1, web-2: {held}");
-    assert_eq!(unmet.sentence(&["web-1".to_owned(), "web-2".to_owned()]), by_both);
+    assert_eq!(unmet.message(&["web-1".to_owned(), "web-2".to_owned()]), by_both);
     let found = unmet.finding(made.node("web-1")).message;
     assert_eq!(found, "requirement property:memory_mb >= 1024 is not met: the node has none");
     assert_eq!(newly_unmet(after, after, node), []);
@@ -181,34 +174,29 @@ fn a_requirement_is_newly_unmet_by_the_edit_that_asks_for_it() {
 }
 
 #[test]
-fn what_a_rule_newly_says_of_nodes_is_found() {
-    let mut documents = fleet(1);
+fn edit_reports_new_notes_of_rule() {
+    let mut documents = fleet_manifests(1);
     documents[7]["reports"] = json!({"facts": {"cpu": {"count": 4}}});
-    let mut made = Made::of(&documents);
-    let (before, nodes) = (made.fleet.clone(), all(&made));
-    let spec =
-        serde_json::from_value(json!({"actions": [{"op": "fail", "args": {"msg": "too old"}}]})).expect("a rule");
+    let mut made = FleetFixture::from_manifests(&documents);
+    let (before, nodes) = (made.fleet.clone(), all_nodes(&made));
+    let spec = serde_json::from_value(json!({"actions": [{"op": "fail", "args": {"msg": "too old"}}]})).expect("a rule");
     let meta = Meta::new(Uuid::from_u128(1), ObjectName::new("age").ok(), Timestamp(0));
-    made.fleet.apply(Change::Rule(Arc::new(Object { meta, spec })));
+    made.fleet.apply(FleetChange::Rule(Arc::new(Object { meta, spec })));
     let found =
-        |before: &Fleet, after: &Fleet| said(&newly_ruled(before, after, &ResolveCache::new(), nodes.iter().copied()));
+        |before: &Fleet, after: &Fleet| messages(&new_rule_findings(before, after, &ResolveCache::new(), nodes.iter().copied()));
     let told = found(&before, &made.fleet);
-    assert!(
-        told.len() == 1 && told[0].starts_with("inspection.refused node/web-1: ") && told[0].contains("too old"),
-        "{told:?}"
-    );
+    assert!(told.len() == 1 && told[0].starts_with("inspection.refused node/web-1: ") && told[0].contains("too old"), "{told:?}");
     assert_eq!(found(&made.fleet, &made.fleet), [""; 0]);
 }
 
 #[test]
-fn a_condition_that_fails_on_many_hosts_is_one_finding() {
+fn failing_condition_is_one_finding_when_many_hosts_fail() {
     let tasks = json!([{"id": "conf", "type": "puppet", "tags": ["nginx"], "condition": "facts.cpu.count > 4"}]);
-    for (webs, hosts) in
-        [(1, "1 host (web-1)"), (3, "3 hosts (web-1, web-2, web-3)"), (4, "4 hosts (web-1, web-2, web-3, …)")]
+    for (webs, hosts) in [(1, "1 host (web-1)"), (3, "3 hosts (web-1, web-2, web-3)"), (4, "4 hosts (web-1, web-2, web-3, …)")]
     {
-        let mut documents = fleet(webs);
-        documents[1] = release(&json!({}), &tasks);
-        let made = Made::of(&documents);
+        let mut documents = fleet_manifests(webs);
+        documents[1] = release_manifest(&json!({}), &tasks);
+        let made = FleetFixture::from_manifests(&documents);
         let found = resolve_fleet(&made.fleet, &made.cache).expect("it is whole").findings;
         let failed: Vec<_> = found.iter().filter(|one| one.code == "condition.failed").collect();
         assert_eq!(failed.len(), 1, "{failed:?}");
@@ -218,19 +206,19 @@ fn a_condition_that_fails_on_many_hosts_is_one_finding() {
 }
 
 #[test]
-fn a_value_that_the_catalogue_does_not_allow_is_found_at_each_level() {
-    let mut documents = fleet(1);
+fn edit_reports_disallowed_value_at_each_level() {
+    let mut documents = fleet_manifests(1);
     for (at, value) in [(0, "t"), (2, "c"), (4, "g"), (7, "n")] {
         documents[at]["labels"] = json!({"tier": value});
     }
-    let mut made = Made::of(&documents);
+    let mut made = FleetFixture::from_manifests(&documents);
     let spec = serde_json::from_value(json!({
         "resource_type_associations": [{"name": "Stemma::Label"}],
         "properties": {"tier": {"title": "Tier", "type": "string", "enum": ["gold"]}},
     }));
     let meta = Meta::new(Uuid::from_u128(7), NamespaceName::new("Site").expect("a name"), Timestamp(0));
     let before = made.fleet.clone();
-    made.fleet.apply(Change::Namespace(Arc::new(Object { meta, spec: spec.expect("a namespace") })));
+    made.fleet.apply(FleetChange::Namespace(Arc::new(Object { meta, spec: spec.expect("a namespace") })));
     let found = resolve_fleet(&made.fleet, &made.cache).expect("it is whole").findings;
     let wrong = |found: &[stemma_core::finding::Finding]| -> Vec<String> {
         let of_values = found.iter().filter(|one| one.code == "catalog.value");
@@ -238,12 +226,12 @@ fn a_value_that_the_catalogue_does_not_allow_is_found_at_each_level() {
     };
     let all = ["cluster/prod", "clustertemplate/base", "node/web-1", "nodegroup/prod/webs"];
     assert_eq!(wrong(&found), all);
-    let mut of_cluster = wrong(&resolve_cluster(&made.fleet, &made.cache, made.cluster()).findings);
+    let mut of_cluster = wrong(&resolve_cluster(&made.fleet, &made.cache, made.cluster_id()).findings);
     of_cluster.sort();
     assert_eq!(of_cluster, all);
-    let meant = Meant::default();
-    let of = |id| wrong(&catalog_findings_of(&made.fleet, &meant, id));
-    assert_eq!(of(LevelId::Cluster(made.cluster())), ["cluster/prod"]);
+    let meant = SuggestionCache::default();
+    let of = |id| wrong(&object_catalog_findings(&made.fleet, &meant, id));
+    assert_eq!(of(LevelId::Cluster(made.cluster_id())), ["cluster/prod"]);
     assert_eq!(of(LevelId::Node(made.node("web-1").id())), ["node/web-1"]);
     assert_eq!(of(LevelId::Node(made.node("db-2").id())), [""; 0]);
     let group = made.node("web-1").spec.nodegroup.expect("a group");
@@ -254,18 +242,18 @@ fn a_value_that_the_catalogue_does_not_allow_is_found_at_each_level() {
 }
 
 #[test]
-fn a_tag_that_an_extension_gave_and_nobody_declares_any_more_is_found() {
-    let mut documents = fleet(1);
+fn edit_reports_newly_undeclared_extension_tag() {
+    let mut documents = fleet_manifests(1);
     documents[1]["extensions"] = json!([{"roles": ["web"], "use": "rack"}]);
-    let mut made = Made::of(&documents);
+    let mut made = FleetFixture::from_manifests(&documents);
     let mut web = (**made.node("web-1")).clone();
-    let (rack, cluster) = ("rack".to_owned(), made.cluster());
+    let (rack, cluster) = ("rack".to_owned(), made.cluster_id());
     let tags = ["nginx", "gone"].map(|tag| TagName::new(tag).expect("a tag")).to_vec();
-    web.spec.tags.decided.insert(
-        Name::new("web").expect("a role"),
-        DecidedTags { extension: rack, cluster, tags, question: String::new() },
-    );
-    made.fleet.apply(Change::Node(Arc::new(web)));
+    web.spec
+        .tags
+        .decided
+        .insert(Name::new("web").expect("a role"), DecidedTags { extension: rack, cluster, tags, question: String::new() });
+    made.fleet.apply(FleetChange::Node(Arc::new(web)));
     let found = resolve_fleet(&made.fleet, &made.cache).expect("it is whole").findings;
     let unknown: Vec<_> = found.iter().filter(|one| one.code == "tag.unknown").collect();
     assert_eq!(unknown.len(), 1, "{unknown:?}");
@@ -274,40 +262,40 @@ fn a_tag_that_an_extension_gave_and_nobody_declares_any_more_is_found() {
 }
 
 #[test]
-fn nodes_outside_all_clusters_are_resolved_too_and_each_once() {
-    let mut documents = fleet(1);
+fn edit_resolves_unplaced_nodes_once() {
+    let mut documents = fleet_manifests(1);
     documents.push(json!({"kind": "Node", "name": "spare", "labels": {"kept": null}, "merge_labels": false}));
-    let made = Made::of(&documents);
+    let made = FleetFixture::from_manifests(&documents);
     let whole = resolve_fleet(&made.fleet, &made.cache).expect("it is whole");
     assert_eq!(whole.nodes.keys().collect::<Vec<_>>(), ["db-10", "db-2", "spare", "web-1"]);
-    assert_eq!(whole.answers.len(), 4);
+    assert_eq!(whole.resolved_nodes.len(), 4);
     let idle = "label.idle_null node/spare: label kept is null where nothing is merged: it has no effect";
-    assert_eq!(said(&whole.findings).iter().filter(|one| *one == idle).count(), 1);
-    assert_eq!(made.answer("web-1").place().as_deref(), Some("prod/webs"));
-    assert_eq!(made.answer("spare").place(), None);
+    assert_eq!(messages(&whole.findings).iter().filter(|one| *one == idle).count(), 1);
+    assert_eq!(made.resolved_node("web-1").group_path().as_deref(), Some("prod/webs"));
+    assert_eq!(made.resolved_node("spare").group_path(), None);
 }
 
 #[test]
-fn what_a_host_would_lack_that_joins_an_empty_group_is_foreseen() {
+fn empty_group_finding_lists_references_missing_for_future_nodes() {
     let tasks = json!([
-        file("conf", "nginx", "{{ labels.rack }}"),
-        file("perhaps", "nginx", "{% if labels.tier == 'gold' %}{{ labels.slot }}{% endif %}"),
-        file("zone", "nginx", "{% if labels.zone is defined %}{{ labels.zone }}{% endif %}")
+        file_manifest("conf", "nginx", "{{ labels.rack }}"),
+        file_manifest("perhaps", "nginx", "{% if labels.tier == 'gold' %}{{ labels.slot }}{% endif %}"),
+        file_manifest("zone", "nginx", "{% if labels.zone is defined %}{{ labels.zone }}{% endif %}")
     ]);
-    let mut documents = fleet(0);
-    documents[1] = release(&json!({}), &tasks);
-    let made = Made::of(&documents);
+    let mut documents = fleet_manifests(0);
+    documents[1] = release_manifest(&json!({}), &tasks);
+    let made = FleetFixture::from_manifests(&documents);
     let groups = || made.fleet.groups().map(|group| GroupId(group.meta.uuid));
-    let found = said(&unset_in_empty(&made.fleet, groups()));
+    let found = messages(&unset_in_empty_groups(&made.fleet, groups()));
     assert!(found.len() == 1 && found[0].contains("labels.rack") && found[0].contains("prod/webs"), "{found:?}");
-    documents.push(node("web-1", "webs"));
-    let made = Made::of(&documents);
+    documents.push(node_manifest("web-1", "webs"));
+    let made = FleetFixture::from_manifests(&documents);
     let groups = made.fleet.groups().map(|group| GroupId(group.meta.uuid));
-    assert_eq!(said(&unset_in_empty(&made.fleet, groups)), [""; 0], "a group with nodes says what they lack");
+    assert_eq!(messages(&unset_in_empty_groups(&made.fleet, groups)), [""; 0], "a group with nodes says what they lack");
 }
 
-/// The levels of the table as manifests, each with these labels.
-fn levels(template: &Value, cluster: &Value, group: &Value) -> Vec<Value> {
+/// Returns the levels as manifests, each with these labels.
+fn level_manifests(template: &Value, cluster: &Value, group: &Value) -> Vec<Value> {
     vec![
         json!({"kind": "ClusterTemplate", "name": "t", "labels": template}),
         json!({"kind": "Cluster", "name": "c", "cluster_template": "t", "merge_labels": true, "labels": cluster}),
@@ -316,7 +304,7 @@ fn levels(template: &Value, cluster: &Value, group: &Value) -> Vec<Value> {
 }
 
 #[test]
-fn y08_labels_of_one_variable_are_found_at_the_level_that_brings_them_together_where_no_node_is_below() {
+fn y08_label_variable_clash_is_found_at_level_without_nodes() {
     let none = || json!({});
     for (template, cluster, group, object) in [
         (json!({"a": "1", "A": "2"}), none(), none(), Some("clustertemplate/t")),
@@ -328,24 +316,28 @@ fn y08_labels_of_one_variable_are_found_at_the_level_that_brings_them_together_w
         (none(), json!({"a": "1"}), json!({"A": "2", "a": null}), None),
         (none(), json!({"a": "1"}), json!({"b": "2"}), None),
     ] {
-        let mut documents = levels(&template, &cluster, &group);
+        let mut documents = level_manifests(&template, &cluster, &group);
         let says = "labels A, a would all be STEMMA_LABEL_A: none of them is in labels.env; rename all but one";
         let expected = |object: Option<&str>| -> Vec<String> {
             object.iter().map(|object| format!("label.variable {object}: {says}")).collect()
         };
-        let found = |made: &Made| -> Vec<String> {
+        let found = |made: &FleetFixture| -> Vec<String> {
             let whole = resolve_fleet(&made.fleet, &ResolveCache::new()).expect("it resolves");
-            said(&whole.findings).into_iter().filter(|one| one.starts_with("label.variable")).collect()
+            messages(&whole.findings).into_iter().filter(|one| one.starts_with("label.variable")).collect()
         };
-        let mut made = Made::of(&levels(&none(), &none(), &none()));
+        let mut made = FleetFixture::from_manifests(&level_manifests(&none(), &none(), &none()));
         let before = made.fleet.clone();
-        let _dirty = made.edit(&documents);
+        let _dirty = made.apply(&documents);
         assert_eq!(found(&made), expected(object), "{documents:?}");
         let template = made.fleet.templates().next().expect("a template").meta.uuid;
-        let newly = said(&newly_meeting_below(&before, &made.fleet, LevelId::Template(TemplateId(template))));
+        let newly = messages(&newly_colliding_below(&before, &made.fleet, LevelId::Template(TemplateId(template))));
         assert_eq!(newly, expected(object), "of a write of what is above all: {documents:?}");
         documents.push(json!({"kind": "Node", "name": "n", "nodegroup": "c/g"}));
         let node = object.map(|_| "node/n");
-        assert_eq!(found(&Made::of(&documents)), expected(node), "a node below says so itself: {documents:?}");
+        assert_eq!(
+            found(&FleetFixture::from_manifests(&documents)),
+            expected(node),
+            "a node below says so itself: {documents:?}"
+        );
     }
 }

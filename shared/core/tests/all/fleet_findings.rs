@@ -1,74 +1,74 @@
-//! What is found of a fleet: fields that nothing acts on, requirements that are not met, and what is not taken of what hosts report.
+//! Findings of a fleet: fields that nothing uses yet, unmet requirements, and reported data that is not accepted.
 
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 use stemma_core::finding::Severity;
-use stemma_core::fleet::Change;
+use stemma_core::fleet::FleetChange;
 use stemma_core::host_labels::HostLabels;
-use stemma_core::idle::Idle;
 use stemma_core::lifecycle::Lifecycle;
-use stemma_core::object::{ClusterSpec, NodeGroupSpec, NotTaken, Observation, RefusedTraits, RoleSpec, TagSpec};
+use stemma_core::object::{ClusterSpec, DroppedInput, NodeGroupSpec, Observation, RefusedTraits, RoleSpec, TagSpec};
 use stemma_core::resolve::{resolve_fleet, resolve_node};
 use stemma_core::task::Task;
+use stemma_core::unimplemented::UnimplementedFields;
 
-use crate::made::{Made, reading, site, tasks};
+use crate::fleet_fixture::{FleetFixture, default_matching_site, site_manifests, task_manifests};
 
 #[test]
-fn y09_an_unmet_requirement_is_said_with_what_the_node_has() {
-    let mut documents = reading(&json!([]));
+fn y09_unmet_requirement_finding_shows_actual_value() {
+    let mut documents = default_matching_site(&json!([]));
     documents[4]["requirements"] = json!({"property:memory_mb": ">= 1024", "trait:HW_CPU_X86_AVX2": "forbidden"});
-    let made = Made::of(&documents);
-    let unmet: Vec<_> = made.answer("web-1").unmet().iter().map(ToString::to_string).collect();
+    let made = FleetFixture::from_manifests(&documents);
+    let unmet: Vec<_> = made.resolved_node("web-1").unmet_requirements().iter().map(ToString::to_string).collect();
     assert_eq!(unmet, ["requirement property:memory_mb >= 1024 is not met"]);
-    // Who asks whether a node can be used is told the sentence of the finding, with what the node has.
+    // The reason why a node cannot be used is the message of the finding, with the node's value.
     let resolution = resolve_node(&made.fleet, &made.cache, made.node("web-1").id());
     let found = resolution.findings(made.node("web-1"));
     let found = found.iter().find(|one| one.code == "requirement.unmet").expect("it is not met");
     assert_eq!(found.message, "requirement property:memory_mb >= 1024 is not met: the node has none");
-    assert_eq!(resolution.unusable().as_deref(), Some(&*found.message));
+    assert_eq!(resolution.unusable_reason().as_deref(), Some(&*found.message));
     documents[7]["properties"] = json!({"memory_mb": 2048});
-    assert!(Made::of(&documents).answer("web-1").unmet().is_empty());
+    assert!(FleetFixture::from_manifests(&documents).resolved_node("web-1").unmet_requirements().is_empty());
 }
 
 #[test]
-fn s38_traits_that_are_not_taken_are_a_finding_of_their_node() {
-    let mut made = Made::of(&site(&json!({}), &tasks()));
+fn s38_rejected_traits_are_finding_of_node() {
+    let mut made = FleetFixture::from_manifests(&site_manifests(&json!({}), &task_manifests()));
     let id = made.node("web-1").id();
     let refused = RefusedTraits { unknown: [Box::from("'NO_SUCH'")].into(), unknown_count: 3, surplus: 1 };
-    let left_out = NotTaken { traits: refused, ..NotTaken::default() };
-    let seen = Observation { not_taken: left_out.boxed(), ..Observation::default() };
-    made.fleet.apply(Change::Observation(id, Arc::new(seen)));
+    let left_out = DroppedInput { traits: refused, ..DroppedInput::default() };
+    let seen = Observation { not_taken: left_out.into_option_box(), ..Observation::default() };
+    made.fleet.apply(FleetChange::Observation(id, Arc::new(seen)));
     assert_eq!(
-        made.answer("web-1").findings().iter().map(ToString::to_string).collect::<Vec<_>>(),
+        made.resolved_node("web-1").findings().iter().map(ToString::to_string).collect::<Vec<_>>(),
         [
-            "warning trait.refused node/web-1: its host reports traits that are not taken: 'NO_SUCH' and 2 more (a standard name, or \
+            "warning trait.refused node/web-1: its host reports traits that are refused: 'NO_SUCH' and 2 more (a standard name, or \
           CUSTOM_ and then capitals, digits and '_', at most 255 characters); 1 beyond the 50 that one source may give"
         ]
     );
-    assert_eq!(made.answer("web-1").traits().names().len(), 0);
+    assert_eq!(made.resolved_node("web-1").traits().names().len(), 0);
 }
 
 #[test]
-fn s39_what_a_host_reports_beyond_the_bounds_is_a_finding_of_its_node() {
-    let mut made = Made::of(&site(&json!({}), &tasks()));
+fn s39_oversized_report_is_finding_of_node() {
+    let mut made = FleetFixture::from_manifests(&site_manifests(&json!({}), &task_manifests()));
     let id = made.node("web-1").id();
-    let left_out = NotTaken { facts: 2, labels: 1, ..NotTaken::default() };
-    let seen = Observation { not_taken: left_out.boxed(), ..Observation::default() };
-    made.fleet.apply(Change::Observation(id, Arc::new(seen)));
+    let left_out = DroppedInput { facts: 2, labels: 1, ..DroppedInput::default() };
+    let seen = Observation { not_taken: left_out.into_option_box(), ..Observation::default() };
+    made.fleet.apply(FleetChange::Observation(id, Arc::new(seen)));
     assert_eq!(
-        made.answer("web-1").findings().iter().map(ToString::to_string).collect::<Vec<_>>(),
+        made.resolved_node("web-1").findings().iter().map(ToString::to_string).collect::<Vec<_>>(),
         [
-            "warning report.left_out node/web-1: its host reports more than is taken; left out: 2 facts (a path has at most 16 names \
-          and 255 bytes, a value 16384 bytes, all together 262144); 1 labels (at most 256 are taken; a value has at most 4096 \
+            "warning report.left_out node/web-1: its host reports more than is accepted; dropped: 2 facts (a path has at most 16 names \
+          and 255 bytes, a value 16384 bytes, all together 262144); 1 labels (at most 256 are accepted; a value has at most 4096 \
           bytes, all together 65536)"
         ]
     );
 }
 
-/// Each field that nothing acts on yet is said where it is given, and is no error.
+/// Every field that nothing uses yet is reported where it is set. It is not an error.
 #[test]
-fn w02_no_field_is_taken_in_silence_that_nothing_acts_on() {
+fn w02_every_unimplemented_field_is_finding() {
     let shell = |more: Value| {
         let mut task = json!({"id": "conf", "type": "shell", "tags": ["nginx"], "parameters": {"script": "true"}});
         task.as_object_mut().expect("a task").extend(more.as_object().expect("fields").clone());
@@ -83,7 +83,7 @@ fn w02_no_field_is_taken_in_silence_that_nothing_acts_on() {
         {"id": "point", "type": "stage", "required_for": ["conf"], "condition": "true"},
         {"id": "void", "type": "skipped", "tags": ["nginx"], "requires": ["conf"], "retries": 1, "sensitive": true, "mode": "noop",
             "fail_on_error": false, "on_drift": "report", "subscribes": ["conf"], "parameters": {"foo": "bar"}}]);
-    let mut documents = site(&json!({}), &tasks);
+    let mut documents = site_manifests(&json!({}), &tasks);
     let given = [
         json!({"node_deletion_timeout": 5, "host_labels": {"annotations": ["a/.*"]}}),
         json!({}),
@@ -96,23 +96,23 @@ fn w02_no_field_is_taken_in_silence_that_nothing_acts_on() {
     for (document, given) in documents.iter_mut().zip(given) {
         document.as_object_mut().expect("a document").extend(given.as_object().expect("fields").clone());
     }
-    // One that no cluster uses.
+    // A template that no cluster uses.
     documents.push(json!({"kind": "ClusterTemplate", "name": "spare", "host_labels": {"annotations": ["a/.*"]}}));
     documents[1]["roles"]["web"]["fault_tolerance"] = json!(1);
     documents[1]["roles"]["web"]["limits"] = json!({"min": 1, "recommended": 2, "max": "settings:a.b"});
     documents[1]["tags"]["nginx"]["ready"] = json!([{"tcp": 80}]);
-    let made = Made::of(&documents);
+    let made = FleetFixture::from_manifests(&documents);
     let findings = resolve_fleet(&made.fleet, &made.cache).expect("it resolves").findings;
     let idle: Vec<_> = findings.into_iter().filter(|finding| finding.code == "field.idle").collect();
     assert!(idle.iter().all(|finding| finding.severity == Severity::Info));
     let objects: Vec<_> = idle.iter().map(|finding| finding.object.as_str()).collect();
-    every_row_is_found::<ClusterSpec>(&objects);
-    every_row_is_found::<NodeGroupSpec>(&objects);
-    every_row_is_found::<Lifecycle>(&objects);
-    every_row_is_found::<HostLabels>(&objects);
-    every_row_is_found::<RoleSpec>(&objects);
-    every_row_is_found::<TagSpec>(&objects);
-    every_row_is_found::<Task>(&objects);
+    check_every_rule_is_found::<ClusterSpec>(&objects);
+    check_every_rule_is_found::<NodeGroupSpec>(&objects);
+    check_every_rule_is_found::<Lifecycle>(&objects);
+    check_every_rule_is_found::<HostLabels>(&objects);
+    check_every_rule_is_found::<RoleSpec>(&objects);
+    check_every_rule_is_found::<TagSpec>(&objects);
+    check_every_rule_is_found::<Task>(&objects);
     assert_eq!(
         objects,
         [
@@ -151,14 +151,17 @@ fn w02_no_field_is_taken_in_silence_that_nothing_acts_on() {
             "release/site@1 task void subscribes",
         ]
     );
-    let made = Made::of(&site(&json!({}), &json!([shell(json!({"timeout_seconds": 9, "on_interrupt": "again"}))])));
+    let made = FleetFixture::from_manifests(&site_manifests(
+        &json!({}),
+        &json!([shell(json!({"timeout_seconds": 9, "on_interrupt": "again"}))]),
+    ));
     let findings = resolve_fleet(&made.fleet, &made.cache).expect("it resolves").findings;
     assert!(findings.iter().all(|finding| finding.code != "field.idle"), "{findings:?}");
 }
 
-/// A task that named a group waited for nobody, and nothing said so.
+/// Regression: a task that depends on a group waited for nothing, without a finding.
 #[test]
-fn y05_a_group_that_others_are_to_wait_for_is_said_with_the_tasks_to_name() {
+fn y05_dependency_on_group_is_finding_naming_tasks() {
     let group = json!({"id": "grp", "type": "group", "tags": ["nginx"], "tasks": ["conf", "then"]});
     let tasks = |more: Value| {
         let mut task = json!({"id": "last", "type": "shell", "tags": ["nginx"], "parameters": {"script": "true"}});
@@ -166,8 +169,7 @@ fn y05_a_group_that_others_are_to_wait_for_is_said_with_the_tasks_to_name() {
         let plain = |id: &str| json!({"id": id, "type": "shell", "parameters": {"script": "true"}});
         json!([plain("conf"), plain("then"), group, task])
     };
-    let instead =
-        "nothing acts on it yet: grp is a group, and nobody waits for a group; name its tasks instead: conf, then";
+    let instead = "nothing acts on it yet: grp is a group, and nothing waits for a group; name its tasks instead: conf, then";
     for (given, field) in [
         (json!({"requires": ["grp"]}), Some("requires[0]")),
         (json!({"requires": ["conf", "grp"]}), Some("requires[1]")),
@@ -178,7 +180,7 @@ fn y05_a_group_that_others_are_to_wait_for_is_said_with_the_tasks_to_name() {
         (json!({"requires": ["conf", "then"]}), None),
         (json!({"requires": ["/[cg].+/"]}), None),
     ] {
-        let made = Made::of(&site(&json!({}), &tasks(given)));
+        let made = FleetFixture::from_manifests(&site_manifests(&json!({}), &tasks(given)));
         let findings = resolve_fleet(&made.fleet, &made.cache).expect("it resolves").findings;
         let idle: Vec<_> = findings.into_iter().filter(|finding| finding.code == "field.idle").collect();
         let found: Vec<_> = idle.iter().map(|one| (one.object.as_str(), one.message.as_str())).collect();
@@ -187,20 +189,20 @@ fn y05_a_group_that_others_are_to_wait_for_is_said_with_the_tasks_to_name() {
     }
 }
 
-/// That each field of a kind or part which is said to be idle is among those that were found.
-fn every_row_is_found<S: Idle>(objects: &[&str]) {
+/// Checks that each unused field of a kind is among the findings.
+fn check_every_rule_is_found<S: UnimplementedFields>(objects: &[&str]) {
     for (field, _) in S::FIELDS.iter().filter(|(_, what)| what.is_some()) {
         let is_found = objects.iter().any(|object| object.rsplit([' ', '.']).next() == Some(*field));
         assert!(is_found, "{field} is idle, and this test does not give it");
     }
 }
 
-/// A role that is said to conflict with one that is not there conflicts with none.
+/// A role that declares a conflict with an undeclared role conflicts with none.
 #[test]
-fn w02_a_conflict_with_a_role_that_is_not_declared_is_found() {
-    let mut documents = site(&json!({}), &json!([]));
+fn w02_conflict_with_undeclared_role_is_finding() {
+    let mut documents = site_manifests(&json!({}), &json!([]));
     documents[1]["roles"]["web"]["conflicts"] = json!(["db", "nosuch"]);
-    let made = Made::of(&documents);
+    let made = FleetFixture::from_manifests(&documents);
     let findings = resolve_fleet(&made.fleet, &made.cache).expect("it resolves").findings;
     let found: Vec<_> = findings.iter().filter(|finding| finding.code == "role.unknown").collect();
     assert_eq!(found.len(), 1, "{found:?}");

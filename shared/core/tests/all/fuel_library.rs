@@ -1,4 +1,4 @@
-//! Fuel's real library on the real clusters: placed and ordered as Fuel did it, but for what rests on YAQL.
+//! Fuel's real library on real clusters: placed and ordered as in Fuel, except for edges that depend on YAQL.
 
 use std::collections::BTreeSet;
 
@@ -7,12 +7,12 @@ use serde_json::{Map, Value, json};
 use stemma_core::manifest::read_tasks;
 use stemma_core::release::fuel;
 
-use crate::given::read as shared;
-use crate::support::Scenario;
+use crate::support::FuelScenario;
+use crate::vectors::read_json as shared;
 
 type Edge = [[String; 2]; 2];
 
-fn library() -> Option<fuel::FuelImport> {
+fn load_library() -> Option<fuel::FuelImport> {
     let file = shared("data/fuel/fuel_library_tasks.json")?;
     Some(fuel::import_file(&file, "default").expect("the library is read"))
 }
@@ -24,8 +24,9 @@ fn expected_edges(value: &Value) -> BTreeSet<Edge> {
     edges.filter(|[before, after]| before != after).collect()
 }
 
-/// Edges that rest on a YAQL expression: those of tasks whose dependencies the import could not translate.
-fn rests_on_yaql(edge: &Edge, import: &fuel::FuelImport) -> bool {
+/// Returns whether an edge depends on a YAQL expression. These are edges of tasks whose dependencies the import could
+/// not translate.
+fn depends_on_yaql(edge: &Edge, import: &fuel::FuelImport) -> bool {
     let untranslated = |id: &str| {
         let task = import.spec.tasks.iter().find(|task| task.id == id).expect("a task of the library");
         let fields = task.foreign.get("untranslated").and_then(Value::as_array);
@@ -35,11 +36,11 @@ fn rests_on_yaql(edge: &Edge, import: &fuel::FuelImport) -> bool {
 }
 
 #[test]
-fn the_import_says_how_many_tasks_can_run() {
-    let Some(import) = library() else { return };
+fn fuel_import_counts_runnable_tasks() {
+    let Some(import) = load_library() else { return };
     assert_eq!(import.spec.tasks.len(), 204);
     assert_eq!((import.spec.roles.len(), import.spec.tags.len()), (9, 13));
-    // 204 tasks less 11 groups, 6 stages and 4 of type skipped.
+    // 204 tasks without 11 groups, 6 stages and 4 of type `skipped`.
     assert_eq!(import.total, 183);
     let untranslated = import.spec.tasks.iter().filter(|task| task.foreign.contains_key("untranslated")).count();
     assert_eq!(import.findings.len(), untranslated);
@@ -47,11 +48,11 @@ fn the_import_says_how_many_tasks_can_run() {
 }
 
 #[test]
-fn the_real_clusters_are_placed_and_ordered_as_fuel_did() {
-    let Some(import) = library() else { return };
+fn fuel_clusters_are_placed_and_ordered_as_in_fuel() {
+    let Some(import) = load_library() else { return };
     for (file, instances, pairs) in [("expected_ha_ceph.json", 631, 2_189), ("expected_all_in_one.json", 177, 510)] {
         let Some(expected) = shared::<Value>(&format!("data/fuel/{file}")) else { return };
-        let found = Scenario::with(&import.spec, &expected).expect("the library compiles");
+        let found = FuelScenario::with_release(&import.spec, &expected).expect("the library compiles");
         let placed: BTreeSet<[String; 2]> = found
             .placement()
             .into_iter()
@@ -64,47 +65,46 @@ fn the_real_clusters_are_placed_and_ordered_as_fuel_did() {
         let (edges, wanted) = (found.edges(), expected_edges(&expected));
         assert!(wanted.len() <= pairs, "{file}: self edges are left out");
         let missing: Vec<&Edge> = wanted.difference(&edges).collect();
-        assert!(missing.iter().all(|edge| rests_on_yaql(edge, &import)), "{file}: missing {missing:?}");
+        assert!(missing.iter().all(|edge| depends_on_yaql(edge, &import)), "{file}: missing {missing:?}");
         println!("{file}: {} of {} edges rest on YAQL and are not made", missing.len(), wanted.len());
         let more: Vec<&Edge> = edges.difference(&wanted).collect();
         let any = expected["policy_any"]["task"].as_str().expect("the task of policy any");
         assert!(more.iter().all(|[_, after]| after[1] == any), "{file}: too many {more:?}");
-        assert_eq!(found.graph().check(), Ok(()), "{file}");
+        assert_eq!(found.build_graph().check(), Ok(()), "{file}");
     }
 }
 
 #[test]
-fn a_hundred_nodes_have_as_many_instances_as_fuel_counted() {
-    let (Some(import), Some(expected)) = (library(), shared::<Value>("data/fuel/scale_100.json")) else { return };
-    let found = Scenario::with(&import.spec, &expected).expect("the library compiles");
+fn hundred_nodes_have_instance_count_of_fuel() {
+    let (Some(import), Some(expected)) = (load_library(), shared::<Value>("data/fuel/scale_100.json")) else { return };
+    let found = FuelScenario::with_release(&import.spec, &expected).expect("the library compiles");
     assert_eq!(found.placement().values().map(BTreeSet::len).sum::<usize>(), 5_432);
-    assert_eq!(found.graph().check(), Ok(()));
+    assert_eq!(found.build_graph().check(), Ok(()));
     let placed = found.placement();
     for (node, count) in expected["counts"]["per_node"].as_object().expect("counts") {
         assert_eq!(placed.get(node).map_or(0, BTreeSet::len) as u64, count.as_u64().expect("a number"), "{node}");
     }
 }
 
-/// Fuel writes the pattern of every name so that it matches the empty text, which no body may have.
+/// Fuel writes the pattern for all names so that it also matches the empty text, which a request body must not contain.
 #[test]
-fn x06_what_is_imported_can_be_sent_as_a_release() {
-    let entry =
-        json!([{"name": "/.*/", "role": "/.*/"}, {"name": "b", "role": ["master", "//"]}, {"name": "b", "tags": "*"}]);
+fn x06_fuel_import_can_be_sent_as_release() {
+    let entry = json!([{"name": "/.*/", "role": "/.*/"}, {"name": "b", "role": ["master", "//"]}, {"name": "b", "tags": "*"}]);
     let tasks = [
         json!({"id": "a", "type": "shell", "tags": ["/"], "requires": ["/.*/"], "cross-depends": entry}),
         json!({"id": "b", "type": "shell", "role": "/.*/"}),
         json!({"id": "c", "type": "shell", "tags": "*"}),
     ];
     let made = fuel::import(&tasks, &Map::new(), &Map::new()).expect("Fuel's tasks are read");
-    for import in [Some(made), library()].into_iter().flatten() {
+    for import in [Some(made), load_library()].into_iter().flatten() {
         let sent = to_raw_value(&import.spec.tasks).expect("tasks are JSON");
         assert_eq!(read_tasks(&sent).expect("a body may have them"), import.spec.tasks);
     }
 }
 
-/// What was judged and printed had floats where a release has integers.
+/// Regression: values that were compared and printed had floats where a release has integers.
 #[test]
-fn y04_a_whole_number_of_fuels_is_one_however_it_is_written() {
+fn y04_fuel_whole_numbers_are_normalized() {
     let imported = |six: &str| {
         let tasks = format!(
             r#"[{{"id": "c", "type": "upload_file", "groups": ["web"], "version": {six}, "parameters":

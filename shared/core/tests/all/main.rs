@@ -1,31 +1,31 @@
-//! The tests of the core as one program, which is linked once. Those that measure are programs of their own.
+//! The tests of the core as one program, which is linked once. Tests that measure are separate programs.
 
-#[path = "../given/mod.rs"]
-mod given;
-#[path = "../made/mod.rs"]
-mod made;
+#[path = "../fleet_fixture/mod.rs"]
+mod fleet_fixture;
 #[path = "../support/mod.rs"]
 mod support;
+#[path = "../vectors/mod.rs"]
+mod vectors;
 
-mod change_classes;
 mod cluster_findings;
 mod edit_findings;
-mod explained;
+mod explain;
 mod findings;
+mod fleet_dirty_nodes;
 mod fleet_findings;
 mod fleet_model;
 mod fleet_primaries;
 mod fleet_properties;
-mod fleet_reach;
 mod fuel_library;
 mod labels_properties;
-mod order_by_hand;
+mod order_examples;
 mod order_properties;
 mod ownership_properties;
 mod paths;
 mod privileged;
+mod propagation;
 mod release_candidates;
-mod release_refused;
+mod release_errors;
 mod rollout_barriers;
 mod selector_properties;
 mod task_digest;

@@ -1,48 +1,49 @@
-//! Privileged tasks: which names place one. What operators gave does; what an extension adds and what a host calls itself do not.
+//! Privileged tasks: names that an operator assigned can place one. Names that an extension adds or that a host reports
+//! cannot.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 use stemma_core::finding::Severity;
-use stemma_core::fleet::{Change, OpenRead};
+use stemma_core::fleet::{FleetChange, HostControlledRead};
 use stemma_core::name::{Name, ObjectName, TagName};
 use stemma_core::object::{DecidedTags, Meta, Object, Timestamp};
-use stemma_core::ownership::{Manager, OwnedSet, Said};
-use stemma_core::resolve::{LeftOut, Met, TaskSet};
+use stemma_core::ownership::{Manager, OwnedSet, ProvidedValue};
+use stemma_core::resolve::{ConditionOutcome, SkipReason, TaskSet};
 use uuid::Uuid;
 
-use crate::made::{Made, site};
+use crate::fleet_fixture::{FleetFixture, site_manifests};
 
-const WHY: &str = "it is privileged, and no role or tag that an operator gave the node places it: what an extension adds does not \
+const SKIP_REASON: &str = "it is privileged, and no role or tag that an operator gave the node places it: what an extension adds does not \
                    count, nor does the name master";
 
-fn tag(name: &str) -> TagName {
+fn tag_name(name: &str) -> TagName {
     TagName::new(name).expect("a tag")
 }
 
-/// The site with a tag `spare` that no role declares, whose role `web` is decided by an extension.
-fn decided_site(tasks: &Value) -> Made {
-    let mut documents = site(&json!({}), tasks);
+/// Returns the site with a tag `spare` that no role declares. An extension decides the tags of role `web`.
+fn extension_site(tasks: &Value) -> FleetFixture {
+    let mut documents = site_manifests(&json!({}), tasks);
     documents[1]["tags"]["spare"] = json!({"has_primary": true});
     documents[1]["extensions"] = json!([{"roles": ["web"], "use": "rack"}]);
-    Made::of(&documents)
+    FleetFixture::from_manifests(&documents)
 }
 
-/// Lets the extension give web-1 these tags for its role, with one assigned by hand if there is one.
-fn give(made: &mut Made, tags: &[&str], by_hand: Option<&str>) {
+/// Lets the extension give web-1 these tags for its role, and assigns one more tag by hand if `by_hand` is set.
+fn set_tags(made: &mut FleetFixture, tags: &[&str], by_hand: Option<&str>) {
     let mut web = (**made.node("web-1")).clone();
-    let tags = tags.iter().map(|name| tag(name)).collect();
-    let decided = DecidedTags { extension: "rack".to_owned(), cluster: made.cluster(), tags, question: String::new() };
+    let tags = tags.iter().map(|name| tag_name(name)).collect();
+    let decided = DecidedTags { extension: "rack".to_owned(), cluster: made.cluster_id(), tags, question: String::new() };
     web.spec.tags.decided.insert(Name::new("web").expect("a role"), decided);
-    let said = by_hand.iter().map(|name| (tag(name), Some(Said::Value(())))).collect();
+    let said = by_hand.iter().map(|name| (tag_name(name), Some(ProvidedValue::Value(())))).collect();
     web.spec.tags.assigned = OwnedSet::default().patch(&Manager::new("test").expect("a manager"), &said);
-    made.fleet.apply(Change::Node(Arc::new(web)));
+    made.fleet.apply(FleetChange::Node(Arc::new(web)));
 }
 
-/// The tasks that run on a node, and those that fall to it and do not, each with the reason.
-fn of(made: &Made, node: &str) -> (BTreeSet<String>, BTreeMap<String, String>) {
-    let plain = made.plain(node);
+/// Returns the tasks that run on a node, and the skipped ones with the reason.
+fn running_and_skipped(made: &FleetFixture, node: &str) -> (BTreeSet<String>, BTreeMap<String, String>) {
+    let plain = made.node_output(node);
     (plain.tasks.into_iter().collect(), plain.skipped)
 }
 
@@ -51,13 +52,13 @@ fn ids(names: &[&str]) -> BTreeSet<String> {
 }
 
 #[test]
-fn x04_a_privileged_task_that_an_extension_alone_places_is_left_out_and_said() {
+fn x04_privileged_task_is_skipped_when_placed_only_by_extension() {
     let task = |id: &str, more: Value| {
         let mut task = json!({"id": id, "type": "puppet", "privileged": true});
         task.as_object_mut().expect("a task").extend(more.as_object().expect("fields").clone());
         task
     };
-    let mut made = decided_site(&json!([
+    let mut made = extension_site(&json!([
         task("by-tag", json!({"tags": ["spare"]})),
         task("by-pattern", json!({"tags": ["/spa/"]})),
         task("by-primary", json!({"tags": ["primary-spare"]})),
@@ -70,31 +71,31 @@ fn x04_a_privileged_task_that_an_extension_alone_places_is_left_out_and_said() {
     ]));
     let asserted = ["declared", "either", "role"];
     let by_extension = ["by-group", "by-pattern", "by-primary", "by-tag"];
-    assert_eq!(of(&made, "web-1"), (ids(&asserted), BTreeMap::new()));
+    assert_eq!(running_and_skipped(&made, "web-1"), (ids(&asserted), BTreeMap::new()));
 
-    give(&mut made, &["nginx", "spare"], None);
-    let left_out: BTreeMap<_, _> = by_extension.map(|id| (id.to_owned(), WHY.to_owned())).into();
-    assert_eq!(of(&made, "web-1"), (ids(&[&asserted[..], &["plain"]].concat()), left_out));
-    let findings = made.answer("web-1").findings();
+    set_tags(&mut made, &["nginx", "spare"], None);
+    let left_out: BTreeMap<_, _> = by_extension.map(|id| (id.to_owned(), SKIP_REASON.to_owned())).into();
+    assert_eq!(running_and_skipped(&made, "web-1"), (ids(&[&asserted[..], &["plain"]].concat()), left_out));
+    let findings = made.resolved_node("web-1").findings();
     let found: Vec<_> = findings.iter().filter(|one| one.code == "task.not_asserted").collect();
     let objects: Vec<_> = found.iter().map(|one| one.object.as_str()).collect();
     assert_eq!(objects, by_extension.map(|id| format!("node/web-1 task/{id}")));
     for one in found {
-        let sentence = format!("{WHY}; assign the tag by hand, or let the role declare it");
+        let sentence = format!("{SKIP_REASON}; assign the tag by hand, or let the role declare it");
         assert_eq!((one.severity, one.message.as_str()), (Severity::Warning, sentence.as_str()));
     }
 
-    give(&mut made, &["nginx", "spare"], Some("spare"));
+    set_tags(&mut made, &["nginx", "spare"], Some("spare"));
     let all = [&asserted[..], &by_extension, &["plain"]].concat();
-    assert_eq!(of(&made, "web-1"), (ids(&all), BTreeMap::new()), "an operator gave the tag too");
+    assert_eq!(running_and_skipped(&made, "web-1"), (ids(&all), BTreeMap::new()), "an operator gave the tag too");
 
-    give(&mut made, &[], None);
-    assert_eq!(of(&made, "web-1"), (ids(&["role"]), BTreeMap::new()), "an extension may take away");
+    set_tags(&mut made, &[], None);
+    assert_eq!(running_and_skipped(&made, "web-1"), (ids(&["role"]), BTreeMap::new()), "an extension may take away");
 }
 
 #[test]
-fn x04_a_privileged_task_is_not_placed_by_what_a_host_calls_itself() {
-    let mut documents = site(
+fn x04_privileged_task_is_not_placed_by_reported_labels() {
+    let mut documents = site_manifests(
         &json!({}),
         &json!([
             {"id": "keys", "type": "puppet", "roles": ["master"], "privileged": true},
@@ -103,45 +104,48 @@ fn x04_a_privileged_task_is_not_placed_by_what_a_host_calls_itself() {
         ]),
     );
     documents.push(json!({"kind": "Node", "name": "master", "nodegroup": "prod/webs"}));
-    let made = Made::of(&documents);
-    let left_out = BTreeMap::from([("keys".to_owned(), WHY.to_owned())]);
-    assert_eq!(of(&made, "master"), (ids(&["plain", "web"]), left_out));
+    let made = FleetFixture::from_manifests(&documents);
+    let left_out = BTreeMap::from([("keys".to_owned(), SKIP_REASON.to_owned())]);
+    assert_eq!(running_and_skipped(&made, "master"), (ids(&["plain", "web"]), left_out));
 }
 
-/// Nodes are told apart by who gave their tags only where a task asks for that: else a fleet would have more profiles than it needs.
+/// Profiles contain who gave the tags only if a task depends on it. Otherwise a fleet would have more profiles than it
+/// needs.
 #[test]
-fn x04_who_gave_a_tag_counts_only_where_a_task_is_privileged() {
+fn x04_tag_source_matters_only_for_privileged_task() {
     for privileged in [false, true] {
         let task = json!({"id": "keys", "type": "puppet", "tags": ["nginx"], "privileged": privileged});
-        let mut made = decided_site(&json!([task]));
-        give(&mut made, &["nginx", "spare"], None);
+        let mut made = extension_site(&json!([task]));
+        set_tags(&mut made, &["nginx", "spare"], None);
         let profile = made.fleet.profile(made.node("web-1").id()).expect("it is placed");
-        assert_eq!(profile.place.asserted.is_some(), privileged);
-        assert_eq!(of(&made, "web-1").0, ids(&["keys"]));
+        assert_eq!(profile.key.asserted.is_some(), privileged);
+        assert_eq!(running_and_skipped(&made, "web-1").0, ids(&["keys"]));
     }
 }
 
-/// A condition that is undecided counts as one that may be met: a report could decide it later, and then nobody would be asked.
+/// An undecided condition counts as one that may be met. A report could decide it later, and no operator would be asked
+/// then.
 #[test]
-fn x04_a_privileged_task_has_begun_where_its_condition_lets_it_run_or_may_and_did_not() {
+fn x04_privileged_task_starts_when_condition_changes_to_met_or_undecided() {
     let task = |id: &str, privileged: bool| json!({"id": id, "type": "puppet", "tags": ["nginx"], "privileged": privileged, "condition": "has(labels.go)"});
     let always = json!({"id": "always", "type": "puppet", "tags": ["nginx"], "privileged": true});
-    let made = Made::of(&site(&json!({}), &json!([task("keys", true), task("plain", false), always])));
-    let answer = made.answer("web-1");
+    let made =
+        FleetFixture::from_manifests(&site_manifests(&json!({}), &json!([task("keys", true), task("plain", false), always])));
+    let answer = made.resolved_node("web-1");
     let set = answer.task_set().expect("it is placed");
-    let keys = set.profile.release.find("keys").expect("the task");
-    let with = |left_out: Option<LeftOut>| {
-        TaskSet::new(&set.group, left_out.map(|why| (keys, why)).into_iter().collect(), &set.inputs())
+    let keys = set.profile.release.task_index("keys").expect("the task");
+    let with = |left_out: Option<SkipReason>| {
+        TaskSet::new(&set.group_inputs, left_out.map(|why| (keys, why)).into_iter().collect(), &set.inputs())
     };
-    let no = || Some(LeftOut::False { condition: "has(labels.go)".into() });
-    let failed = || Some(LeftOut::Failed { reason: "".into() });
-    let undecided = || Some(LeftOut::Undecided { reason: "".into() });
+    let no = || Some(SkipReason::False { condition: "has(labels.go)".into() });
+    let failed = || Some(SkipReason::Failed { reason: "".into() });
+    let undecided = || Some(SkipReason::Undecided { reason: "".into() });
     let yes = || None;
     for (before, after, begun) in [
-        (no(), yes(), Some(Met::Yes)),
-        (failed(), yes(), Some(Met::Yes)),
-        (undecided(), yes(), Some(Met::Yes)),
-        (no(), undecided(), Some(Met::Undecided)),
+        (no(), yes(), Some(ConditionOutcome::Yes)),
+        (failed(), yes(), Some(ConditionOutcome::Yes)),
+        (undecided(), yes(), Some(ConditionOutcome::Yes)),
+        (no(), undecided(), Some(ConditionOutcome::Undecided)),
         (no(), failed(), None),
         (undecided(), undecided(), None),
         (yes(), undecided(), None),
@@ -151,23 +155,24 @@ fn x04_a_privileged_task_has_begun_where_its_condition_lets_it_run_or_may_and_di
         let text = format!("{before:?} -> {after:?}");
         let (before, after) = (with(before), with(after));
         let expected: Vec<_> = begun.map(|met| ("keys", met)).into_iter().collect();
-        assert_eq!(after.privileged_started_since(Some(&before)), expected, "{text}");
+        assert_eq!(after.newly_run_privileged(Some(&before)), expected, "{text}");
     }
-    assert_eq!(with(yes()).privileged_started_since(None), [("keys", Met::Yes)], "it had no tasks before");
+    assert_eq!(with(yes()).newly_run_privileged(None), [("keys", ConditionOutcome::Yes)], "it had no tasks before");
 }
 
-/// A report is no write, so nobody is asked when it comes: it is asked when a label is opened to reports.
+/// A report is not a write, so no operator is asked when it arrives. The question is asked when a label is opened to
+/// reports.
 #[test]
-fn x04_a_label_is_open_to_reports_where_accept_names_it_and_no_level_speaks_for_it() {
+fn x04_label_is_open_when_accepted_and_set_by_no_level() {
     let keys = json!({"id": "keys", "type": "puppet", "tags": ["nginx"], "privileged": true,
         "condition": "has(labels.go) || size(labels_with_prefix('x/')) > 0"});
     let plain = json!({"id": "plain", "type": "puppet", "tags": ["nginx"], "condition": "has(labels.rack)"});
     let open = |accept: Value, labels: Value| {
-        let mut documents = site(&json!({}), &json!([keys, plain]));
+        let mut documents = site_manifests(&json!({}), &json!([keys, plain]));
         documents[4]["host_labels"] = json!({"accept": accept});
         documents[7]["labels"] = labels;
-        let made = Made::of(&documents);
-        told(&made.fleet.open_reads(made.node("web-1").id()))
+        let made = FleetFixture::from_manifests(&documents);
+        open_reads(&made.fleet.host_controlled_reads(made.node("web-1").id()))
     };
     for (accept, labels, expected) in [
         (json!([]), json!({}), &[][..]),
@@ -182,13 +187,14 @@ fn x04_a_label_is_open_to_reports_where_accept_names_it_and_no_level_speaks_for_
     }
 }
 
-fn told(open: &BTreeSet<OpenRead<'_>>) -> Vec<String> {
-    open.iter().map(|open| format!("{} {}", open.task, open.what)).collect()
+fn open_reads(open: &BTreeSet<HostControlledRead<'_>>) -> Vec<String> {
+    open.iter().map(|open| format!("{} {}", open.task, open.description)).collect()
 }
 
-/// An operator met the half of a condition before the host reported the other half, and then the task ran: only the order decided.
+/// Regression: an operator met one half of a condition before the host reported the other half, and the task ran. Only
+/// the order decided.
 #[test]
-fn x04_a_condition_that_a_report_may_meet_is_open_where_a_write_changes_what_else_it_reads_or_opens_it() {
+fn x04_condition_open_to_reports_is_found_when_changed() {
     let go = json!({"labels": {"go": "1"}});
     let suppressed = json!({"suppressed_traits": ["HW_CPU_X86_SSE"]});
     let with_go = |mut node: Value| {
@@ -202,16 +208,11 @@ fn x04_a_condition_that_a_report_may_meet_is_open_where_a_write_changes_what_els
         (half, json!({}), go.clone(), &["keys trait HW_CPU_X86_SSE"][..]),
         (half, go.clone(), json!({"labels": {"go": "2"}}), &["keys trait HW_CPU_X86_SSE"]),
         (half, json!({}), json!({"labels": {"other": "1"}}), &[]),
-        // No report has a part in these: what the tasks were and are says all.
+        // No report is involved here, so a comparison of the tasks before and after is enough.
         (half, suppressed.clone(), with_go(suppressed.clone()), &[]),
         (half, given.clone(), with_go(given), &[]),
         ("has(labels.go)", json!({}), go.clone(), &[]),
-        (
-            "has(params.go) && facts.cpu.count > 0",
-            json!({}),
-            json!({"parameters": {"go": 1}}),
-            &["keys facts.cpu.count"],
-        ),
+        ("has(params.go) && facts.cpu.count > 0", json!({}), json!({"parameters": {"go": 1}}), &["keys facts.cpu.count"]),
         (
             "has(node.properties.go) && node.address == '10.0.0.1'",
             json!({}),
@@ -224,30 +225,29 @@ fn x04_a_condition_that_a_report_may_meet_is_open_where_a_write_changes_what_els
             json!({"tags": {"assigned": ["mysql"]}}),
             &["keys facts.cpu.count"],
         ),
-        (looked_up, json!({}), go, &["keys what hosts report of themselves"]),
+        (looked_up, json!({}), go, &["keys values that hosts report about themselves"]),
         ("'HW_CPU_X86_SSE' in traits", suppressed.clone(), json!({}), &["keys trait HW_CPU_X86_SSE"]),
         ("'HW_CPU_X86_SSE' in traits", json!({}), suppressed, &[]),
     ] {
-        let keys =
-            json!({"id": "keys", "type": "puppet", "tags": ["nginx"], "privileged": true, "condition": condition});
-        let mut documents = site(&json!({}), &json!([keys]));
+        let keys = json!({"id": "keys", "type": "puppet", "tags": ["nginx"], "privileged": true, "condition": condition});
+        let mut documents = site_manifests(&json!({}), &json!([keys]));
         let plain = documents[7].clone();
         let mut say = |more: &Value| {
             documents[7] = plain.clone();
             documents[7].as_object_mut().expect("a node").extend(more.as_object().expect("fields").clone());
             documents.clone()
         };
-        let mut made = Made::of(&say(&before));
+        let mut made = FleetFixture::from_manifests(&say(&before));
         let then = made.fleet.clone();
-        made.edit(&say(&after));
-        let opened = made.fleet.opened_since(&then, made.node("web-1").id());
-        assert_eq!(told(&opened), expected, "{condition}: {before} {after}");
+        made.apply(&say(&after));
+        let opened = made.fleet.newly_host_controlled(&then, made.node("web-1").id());
+        assert_eq!(open_reads(&opened), expected, "{condition}: {before} {after}");
     }
 }
 
-/// What rules give follows from reports, so nobody is asked when it comes.
+/// What rules set depends on reports, so no operator is asked when a report arrives.
 #[test]
-fn x04_what_inspection_rules_may_give_is_open_to_reports() {
+fn x04_labels_set_by_inspection_rules_are_open() {
     let condition = "has(labels.rack) || has(node.properties.size) || size(labels_with_prefix('x/')) > 0";
     let keys = json!({"id": "keys", "type": "puppet", "tags": ["nginx"], "privileged": true, "condition": condition});
     for (path, labels, expected) in [
@@ -257,35 +257,35 @@ fn x04_what_inspection_rules_may_give_is_open_to_reports() {
         ("/properties/size", json!({}), &["keys node.properties.size"]),
         ("/labels/x/a", json!({}), &["keys labels that begin with x/"]),
     ] {
-        let mut documents = site(&json!({}), &json!([keys]));
+        let mut documents = site_manifests(&json!({}), &json!([keys]));
         documents[7]["labels"] = labels;
-        let mut made = Made::of(&documents);
+        let mut made = FleetFixture::from_manifests(&documents);
         let node = made.node("web-1").id();
-        assert_eq!(told(&made.fleet.open_reads(node)), [""; 0]);
+        assert_eq!(open_reads(&made.fleet.host_controlled_reads(node)), [""; 0]);
         let action = json!({"op": "set-attribute", "args": {"path": path, "value": "r1"}});
         let spec = serde_json::from_value(json!({"actions": [action]})).expect("a rule");
         let meta = Meta::new(Uuid::from_u128(1), ObjectName::new("gives").ok(), Timestamp(0));
-        made.fleet.apply(Change::Rule(Arc::new(Object { meta, spec })));
-        assert_eq!(told(&made.fleet.open_reads(node)), expected, "{path}");
+        made.fleet.apply(FleetChange::Rule(Arc::new(Object { meta, spec })));
+        assert_eq!(open_reads(&made.fleet.host_controlled_reads(node)), expected, "{path}");
     }
 }
 
-/// The field was taken on a group, and restricted nobody.
+/// Regression: the field was accepted on a group and had no effect.
 #[test]
-fn x04_a_privileged_group_makes_the_tasks_that_it_lists_privileged() {
-    let mut made = decided_site(&json!([
+fn x04_privileged_group_makes_listed_tasks_privileged() {
+    let mut made = extension_site(&json!([
         {"id": "member", "type": "puppet"},
         {"id": "all", "type": "group", "tags": ["spare"], "tasks": ["member"], "privileged": true},
         {"id": "other", "type": "puppet"},
         {"id": "others", "type": "group", "tags": ["spare"], "tasks": ["other"]},
     ]));
     let without = Arc::clone(made.fleet.profile(made.node("web-1").id()).expect("it is placed"));
-    give(&mut made, &["nginx", "spare"], None);
-    let left_out = BTreeMap::from([("member".to_owned(), WHY.to_owned())]);
-    assert_eq!(of(&made, "web-1"), (ids(&["other"]), left_out));
-    give(&mut made, &["nginx", "spare"], Some("spare"));
-    assert_eq!(of(&made, "web-1"), (ids(&["member", "other"]), BTreeMap::new()));
+    set_tags(&mut made, &["nginx", "spare"], None);
+    let left_out = BTreeMap::from([("member".to_owned(), SKIP_REASON.to_owned())]);
+    assert_eq!(running_and_skipped(&made, "web-1"), (ids(&["other"]), left_out));
+    set_tags(&mut made, &["nginx", "spare"], Some("spare"));
+    assert_eq!(running_and_skipped(&made, "web-1"), (ids(&["member", "other"]), BTreeMap::new()));
     let profile = made.fleet.profile(made.node("web-1").id()).expect("it is placed");
-    assert_eq!(profile.privileged_beyond(Some(&without)), ["member"]);
+    assert_eq!(profile.additional_privileged(Some(&without)), ["member"]);
     assert!(profile.release.findings.iter().all(|one| one.code != "field.idle"), "{:?}", profile.release.findings);
 }

@@ -1,19 +1,20 @@
-//! What of a node's answer decides whether its next task set is released, and that an account of its tasks says so. By hand.
+//! What in a resolved node decides whether its next task set is released, and that the explanation of its tasks says
+//! so. Expected values are handwritten.
 
 use serde_json::{Value, json};
 use stemma_core::digest::{DigestVersion, TaskDigest};
-use stemma_core::explain::{self, Ran};
+use stemma_core::explain::{self, TaskRunState};
 use stemma_core::object::Timestamp;
-use stemma_core::rollout::{Candidate, Content, Standing};
+use stemma_core::rollout::{ReleaseCandidate, ReleaseKey, ReleaseState};
 
-use crate::made::{Made, site};
+use crate::fleet_fixture::{FleetFixture, site_manifests};
 
 const NOW: Timestamp = Timestamp(1_000);
 
-/// A cluster with more values than a condition may compare each with each of.
-fn documents(more: &Value) -> Vec<Value> {
+/// Returns a cluster with more values than a condition may compare in pairs.
+fn cluster_manifests(more: &Value) -> Vec<Value> {
     let loops = "params.many.exists(a, params.many.exists(b, a == b))";
-    let mut documents = site(
+    let mut documents = site_manifests(
         &json!({}),
         &json!([
             {"id": "conf", "type": "puppet", "tags": ["nginx"]},
@@ -25,97 +26,105 @@ fn documents(more: &Value) -> Vec<Value> {
     documents
 }
 
-/// Whether a node is due that was given nothing yet, a task set without a release or another one, and what an account of its task `conf`
-/// says that keeps it.
-fn standing(documents: &[Value], given: Given, runs: &[&str]) -> (Standing, Value) {
-    let made = Made::of(documents);
-    let answer = made.answer("web-1");
-    let content = |tasks| Content { tasks, ..Content::of(&answer, DigestVersion::NEWEST) };
+/// Returns the release state of a node with this current task set, and what the explanation of its task `conf` gives as
+/// the reason for a delay.
+fn release_state(documents: &[Value], given: CurrentTaskSet, runs: &[&str]) -> (ReleaseState, Value) {
+    let made = FleetFixture::from_manifests(documents);
+    let answer = made.resolved_node("web-1");
+    let content = |tasks| ReleaseKey { tasks, ..ReleaseKey::from_resolved(&answer, DigestVersion::LATEST) };
     let present = match given {
-        Given::Nothing => None,
-        Given::NoTasks => Some(content(None)),
-        Given::Other => Some(content(Some(TaskDigest([7; 32])))),
+        CurrentTaskSet::Absent => None,
+        CurrentTaskSet::Empty => Some(content(None)),
+        CurrentTaskSet::Different => Some(content(Some(TaskDigest([7; 32])))),
     };
     let has = |id: &str| runs.contains(&id);
     let runs = (!runs.is_empty()).then_some(&has as &dyn Fn(&str) -> bool);
-    let candidate = Candidate::of(&answer, present, DigestVersion::NEWEST, runs);
-    let ran = Ran {
-        runs,
-        has_set: given != Given::Nothing,
+    let candidate = ReleaseCandidate::from_resolved(&answer, present, DigestVersion::LATEST, runs);
+    let ran = TaskRunState {
+        should_run: runs,
+        has_task_set: given != CurrentTaskSet::Absent,
         too_large: None,
-        keeps: None,
-        told: false,
+        kept_release: None,
+        is_confirmed: false,
         outcome: None,
-        shut: &Vec::new,
+        closed_barriers: &Vec::new,
     };
-    let mut account = explain::task(&answer, "conf", NOW, &ran).expect("a task");
-    (candidate.standing(NOW), account["set_aside"].take())
+    let mut account = explain::explain_task(&answer, "conf", NOW, &ran).expect("a task");
+    (candidate.state(NOW), account["set_aside"].take())
 }
 
-/// What a node was given.
+/// The current task set of a node.
 #[derive(Clone, Copy, PartialEq)]
-enum Given {
-    Nothing,
-    NoTasks,
-    Other,
+enum CurrentTaskSet {
+    Absent,
+    Empty,
+    Different,
 }
 
 #[test]
-fn requirements_are_asked_always_and_an_instances_traits_before_a_first_task_set() {
-    let due = (Standing::Due, json!([]));
-    let lacks = documents(&json!({"instance_info": {"traits": ["CUSTOM_GPU"]}}));
-    assert_eq!(standing(&documents(&json!({})), Given::Nothing, &[]), due);
-    assert_eq!(standing(&lacks, Given::Other, &["conf"]), due, "it has had one");
-    // One whose task set has no task that runs was never used either.
-    for given in [Given::Nothing, Given::NoTasks, Given::Other] {
-        let (kept, why) = standing(&lacks, given, &[]);
-        assert_eq!(kept, Standing::Kept(None));
-        assert!(
-            why[0].as_str().expect("a sentence").ends_with("is missing traits CUSTOM_GPU: no new task set is given")
-        );
+fn release_is_withheld_when_requirement_or_instance_traits_are_unmet() {
+    let due = (ReleaseState::Due, json!([]));
+    let lacks = cluster_manifests(&json!({"instance_info": {"traits": ["CUSTOM_GPU"]}}));
+    assert_eq!(release_state(&cluster_manifests(&json!({})), CurrentTaskSet::Absent, &[]), due);
+    assert_eq!(release_state(&lacks, CurrentTaskSet::Different, &["conf"]), due, "it has had one");
+    // A node whose task set has no running task has not been used either.
+    for given in [CurrentTaskSet::Absent, CurrentTaskSet::Empty, CurrentTaskSet::Different] {
+        let (kept, why) = release_state(&lacks, given, &[]);
+        assert_eq!(kept, ReleaseState::Withheld(None));
+        assert!(why[0].as_str().expect("a sentence").ends_with("is missing traits CUSTOM_GPU: no new task set is released"));
     }
-    let spare = documents(&json!({"nodegroup": null, "instance_info": {"traits": ["CUSTOM_GPU"]}}));
-    assert_eq!(standing(&spare, Given::Nothing, &[]).0, Standing::Due, "it is not used, and is told so");
-    let mut asks = documents(&json!({}));
+    let spare = cluster_manifests(&json!({"nodegroup": null, "instance_info": {"traits": ["CUSTOM_GPU"]}}));
+    assert_eq!(release_state(&spare, CurrentTaskSet::Absent, &[]).0, ReleaseState::Due, "it is not used, and is told so");
+    let mut asks = cluster_manifests(&json!({}));
     asks[4]["requirements"] = json!({"property:memory_mb": ">= 1024"});
-    for given in [Given::Nothing, Given::Other] {
-        let why = json!(["requirement property:memory_mb >= 1024 is not met: no new task set is given"]);
-        assert_eq!(standing(&asks, given, &["conf"]), (Standing::Kept(None), why));
+    for given in [CurrentTaskSet::Absent, CurrentTaskSet::Different] {
+        let why = json!(["requirement property:memory_mb >= 1024 is not met: no new task set is released"]);
+        assert_eq!(release_state(&asks, given, &["conf"]), (ReleaseState::Withheld(None), why));
     }
 }
 
 #[test]
-fn who_applies_nothing_or_is_not_waited_for_is_given_its_task_set() {
+fn release_is_due_when_node_is_parked_or_noop() {
     for more in [json!({"parked": true}), json!({"mode": "noop"})] {
-        let (standing, why) = standing(&documents(&more), Given::Nothing, &[]);
-        assert_eq!(standing, Standing::Due, "{more}");
+        let (standing, why) = release_state(&cluster_manifests(&more), CurrentTaskSet::Absent, &[]);
+        assert_eq!(standing, ReleaseState::Due, "{more}");
         assert_eq!(why.as_array().map(Vec::len), Some(1), "{more}: an account says it: {why}");
     }
 }
 
 #[test]
-fn a_task_that_nobody_can_decide_keeps_the_task_set_of_a_host_that_runs_it() {
+fn release_is_withheld_when_condition_of_running_task_is_undecided() {
     let why = "the condition of task costly, which it runs, is undecided: it keeps the task set that it has";
-    let documents = documents(&json!({}));
-    assert_eq!(standing(&documents, Given::Other, &["conf", "costly"]), (Standing::Kept(None), json!([why])));
+    let documents = cluster_manifests(&json!({}));
+    assert_eq!(
+        release_state(&documents, CurrentTaskSet::Different, &["conf", "costly"]),
+        (ReleaseState::Withheld(None), json!([why]))
+    );
     for runs in [&["conf"][..], &[]] {
-        assert_eq!(standing(&documents, Given::Other, runs), (Standing::Due, json!([])));
+        assert_eq!(release_state(&documents, CurrentTaskSet::Different, runs), (ReleaseState::Due, json!([])));
     }
 }
 
 #[test]
-fn a_task_that_a_host_runs_still_is_accounted_for_though_it_is_to_run_no_longer() {
+fn explain_task_covers_removed_task_while_running_on_host() {
     let held = json!({"hold": {"reason": "a disk is changed"}});
     let unplaced = json!({"hold": {"reason": "a disk is changed"}, "nodegroup": null});
     for (more, why) in
         [(held, "the node's release has no such task"), (unplaced, "the node is unplaced, or no level names a release")]
     {
-        let made = Made::of(&documents(&more));
-        let answer = made.answer("web-1");
+        let made = FleetFixture::from_manifests(&cluster_manifests(&more));
+        let answer = made.resolved_node("web-1");
         let account = |runs| {
-            let ran =
-                Ran { runs, has_set: true, too_large: None, keeps: None, told: true, outcome: None, shut: &Vec::new };
-            explain::task(&answer, "gone", NOW, &ran)
+            let ran = TaskRunState {
+                should_run: runs,
+                has_task_set: true,
+                too_large: None,
+                kept_release: None,
+                is_confirmed: true,
+                outcome: None,
+                closed_barriers: &Vec::new,
+            };
+            explain::explain_task(&answer, "gone", NOW, &ran)
         };
         let told = account(Some(&|id| id == "gone")).expect("its host runs it");
         assert_eq!((&told["why"], &told["runs"], &told["released"]), (&json!(why), &json!(false), &json!(true)));

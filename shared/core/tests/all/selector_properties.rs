@@ -1,5 +1,5 @@
-//! Selectors over random terms and labels: what matches is what Kubernetes' documentation says of each operator, and the canonical
-//! text reads back as the same selector.
+//! Selectors over random terms and labels. Each operator matches as Kubernetes' documentation says, and the canonical
+//! text parses to the same selector.
 
 #![allow(clippy::unwrap_used, reason = "outside of its tests, too, a test program may fail")]
 
@@ -15,16 +15,16 @@ const VALUES: [&str; 5] = ["a", "b", "", "7", "12"];
 
 type Labels = BTreeMap<String, String>;
 
-/// A term as it is written, and what it means by the documentation.
+/// A random term, with its text and its meaning by Kubernetes' documentation.
 #[derive(Clone, Debug)]
-struct Term {
+struct GeneratedTerm {
     key: &'static str,
     kind: u8,
     values: Vec<&'static str>,
     bound: i64,
 }
 
-impl Term {
+impl GeneratedTerm {
     fn text(&self) -> String {
         let (key, first, list) = (self.key, self.values[0], self.values.join(","));
         match self.kind {
@@ -56,9 +56,9 @@ impl Term {
     }
 }
 
-fn term() -> impl Strategy<Value = Term> {
+fn term_strategy() -> impl Strategy<Value = GeneratedTerm> {
     let values = vec(prop::sample::select(VALUES.to_vec()), 1..4);
-    (prop::sample::select(KEYS.to_vec()), 0..9_u8, values, 0..13_i64).prop_map(|(key, kind, values, bound)| Term {
+    (prop::sample::select(KEYS.to_vec()), 0..9_u8, values, 0..13_i64).prop_map(|(key, kind, values, bound)| GeneratedTerm {
         key,
         kind,
         values,
@@ -66,7 +66,7 @@ fn term() -> impl Strategy<Value = Term> {
     })
 }
 
-fn labels() -> impl Strategy<Value = Labels> {
+fn label_map() -> impl Strategy<Value = Labels> {
     let key = prop::sample::select(KEYS.to_vec()).prop_map(str::to_owned);
     btree_map(key, prop::sample::select(VALUES.to_vec()).prop_map(str::to_owned), 0..4)
 }
@@ -75,16 +75,16 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))), ..ProptestConfig::default() })]
 
     #[test]
-    fn a_selector_matches_where_each_of_its_terms_holds(terms in vec(term(), 0..5), labels in labels()) {
-        let text = terms.iter().map(Term::text).collect::<Vec<_>>().join(",");
+    fn selector_matches_when_every_term_holds(terms in vec(term_strategy(), 0..5), labels in label_map()) {
+        let text = terms.iter().map(GeneratedTerm::text).collect::<Vec<_>>().join(",");
         let selector = Selector::parse(&text).unwrap();
         let expected = terms.iter().all(|term| term.holds(&labels));
         prop_assert_eq!(selector.matches(&labels, &()), expected, "{} over {:?}", text, labels);
     }
 
     #[test]
-    fn the_canonical_text_is_read_back_and_is_its_own(terms in vec(term(), 0..5), labels in labels()) {
-        let text = terms.iter().map(Term::text).collect::<Vec<_>>().join(", ");
+    fn canonical_text_is_stable_when_parsed_again(terms in vec(term_strategy(), 0..5), labels in label_map()) {
+        let text = terms.iter().map(GeneratedTerm::text).collect::<Vec<_>>().join(", ");
         let selector = Selector::parse(&text).unwrap();
         let canonical = selector.to_string();
         let again = Selector::parse(&canonical).unwrap();
@@ -93,7 +93,7 @@ proptest! {
     }
 
     #[test]
-    fn a_term_of_reported_labels_looks_at_those_alone(term in term(), own in labels(), reported in labels()) {
+    fn reported_term_reads_only_reported_labels(term in term_strategy(), own in label_map(), reported in label_map()) {
         let selector = Selector::parse(&format!("reported:{}", term.text())).unwrap();
         let plain = Selector::parse(&term.text()).unwrap();
         prop_assert_eq!(selector.matches(&own, &reported), plain.matches(&reported, &own));

@@ -1,60 +1,60 @@
-//! Inspection rules against Ironic: its operators as they were run, and the rules that its API takes.
+//! Inspection rules compared with Ironic: the recorded results of its operators, and the rules that its API accepts.
 
 use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
-use stemma_core::fleet::{Change, Fleet};
-use stemma_core::inspection::{Inspected, NoteKind};
-use stemma_core::manifest::{Objects, assemble, read_document};
+use stemma_core::fleet::{Fleet, FleetChange};
+use stemma_core::inspection::{InspectedNode, NoteKind};
+use stemma_core::manifest::{ManifestObjects, assemble, read_document};
 use stemma_core::ownership::Manager;
 
-use crate::given;
+use crate::vectors;
 
 #[derive(Deserialize)]
-struct Vectors {
-    context: Context,
-    conditions: Vec<Condition>,
-    rule_validation: Vec<Creation>,
+struct InspectionVectors {
+    context: VectorContext,
+    conditions: Vec<ConditionCase>,
+    rule_validation: Vec<RuleCase>,
 }
 
 #[derive(Deserialize)]
-struct Context {
+struct VectorContext {
     node: Value,
     inventory: Value,
     plugin_data: Value,
 }
 
 #[derive(Deserialize)]
-struct Condition {
+struct ConditionCase {
     condition: Value,
     result: Option<bool>,
 }
 
 #[derive(Deserialize)]
-struct Creation {
+struct RuleCase {
     rule: Value,
     status: u16,
 }
 
-/// Conditions that come out otherwise than in Ironic, each with the reason.
-const OTHERWISE: &[(&str, &str)] = &[(
+/// Conditions with another result than in Ironic, each with the reason.
+const DIFFERENT_RESULTS: &[(&str, &str)] = &[(
     r#"{"args":{"value":"{node.auto_discovered}"},"op":"is-true"}"#,
     "the node of the vectors has no such field: what was run had another",
 )];
 
-/// Rules that are taken, or refused, otherwise than by Ironic, each with the reason.
-const TAKEN_OTHERWISE: &[(&str, &str)] = &[
-    (r#""regex":"(""#, "a pattern that is none is refused where it is written, and not at the next report"),
-    (r#""uuid":"not-a-uuid""#, "a uuid is one: Ironic stores any text, under which no path finds the rule"),
+/// Rules that Stemma accepts and Ironic rejects, or the reverse, each with the reason.
+const DIFFERENT_VALIDATION: &[(&str, &str)] = &[
+    (r#""regex":"(""#, "an invalid pattern is refused when it is written, and not at the next report"),
+    (r#""uuid":"not-a-uuid""#, "a uuid must be valid: Ironic stores any text, but no path finds such a rule"),
 ];
 
-fn vectors() -> Option<Vectors> {
-    given::read("vectors/traits/inspection_rules.json")
+fn load_vectors() -> Option<InspectionVectors> {
+    vectors::read_json("vectors/traits/inspection_rules.json")
 }
 
-/// The rule of a body, by the reader of manifests; an error's text where it refuses it.
-fn rule(mut body: Value) -> Result<Objects, String> {
+/// Parses the rule of a body like a manifest. Returns the error text if it is rejected.
+fn rule_objects(mut body: Value) -> Result<ManifestObjects, String> {
     body["kind"] = "InspectionRule".into();
     body["name"] = "rule".into();
     let document = read_document(&body.to_string()).map_err(|error| error.to_string())?;
@@ -62,13 +62,13 @@ fn rule(mut body: Value) -> Result<Objects, String> {
     assemble(&[document], &manager).map_err(|errors| errors[0].1.to_string())
 }
 
-/// Whether a condition holds; `None` where the rule is refused, or fails.
-fn holds(condition: &Value, context: &Context) -> Option<bool> {
+/// Returns whether a condition holds, or `None` if the rule is rejected or fails.
+fn evaluate(condition: &Value, context: &VectorContext) -> Option<bool> {
     let actions = json!([{"op": "add-trait", "args": {"name": "CUSTOM_HOLDS"}}]);
-    let objects = rule(json!({"conditions": [condition], "actions": actions})).ok()?;
+    let objects = rule_objects(json!({"conditions": [condition], "actions": actions})).ok()?;
     let mut fleet = Fleet::new();
-    fleet.apply_all(objects.rules.into_iter().map(|rule| Change::Rule(Arc::new(rule))));
-    let ruled = fleet.rules().run(&Inspected {
+    fleet.apply_all(objects.rules.into_iter().map(|rule| FleetChange::Rule(Arc::new(rule))));
+    let ruled = fleet.rules().run(&InspectedNode {
         node: context.node.clone(),
         inventory: context.inventory.clone(),
         plugin_data: context.plugin_data.clone(),
@@ -78,13 +78,13 @@ fn holds(condition: &Value, context: &Context) -> Option<bool> {
 }
 
 #[test]
-fn conditions_hold_where_ironics_do() {
-    let Some(vectors) = vectors() else { return };
+fn conditions_match_ironic() {
+    let Some(vectors) = load_vectors() else { return };
     let mut wrong = Vec::new();
-    for Condition { condition, result } in &vectors.conditions {
+    for ConditionCase { condition, result } in &vectors.conditions {
         let text = condition.to_string();
-        let is_listed = OTHERWISE.iter().any(|(part, _)| text.contains(part));
-        let found = holds(condition, &vectors.context);
+        let is_listed = DIFFERENT_RESULTS.iter().any(|(part, _)| text.contains(part));
+        let found = evaluate(condition, &vectors.context);
         if (found == *result) == is_listed {
             wrong.push(format!("{text}: {found:?}, in Ironic {result:?}, listed: {is_listed}"));
         }
@@ -94,14 +94,14 @@ fn conditions_hold_where_ironics_do() {
 }
 
 #[test]
-fn rules_are_taken_that_ironic_takes() {
-    let Some(vectors) = vectors() else { return };
+fn rule_validation_matches_ironic() {
+    let Some(vectors) = load_vectors() else { return };
     let mut wrong = Vec::new();
-    for Creation { rule: body, status } in &vectors.rule_validation {
+    for RuleCase { rule: body, status } in &vectors.rule_validation {
         let text = body.to_string();
-        let is_listed = TAKEN_OTHERWISE.iter().any(|(part, _)| text.contains(part));
-        let taken = rule(body.clone());
-        // What Ironic answers with 500 is to be a refusal.
+        let is_listed = DIFFERENT_VALIDATION.iter().any(|(part, _)| text.contains(part));
+        let taken = rule_objects(body.clone());
+        // Where Ironic responds with 500, Stemma must reject the rule.
         if (taken.is_ok() == (*status == 201)) == is_listed {
             wrong.push(format!("{text}: {:?}, in Ironic {status}, listed: {is_listed}", taken.err()));
         }

@@ -1,21 +1,21 @@
-//! Selectors against `k8s.io/apimachinery`, requirements against Nova, names of traits and nodes against Ironic.
+//! Selectors compared with `k8s.io/apimachinery`, requirements with Nova, names of traits and nodes with Ironic.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::Value as Json;
 use stemma_core::name::NodeName;
-use stemma_core::requirement::{Expression, Value};
+use stemma_core::requirement::{Expression, LiteralValue};
 use stemma_core::selector::{LabelSelector, Selector};
 use stemma_core::traits::{TraitNames, standard};
 
-use crate::given;
+use crate::vectors;
 
-type Labels = BTreeMap<String, String>;
+type LabelMap = BTreeMap<String, String>;
 
 #[derive(Deserialize)]
-struct Selectors {
-    label_sets: Vec<Labels>,
+struct SelectorVectors {
+    label_sets: Vec<LabelMap>,
     cases: Vec<SelectorCase>,
     match_cases: Vec<MatchCase>,
     label_selector_struct: Vec<StructCase>,
@@ -26,12 +26,12 @@ struct SelectorCase {
     selector: String,
     valid: bool,
     canonical: Option<String>,
-    requirements: Option<Vec<Term>>,
+    requirements: Option<Vec<ExpectedTerm>>,
     matches: Option<Vec<bool>>,
 }
 
 #[derive(Debug, Deserialize, PartialEq)]
-struct Term {
+struct ExpectedTerm {
     key: String,
     operator: String,
     values: Vec<String>,
@@ -40,7 +40,7 @@ struct Term {
 #[derive(Deserialize)]
 struct MatchCase {
     selector: String,
-    labels: Labels,
+    labels: LabelMap,
     #[serde(rename = "match")]
     matches: bool,
 }
@@ -54,41 +54,41 @@ struct StructCase {
     matches: Option<Vec<bool>>,
 }
 
-fn selectors() -> Option<Selectors> {
-    given::read("vectors/propagation/label_selector.json")
+fn load_selectors() -> Option<SelectorVectors> {
+    vectors::read_json("vectors/propagation/label_selector.json")
 }
 
-fn word(term: &stemma_core::selector::Term) -> Term {
+fn to_expected_term(term: &stemma_core::selector::Term) -> ExpectedTerm {
     use stemma_core::selector::Operator::{GreaterThan, LessThan};
     let operator = match term.operator() {
         GreaterThan => "gt",
         LessThan => "lt",
         other => other.sign(),
     };
-    Term {
+    ExpectedTerm {
         key: term.key().to_string(),
         operator: operator.to_owned(),
         values: term.values().map(str::to_owned).collect(),
     }
 }
 
-fn answers(selector: &Selector, sets: &[Labels]) -> Vec<bool> {
+fn matches_each(selector: &Selector, sets: &[LabelMap]) -> Vec<bool> {
     sets.iter().map(|labels| selector.matches(labels, &())).collect()
 }
 
 #[test]
-fn selectors_are_parsed_and_matched() {
-    let Some(file) = selectors() else { return };
+fn text_selectors_match_vectors() {
+    let Some(file) = load_selectors() else { return };
     for case in file.cases {
         let text = &case.selector;
         let parsed = Selector::parse(text);
         assert_eq!(parsed.is_ok(), case.valid, "{text:?}: {parsed:?}");
         let Ok(selector) = parsed else { continue };
         assert_eq!(Some(selector.to_string()), case.canonical, "{text:?}");
-        assert_eq!(Some(answers(&selector, &file.label_sets)), case.matches, "{text:?}");
+        assert_eq!(Some(matches_each(&selector, &file.label_sets)), case.matches, "{text:?}");
         let mut wanted = case.requirements.unwrap_or_default();
         wanted.sort_by(|one, other| one.key.cmp(&other.key));
-        assert_eq!(selector.terms().iter().map(word).collect::<Vec<_>>(), wanted, "{text:?}");
+        assert_eq!(selector.terms().iter().map(to_expected_term).collect::<Vec<_>>(), wanted, "{text:?}");
         assert_eq!(Selector::parse(&selector.to_string()).as_ref(), Ok(&selector), "{text:?} read back");
     }
     for case in file.match_cases {
@@ -98,20 +98,20 @@ fn selectors_are_parsed_and_matched() {
 }
 
 #[test]
-fn the_object_form_is_compiled_and_matched() {
-    let Some(file) = selectors() else { return };
+fn object_selectors_match_vectors() {
+    let Some(file) = load_selectors() else { return };
     for case in file.label_selector_struct {
         let object: Option<LabelSelector> = serde_json::from_value(case.selector).unwrap();
         let compiled = LabelSelector::compile(object.as_ref());
         assert_eq!(compiled.is_ok(), case.valid, "{}: {compiled:?}", case.name);
         let Ok(selector) = compiled else { continue };
         assert_eq!(Some(selector.to_string()), case.canonical, "{}", case.name);
-        assert_eq!(Some(answers(&selector, &file.label_sets)), case.matches, "{}", case.name);
+        assert_eq!(Some(matches_each(&selector, &file.label_sets)), case.matches, "{}", case.name);
     }
 }
 
 #[derive(Deserialize)]
-struct Operation {
+struct OperatorCase {
     value: Json,
     req: String,
     #[serde(rename = "match")]
@@ -120,41 +120,43 @@ struct Operation {
 }
 
 #[derive(Deserialize)]
-struct Operations {
-    vectors: Vec<Operation>,
+struct OperatorVectors {
+    vectors: Vec<OperatorCase>,
 }
 
-/// Where Nova raises, an expression is refused when it is written, or no such value meets it.
-fn check_operations(cases: &[Operation]) {
-    for Operation { value, req, matches, error } in cases {
+/// If Nova raises an error, the expression must be rejected when it is written, or not match the value.
+fn check_operator_cases(cases: &[OperatorCase]) {
+    for OperatorCase { value, req, matches, error } in cases {
         assert!(matches.is_some() || error.is_some(), "{req:?} has no answer");
         let (parsed, wanted) = (Expression::new(req), matches.unwrap_or(false));
-        let value_of = Value::of(value);
+        let value_of = LiteralValue::from_json(value);
         let met = parsed.as_ref().is_ok_and(|expression| value_of.is_some_and(|value| expression.matches(&value)));
         assert_eq!(met, wanted, "{value} {req:?}: {parsed:?}");
     }
 }
 
 #[test]
-fn requirements_are_evaluated_as_nova_does() {
+fn requirement_operators_match_nova() {
     let files = ["traits/extra_specs_ops", "traits/extra_specs_ops_grid"];
     for file in files {
-        let Some(cases) = given::read::<Vec<Operation>>(&format!("vectors/{file}.json")) else { return };
-        check_operations(&cases);
+        let Some(cases) = vectors::read_json::<Vec<OperatorCase>>(&format!("vectors/{file}.json")) else { return };
+        check_operator_cases(&cases);
     }
-    if let Some(file) = given::read::<Operations>("vectors/labels/extra_specs_ops.json") {
-        check_operations(&file.vectors);
+    if let Some(file) = vectors::read_json::<OperatorVectors>("vectors/labels/extra_specs_ops.json") {
+        check_operator_cases(&file.vectors);
     }
 }
 
 #[test]
-fn requirements_ask_a_list_for_its_members() {
-    let Some(cases) = given::read::<Vec<Operation>>("vectors/traits/extra_specs_ops_listvalue.json") else { return };
-    check_operations(&cases);
+fn requirements_match_list_members() {
+    let Some(cases) = vectors::read_json::<Vec<OperatorCase>>("vectors/traits/extra_specs_ops_listvalue.json") else {
+        return;
+    };
+    check_operator_cases(&cases);
 }
 
 #[test]
-fn what_nova_raises_on_whatever_the_value_is_refused_when_written() {
+fn requirement_is_rejected_when_nova_always_raises() {
     for text in ["<or>", "  <or>  ", "= a", ">= abc", "== 0x10", "<= 4GB", "!= \u{bd}"] {
         assert!(Expression::new(text).is_err(), "{text:?}");
     }
@@ -173,8 +175,8 @@ struct TraitCase {
 }
 
 #[test]
-fn trait_names_are_ironics() {
-    let Some(cases) = given::read::<Vec<TraitCase>>("vectors/traits/traits_validation.json") else { return };
+fn trait_names_match_ironic() {
+    let Some(cases) = vectors::read_json::<Vec<TraitCase>>("vectors/traits/traits_validation.json") else { return };
     let names = TraitNames::default();
     for case in cases {
         let valid = case.name.as_str().is_some_and(|name| names.parse(name).is_ok());
@@ -183,8 +185,8 @@ fn trait_names_are_ironics() {
 }
 
 #[test]
-fn the_standard_names_are_those_of_os_traits() {
-    let Some(text) = given::text("data/os_traits.txt") else { return };
+fn standard_traits_match_os_traits() {
+    let Some(text) = vectors::read_text("data/os_traits.txt") else { return };
     let names: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
     assert_eq!(standard(), names);
 }
@@ -195,17 +197,17 @@ struct NodeNameCase {
     valid: bool,
 }
 
-/// Below `/v1/nodes/` in Ironic, and taken as names there: "a node may not be named like a path below `/v1/nodes/`,
-/// Stemma's or Ironic's".
-const PATHS: [&str; 6] = ["portgroups", "vifs", "volume", "traits", "allocation", "inventory"];
+/// Paths below `/v1/nodes/` in Ironic, which Ironic accepts as node names. The design: "a node may not be named like a
+/// path below `/v1/nodes/`, Stemma's or Ironic's".
+const STRICTER_PATHS: [&str; 6] = ["portgroups", "vifs", "volume", "traits", "allocation", "inventory"];
 
 #[test]
-fn node_names_are_ironics() {
-    let Some(cases) = given::read::<Vec<NodeNameCase>>("vectors/traits/node_names.json") else { return };
+fn node_names_match_ironic() {
+    let Some(cases) = vectors::read_json::<Vec<NodeNameCase>>("vectors/traits/node_names.json") else { return };
     for NodeNameCase { name, valid } in cases {
         let text = name.as_str().unwrap_or_default();
-        // S54: a path would swallow the dots. And Python's IGNORECASE takes three letters that are no ASCII.
-        let otherwise = PATHS.contains(&text) || matches!(text, "." | "..") || !text.is_ascii();
+        // S54: a URL path would drop the dots. Python's IGNORECASE also accepts three letters that are not ASCII.
+        let otherwise = STRICTER_PATHS.contains(&text) || matches!(text, "." | "..") || !text.is_ascii();
         assert_eq!(NodeName::new(text).is_ok(), valid && !otherwise, "{name}");
     }
 }

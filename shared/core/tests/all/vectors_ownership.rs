@@ -1,28 +1,28 @@
-//! Ownership against the real field manager of Kubernetes: 85 scenarios by hand and 400 random ones.
+//! Ownership compared with the field manager of Kubernetes, in 85 handwritten and 400 random scenarios.
 
 #![allow(clippy::unwrap_used, reason = "outside of its tests, too, a test program may fail")]
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use stemma_core::ownership::{Intent, Manager, OwnedMap, Said};
+use stemma_core::ownership::{Intent, Manager, OwnedMap, ProvidedValue};
 
-use crate::given;
+use crate::vectors;
 
 #[derive(Deserialize)]
-struct File {
-    cases: Vec<Case>,
+struct OwnershipVectors {
+    cases: Vec<OwnershipCase>,
 }
 
 #[derive(Deserialize)]
-struct Case {
+struct OwnershipCase {
     name: String,
-    ops: Vec<Step>,
-    expect: Vec<Expect>,
+    ops: Vec<OwnershipStep>,
+    expect: Vec<ExpectedState>,
 }
 
 #[derive(Deserialize)]
-struct Step {
+struct OwnershipStep {
     op: String,
     manager: String,
     force: bool,
@@ -30,62 +30,62 @@ struct Step {
 }
 
 #[derive(Debug, Deserialize, PartialEq)]
-struct Expect {
+struct ExpectedState {
     labels: BTreeMap<String, String>,
     owners: BTreeMap<String, Vec<String>>,
     #[serde(default)]
-    conflict: Vec<Clash>,
+    conflict: Vec<ExpectedConflict>,
 }
 
 #[derive(Debug, Deserialize, PartialEq)]
-struct Clash {
+struct ExpectedConflict {
     key: String,
     manager: String,
 }
 
-type Map = OwnedMap<String, String>;
+type TextOwnedMap = OwnedMap<String, String>;
 
-fn step(map: &mut Map, op: &Step) -> Expect {
+fn apply_step(map: &mut TextOwnedMap, op: &OwnershipStep) -> ExpectedState {
     let manager = Manager::new(&op.manager).unwrap();
-    let intent: Intent<_, _> = op.labels.iter().map(|(key, value)| (key.clone(), Said::Value(value.clone()))).collect();
+    let intent: Intent<_, _> = op.labels.iter().map(|(key, value)| (key.clone(), ProvidedValue::Value(value.clone()))).collect();
     let mut conflict = Vec::new();
     match op.op.as_str() {
         "apply" => match map.apply(&manager, &intent, op.force) {
             Ok(next) => *map = next,
             Err(conflicts) => {
                 for one in conflicts.0 {
-                    assert_eq!(map.get(&one.key).map(|entry| &entry.said), Some(&one.said));
-                    conflict.push(Clash { key: one.key, manager: one.owner.to_string() });
+                    assert_eq!(map.get(&one.key).map(|entry| &entry.value), Some(&one.value));
+                    conflict.push(ExpectedConflict { key: one.key, manager: one.owner.to_string() });
                 }
             }
         },
         "update" => *map = map.update(&manager, &intent),
         other => panic!("operation {other}"),
     }
-    let labels = map.iter().map(|(key, entry)| (key.clone(), entry.said.value().cloned().unwrap())).collect();
+    let labels = map.iter().map(|(key, entry)| (key.clone(), entry.value.value().cloned().unwrap())).collect();
     let names = |owners: &[_]| owners.iter().map(ToString::to_string).collect();
     let owners = map.iter().map(|(key, entry)| (key.clone(), names(&entry.owners))).collect();
-    Expect { labels, owners, conflict }
+    ExpectedState { labels, owners, conflict }
 }
 
-fn run(path: &str) {
-    let Some(File { cases }) = given::read(path) else { return };
+fn run_vectors(path: &str) {
+    let Some(OwnershipVectors { cases }) = vectors::read_json(path) else { return };
     for case in cases {
-        let mut map = Map::default();
+        let mut map = TextOwnedMap::default();
         for (index, (op, expect)) in case.ops.iter().zip(&case.expect).enumerate() {
-            assert_eq!(&step(&mut map, op), expect, "{} after operation {index}", case.name);
+            assert_eq!(&apply_step(&mut map, op), expect, "{} after operation {index}", case.name);
             let stored = serde_json::to_string(&map).unwrap();
-            assert_eq!(serde_json::from_str::<Map>(&stored).unwrap(), map, "{}", case.name);
+            assert_eq!(serde_json::from_str::<TextOwnedMap>(&stored).unwrap(), map, "{}", case.name);
         }
     }
 }
 
 #[test]
-fn the_scenarios_written_by_hand() {
-    run("vectors/propagation/ssa_map.json");
+fn handwritten_scenarios_match() {
+    run_vectors("vectors/propagation/ssa_map.json");
 }
 
 #[test]
-fn the_random_scenarios() {
-    run("vectors/propagation/ssa_map_fuzz.json");
+fn random_scenarios_match() {
+    run_vectors("vectors/propagation/ssa_map_fuzz.json");
 }

@@ -1,86 +1,87 @@
-//! Why a call had no answer, and what may have become of it.
+//! The errors of a client: why a request has no response, and whether it may have been carried out.
 
 use std::time::Duration;
 
 use super::Target;
 use crate::tls::Refusal;
 
-/// Why there is no answer.
+/// Why a request has no response.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// No connection.
+    /// The connection could not be established.
     #[error("{target} cannot be reached")]
     Unreachable {
-        /// Who was called.
+        /// The controller that was called.
         target: Target,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// The server's certificate was refused here.
+    /// This client refused the server's certificate.
     #[error("{target} is not trusted")]
     Untrusted {
-        /// Who was called.
+        /// The controller that was called.
         target: Target,
-        /// Why.
+        /// The cause.
         source: Refusal,
     },
-    /// The TLS handshake failed, or the server refused ours.
+    /// The TLS handshake failed, or the server refused this client's certificate.
     #[error("the TLS handshake with {target} failed")]
     Handshake {
-        /// Who was called.
+        /// The controller that was called.
         target: Target,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// No connection within [`ClientLimits::connect`].
+    /// There was no connection within [`ClientLimits::connect_timeout`].
     #[error("{target} did not answer within {} s", within.as_secs())]
     ConnectTimeout {
-        /// Who was called.
+        /// The controller that was called.
         target: Target,
-        /// How long it was waited for.
+        /// The time that the client waited.
         within: Duration,
     },
-    /// The request was sent, and no answer came in time.
+    /// The request was sent, and no response arrived in time.
     #[error("no answer within {} s", within.as_secs())]
     AnswerTimeout {
-        /// How long it was waited for.
+        /// The time that the client waited.
         within: Duration,
     },
     /// The connection broke after the request may have been sent.
-    #[error("the connection broke before the answer came")]
+    #[error("the connection broke before the response arrived")]
     Broken {
-        /// Why.
+        /// The cause.
         source: hyper::Error,
     },
-    /// The answer's body is larger than is taken.
+    /// The body of the response exceeds the limit.
     #[error("the answer is larger than {limit} bytes")]
     TooLarge {
-        /// The limit.
+        /// The limit, in bytes.
         limit: u64,
     },
-    /// The sink of [`Client::stream`] did not want more.
-    #[error("the answer was not taken")]
+    /// The sink of [`Client::stream`] failed.
+    #[error("the response could not be processed")]
     NotTaken {
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
 }
 
-/// What may have become of a request that has no answer.
+/// Whether a request without a response may have been carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestOutcome {
-    /// It was not sent: nothing was changed.
+    /// The request was not sent, so nothing was changed.
     NotSent,
-    /// It may have been carried out.
+    /// The request may have been carried out.
     Unknown,
 }
 
 impl ClientError {
-    /// Whether the request may have been carried out.
+    /// Returns whether the request may have been carried out.
     pub fn outcome(&self) -> RequestOutcome {
         match self {
             Self::Unreachable { .. } | Self::Untrusted { .. } | Self::ConnectTimeout { .. } => RequestOutcome::NotSent,
-            // TLS 1.3: the server's refusal of our certificate arrives after the client's side is done, so with the first request.
+            // In TLS 1.3 the client finishes its handshake before the server does. If the server refuses the client's
+            // certificate, the client learns of it only after it has sent the first request.
             Self::Handshake { .. }
             | Self::AnswerTimeout { .. }
             | Self::Broken { .. }

@@ -1,8 +1,8 @@
-//! A client of one controller, over one connection that is kept: what the agent (postcard) and the command line (JSON) call with.
+//! A client of one controller, over one persistent connection. The agent (postcard) and the command line (JSON) use it.
 //!
-//! One connection is enough for both, and the agent's memory has no room for a pool. A request that was never sent because
-//! the kept connection had just been closed is sent again on a new one, once; anything else is the caller's to decide, and
-//! [`ClientError::outcome`] says whether the request may have been carried out.
+//! One connection is enough for both programs, and the agent should use little memory, so there is no pool. If the
+//! persistent connection was closed before a request was sent, the request is sent once more on a new one. After any
+//! other failure the caller decides; [`ClientError::outcome`] returns whether the request may have been carried out.
 
 mod error;
 mod target;
@@ -21,140 +21,139 @@ use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio_rustls::TlsConnector;
 
-use crate::net::{Connect, Dial, Stream};
+use crate::net::{ByteStream, Connector, Dialer};
 use crate::tls::{Refusal, server_identity};
 
 pub use error::{ClientError, RequestOutcome};
 pub use target::{BadTarget, Target};
 
-/// How long things may take, and how much may come.
+/// Time and size limits of a client.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientLimits {
-    /// For name look-up, TCP and TLS together.
-    pub connect: Duration,
-    /// For an answer's head, from the request on; a long poll gives its own with [`Client::send_within`].
-    pub answer: Duration,
-    /// Between two pieces of a body.
-    pub body: Duration,
-    /// The largest body that is taken, in bytes.
-    pub body_bytes: u64,
+    /// Maximum time for name lookup, TCP and TLS together.
+    pub connect_timeout: Duration,
+    /// Maximum time from the request to the head of the response. A long poll passes its own timeout to
+    /// [`Client::send_with_timeout`].
+    pub response_timeout: Duration,
+    /// Maximum time between two pieces of a body.
+    pub body_timeout: Duration,
+    /// Maximum size of a response body, in bytes.
+    pub max_body_bytes: u64,
 }
 
 impl Default for ClientLimits {
-    /// 10 s to connect, 30 s for an answer, 30 s between pieces, 64 MiB.
+    /// Returns 10 s to connect, 30 s for a response, 30 s between pieces, and 64 MiB.
     fn default() -> Self {
         Self {
-            connect: Duration::from_secs(10),
-            answer: Duration::from_secs(30),
-            body: Duration::from_secs(30),
-            body_bytes: 64 * 1024 * 1024,
+            connect_timeout: Duration::from_secs(10),
+            response_timeout: Duration::from_secs(30),
+            body_timeout: Duration::from_secs(30),
+            max_body_bytes: 64 * 1024 * 1024,
         }
     }
 }
 
-/// A client of one controller.
-pub struct Client<C: Connect = Dial> {
-    connect: C,
+/// A client of one controller, with one persistent connection.
+pub struct Client<C: Connector = Dialer> {
+    connector: C,
     target: Target,
     host_header: HeaderValue,
     tls: Option<Arc<ClientConfig>>,
     limits: ClientLimits,
-    open: Option<Open>,
+    connection: Option<ClientConnection>,
 }
 
-struct Open {
+/// An open connection: the sender of requests, and the task that reads and writes the connection.
+struct ClientConnection {
     sender: SendRequest<Full<Bytes>>,
     task: tokio::task::JoinHandle<()>,
 }
 
-impl Drop for Open {
+impl Drop for ClientConnection {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Client<Dial> {
-    /// A client over TCP, or to the socket that the target names. `tls` is of [`crate::tls::client_config`], and needed where the target is `https`.
+impl Client<Dialer> {
+    /// Creates a client over TCP, or over the socket of the target. `tls` is the result of
+    /// [`crate::tls::client_config`], and is needed if the target is `https`.
     pub fn new(target: Target, tls: Option<Arc<ClientConfig>>, limits: ClientLimits) -> Self {
-        let dial = target.socket.clone().map_or(Dial::Tcp, Dial::Unix);
-        Self::over(dial, target, tls, limits)
+        let dial = target.socket.clone().map_or(Dialer::Tcp, Dialer::Unix);
+        Self::with_connector(dial, target, tls, limits)
     }
 }
 
-impl<C: Connect> Client<C> {
-    /// A client over another kind of connection.
-    pub fn over(connect: C, target: Target, tls: Option<Arc<ClientConfig>>, limits: ClientLimits) -> Self {
+impl<C: Connector> Client<C> {
+    /// Creates a client over another kind of connection.
+    pub fn with_connector(connector: C, target: Target, tls: Option<Arc<ClientConfig>>, limits: ClientLimits) -> Self {
         let host_header = HeaderValue::from_str(&target.authority()).expect("a target's host is printable ASCII");
-        Self { connect, target, host_header, tls, limits, open: None }
+        Self { connector, target, host_header, tls, limits, connection: None }
     }
 
-    /// Who is called.
+    /// Returns the controller that the client calls.
     pub fn target(&self) -> &Target {
         &self.target
     }
 
-    /// Lets the connection go; the next request opens another.
+    /// Closes the connection. The next request opens another.
     pub fn close(&mut self) {
-        self.open = None;
+        self.connection = None;
     }
 
-    /// Sends a request and takes the whole answer. The URI is a path; `Host` is set here.
+    /// Sends a request and returns the complete response. The URI must be a path; `Host` is set here.
     ///
     /// # Errors
-    /// [`ClientError`]. An answer with an error status is an answer.
+    /// [`ClientError`]. A response with an error status is not an error.
     pub async fn send(&mut self, request: Request<Bytes>) -> Result<Response<Bytes>, ClientError> {
-        self.send_within(request, self.limits.answer).await
+        self.send_with_timeout(request, self.limits.response_timeout).await
     }
 
-    /// The same, waiting so long for the answer to begin (a long poll's wait and a margin).
+    /// Sends a request as [`Client::send`] does, with another timeout for the head of the response (a long poll's wait
+    /// and a margin).
     ///
     /// # Errors
-    /// As [`Client::send`].
-    pub async fn send_within(
-        &mut self,
-        request: Request<Bytes>,
-        within: Duration,
-    ) -> Result<Response<Bytes>, ClientError> {
-        let (parts, body) = self.start(request, within).await?.into_parts();
-        let whole = self.collect(body, self.limits.body_bytes).await?;
-        Ok(Response::from_parts(parts, whole))
+    /// The same errors as [`Client::send`].
+    pub async fn send_with_timeout(&mut self, request: Request<Bytes>, within: Duration) -> Result<Response<Bytes>, ClientError> {
+        let (parts, body) = self.send_head(request, within).await?.into_parts();
+        let body_bytes = self.collect(body, self.limits.max_body_bytes).await?;
+        Ok(Response::from_parts(parts, body_bytes))
     }
 
-    /// Sends a request and hands the answer's body to `sink` piece by piece, where the status is a success; any other is taken whole,
-    /// up to 64 KiB, as the error that it is. For blobs, verified by hash while they arrive. While `sink` waits, nothing more is read.
+    /// Sends a request and passes the response's body to `sink` piece by piece, if the status is a success. The body of
+    /// an error response is returned, up to 64 KiB. For profiles and blobs, which are hashed while they arrive.
+    /// While `sink` waits, nothing more is read.
     ///
     /// # Errors
-    /// As [`Client::send`]; [`ClientError::NotTaken`] with what `sink` said.
+    /// The same errors as [`Client::send`], and [`ClientError::NotTaken`] with the error of `sink`.
     pub async fn stream(
         &mut self,
         request: Request<Bytes>,
         mut sink: impl AsyncFnMut(Bytes) -> std::io::Result<()>,
     ) -> Result<Response<Bytes>, ClientError> {
-        let (parts, body) = self.start(request, self.limits.answer).await?.into_parts();
+        let (parts, body) = self.send_head(request, self.limits.response_timeout).await?.into_parts();
         if !parts.status.is_success() {
             let error = self.collect(body, 64 * 1024).await?;
             return Ok(Response::from_parts(parts, error));
         }
-        let mut pieces = Pieces::new(body, self.limits.body_bytes, self.limits.body);
+        let mut pieces = BoundedBody::new(body, self.limits.max_body_bytes, self.limits.body_timeout);
         loop {
-            let taken = match pieces.next().await {
+            let result = match pieces.next().await {
                 Ok(Some(piece)) => sink(piece).await.map_err(|source| ClientError::NotTaken { source }),
                 Ok(None) => return Ok(Response::from_parts(parts, Bytes::new())),
                 Err(error) => Err(error),
             };
-            // A connection whose body was left is not used again.
-            taken.inspect_err(|_| self.close())?;
+            // A connection with an unread body is not used again.
+            result.inspect_err(|_| self.close())?;
         }
     }
 
-    async fn start(
-        &mut self,
-        mut request: Request<Bytes>,
-        within: Duration,
-    ) -> Result<Response<Incoming>, ClientError> {
+    /// Sends a request and waits for the head of the response. If the persistent connection was closed before the
+    /// request was sent, opens a new one and sends the request once more.
+    async fn send_head(&mut self, mut request: Request<Bytes>, within: Duration) -> Result<Response<Incoming>, ClientError> {
         request.headers_mut().insert(HOST, self.host_header.clone());
         let mut request = request.map(Full::new);
-        let mut kept = self.open.is_some();
+        let mut is_reused = self.connection.is_some();
         loop {
             let open = self.connection().await?;
             match tokio::time::timeout(within, open.sender.try_send_request(request)).await {
@@ -167,8 +166,8 @@ impl<C: Connect> Client<C> {
                     let unsent = error.take_message();
                     self.close();
                     match unsent {
-                        // The kept connection was closed while it lay idle.
-                        Some(again) if kept => (request, kept) = (again, false),
+                        // The persistent connection was closed while it was idle.
+                        Some(unsent_request) if is_reused => (request, is_reused) = (unsent_request, false),
                         _ => return Err(ClientError::Broken { source: error.into_error() }),
                     }
                 }
@@ -176,77 +175,80 @@ impl<C: Connect> Client<C> {
         }
     }
 
-    async fn connection(&mut self) -> Result<&mut Open, ClientError> {
-        if self.open.as_ref().is_some_and(|open| open.sender.is_closed()) {
-            self.open = None;
+    /// Returns the open connection, or opens one within the timeout.
+    async fn connection(&mut self) -> Result<&mut ClientConnection, ClientError> {
+        if self.connection.as_ref().is_some_and(|open| open.sender.is_closed()) {
+            self.connection = None;
         }
-        if self.open.is_none() {
-            let within = self.limits.connect;
-            let opened = tokio::time::timeout(within, self.dial()).await;
+        if self.connection.is_none() {
+            let within = self.limits.connect_timeout;
+            let result = tokio::time::timeout(within, self.dial()).await;
             let timeout = ClientError::ConnectTimeout { target: self.target.clone(), within };
-            self.open = Some(opened.map_err(|_| timeout)??);
+            self.connection = Some(result.map_err(|_| timeout)??);
         }
-        let open = self.open.as_mut().expect("opened just above");
+        let open = self.connection.as_mut().expect("opened just above");
         Ok(open)
     }
 
-    async fn dial(&self) -> Result<Open, ClientError> {
+    /// Opens a connection: TCP or Unix socket, TLS if the target requires it, and HTTP.
+    async fn dial(&self) -> Result<ClientConnection, ClientError> {
         let target = || self.target.clone();
-        let stream = self.connect.connect(&self.target.host, self.target.port).await;
+        let stream = self.connector.connect(&self.target.host, self.target.port).await;
         let stream = stream.map_err(|source| ClientError::Unreachable { target: target(), source })?;
-        let Some(tls) = self.tls.clone().filter(|_| self.target.tls) else {
-            return self.speak(stream).await;
+        let Some(tls) = self.tls.clone().filter(|_| self.target.is_tls) else {
+            return self.handshake_http(stream).await;
         };
         let name = ServerName::try_from(self.target.host.clone())
             .map_err(|_| ClientError::Untrusted { target: target(), source: Refusal::WrongName })?;
         let stream =
-            TlsConnector::from(tls).connect(name, stream).await.map_err(|source| match Refusal::of_io(&source) {
+            TlsConnector::from(tls).connect(name, stream).await.map_err(|source| match Refusal::from_io_error(&source) {
                 Some(refusal) => ClientError::Untrusted { target: target(), source: refusal.clone() },
                 None => ClientError::Handshake { target: target(), source },
             })?;
         server_identity(stream.get_ref().1, 0).map_err(|source| ClientError::Untrusted { target: target(), source })?;
-        self.speak(stream).await
+        self.handshake_http(stream).await
     }
 
-    async fn speak<S: Stream>(&self, stream: S) -> Result<Open, ClientError> {
+    /// Starts HTTP on a stream, with a task that runs the connection.
+    async fn handshake_http<S: ByteStream>(&self, stream: S) -> Result<ClientConnection, ClientError> {
         let (sender, connection) = http1::Builder::new()
             .max_buf_size(32 * 1024)
             .handshake(TokioIo::new(stream))
             .await
             .map_err(|source| ClientError::Broken { source })?;
-        // How it ended is told to who waits for an answer.
+        // The error is ignored here, because hyper also returns it to the caller that waits for a response.
         let task = tokio::spawn(async move { drop(connection.await) });
-        Ok(Open { sender, task })
+        Ok(ClientConnection { sender, task })
     }
 
-    /// The whole of a body; a connection whose body was left is not used again.
+    /// Reads a whole body. If that fails, the connection is not used again.
     async fn collect(&mut self, body: Incoming, limit: u64) -> Result<Bytes, ClientError> {
-        let mut whole = BytesMut::with_capacity(usize::try_from(body.size_hint().lower().min(64 * 1024)).unwrap_or(0));
-        let mut pieces = Pieces::new(body, limit, self.limits.body);
+        let mut buffer = BytesMut::with_capacity(usize::try_from(body.size_hint().lower().min(64 * 1024)).unwrap_or(0));
+        let mut pieces = BoundedBody::new(body, limit, self.limits.body_timeout);
         while let Some(piece) = pieces.next().await.inspect_err(|_| self.close())? {
-            whole.extend_from_slice(&piece);
+            buffer.extend_from_slice(&piece);
         }
-        Ok(whole.freeze())
+        Ok(buffer.freeze())
     }
 }
 
-/// A body as it arrives, within its bound.
-struct Pieces {
+/// A body that is read piece by piece, up to a maximum size.
+struct BoundedBody {
     body: Incoming,
-    taken: u64,
-    limit: u64,
-    within: Duration,
+    received_bytes: u64,
+    max_bytes: u64,
+    timeout: Duration,
 }
 
-impl Pieces {
+impl BoundedBody {
     fn new(body: Incoming, limit: u64, within: Duration) -> Self {
-        Self { body, taken: 0, limit, within }
+        Self { body, received_bytes: 0, max_bytes: limit, timeout: within }
     }
 
-    /// The next piece; `None` at the end.
+    /// Returns the next piece, or `None` at the end.
     async fn next(&mut self) -> Result<Option<Bytes>, ClientError> {
-        let Self { limit, within, .. } = *self;
-        if self.body.size_hint().lower() > limit - self.taken {
+        let Self { max_bytes: limit, timeout: within, .. } = *self;
+        if self.body.size_hint().lower() > limit - self.received_bytes {
             return Err(ClientError::TooLarge { limit });
         }
         loop {
@@ -254,8 +256,8 @@ impl Pieces {
             let Some(frame) = frame.map_err(|_| ClientError::AnswerTimeout { within })? else { return Ok(None) };
             let frame = frame.map_err(|source| ClientError::Broken { source })?;
             let Ok(piece) = frame.into_data() else { continue };
-            self.taken += piece.len() as u64;
-            if self.taken > limit {
+            self.received_bytes += piece.len() as u64;
+            if self.received_bytes > limit {
                 return Err(ClientError::TooLarge { limit });
             }
             return Ok(Some(piece));

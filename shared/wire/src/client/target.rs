@@ -1,4 +1,4 @@
-//! Where a controller is, as a person writes it: `https://HOST:PORT`, or `unix:PATH`.
+//! The address of a controller as users write it: `https://HOST:PORT`, or `unix:PATH`.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -7,43 +7,44 @@ use rustls::pki_types::ServerName;
 
 use crate::error::quote;
 
-/// Where a controller is: `https://HOST:PORT`, `http://LOOPBACK:PORT`, or `unix:PATH` for root on its own machine.
+/// The address of a controller: `https://HOST:PORT`, `http://LOOPBACK:PORT`, or `unix:PATH` for root on the
+/// controller's machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// Whether TLS is spoken.
-    pub tls: bool,
+    /// True if the connection uses TLS.
+    pub is_tls: bool,
     /// A DNS name or an IP address, without brackets.
     pub host: String,
-    /// The port; 0 at a socket.
+    /// The port, or 0 for a socket.
     pub port: u16,
-    /// The socket of the file system that is dialled in place of host and port.
+    /// The path of the Unix socket to connect to, instead of host and port.
     pub socket: Option<PathBuf>,
 }
 
-/// A text that is no controller's address.
+/// Why a text is not the address of a controller.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadTarget {
     /// `unix:` without an absolute path.
-    #[error("{0} is no socket of a controller: write unix:/PATH, with the whole path")]
+    #[error("{0} is not the socket of a controller: write unix:/PATH, with the whole path")]
     Socket(String),
-    /// None of `https://`, `http://` and `unix:`.
-    #[error("{0} is no address of a controller: write https://HOST:PORT")]
+    /// The text begins with none of `https://`, `http://` and `unix:`.
+    #[error("{0} is not the address of a controller: write https://HOST:PORT")]
     Scheme(String),
-    /// No host, a path behind it, or no number as the port.
-    #[error("{0} is no address of a controller: after https:// stand HOST:PORT and nothing else")]
+    /// There is no host, there is a path after the host, or the port is not a number.
+    #[error("{0} is not the address of a controller: write https://, then HOST:PORT and nothing else")]
     Authority(String),
-    /// An IPv6 address without brackets: which of its numbers is the port can't be told.
-    #[error("{0} is no address of a controller: an IPv6 address is written in brackets, as {1}")]
+    /// An IPv6 address without brackets, so that the port cannot be recognized.
+    #[error("{0} is not the address of a controller: an IPv6 address is written in brackets, as {1}")]
     Brackets(String, String),
-    /// `http://` to another machine: tokens would go in the clear.
+    /// `http://` to another machine, which would send tokens in the clear.
     #[error(
-        "{0} is plain HTTP to another machine: only a loopback address (127.0.0.1, [::1], localhost) is reached without TLS"
+        "{0} is plain HTTP to another machine: only a loopback address (127.0.0.1, [::1], localhost) can be used without TLS"
     )]
     PlainRemote(String),
 }
 
 impl Target {
-    /// `HOST:PORT`, with an IPv6 address in brackets.
+    /// Returns `HOST:PORT`, with an IPv6 address in brackets.
     pub fn authority(&self) -> String {
         if self.socket.is_some() {
             self.host.clone()
@@ -63,7 +64,7 @@ impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.socket {
             Some(path) => write!(f, "unix:{}", path.display()),
-            None => write!(f, "{}://{}", if self.tls { "https" } else { "http" }, self.authority()),
+            None => write!(f, "{}://{}", if self.is_tls { "https" } else { "http" }, self.authority()),
         }
     }
 }
@@ -75,7 +76,7 @@ impl std::str::FromStr for Target {
         if let Some(path) = text.strip_prefix("unix:").map(Path::new) {
             let socket = Some(path.to_owned()).filter(|path| path.is_absolute());
             let socket = Some(socket.ok_or_else(|| BadTarget::Socket(quote(text)))?);
-            return Ok(Self { tls: false, host: "localhost".to_owned(), port: 0, socket });
+            return Ok(Self { is_tls: false, host: "localhost".to_owned(), port: 0, socket });
         }
         let (tls, rest) = match (text.strip_prefix("https://"), text.strip_prefix("http://")) {
             (Some(rest), _) => (true, rest),
@@ -83,17 +84,17 @@ impl std::str::FromStr for Target {
             (None, None) => return Err(BadTarget::Scheme(quote(text))),
         };
         let scheme = &text[..text.len() - rest.len()];
-        let bad = || match in_brackets(rest) {
+        let error = || match with_brackets(rest) {
             Some(authority) => BadTarget::Brackets(quote(text), format!("{scheme}{authority}")),
             None => BadTarget::Authority(quote(text)),
         };
-        let (host, port) = split_authority(rest.strip_suffix('/').unwrap_or(rest)).ok_or_else(bad)?;
+        let (host, port) = split_authority(rest.strip_suffix('/').unwrap_or(rest)).ok_or_else(error)?;
         let port = match port {
-            Some(port) => port.parse().map_err(|_| bad())?,
+            Some(port) => port.parse().map_err(|_| error())?,
             None if tls => 443,
             None => 80,
         };
-        let target = Self { tls, host: host.to_owned(), port, socket: None };
+        let target = Self { is_tls: tls, host: host.to_owned(), port, socket: None };
         if !tls && !target.is_loopback() {
             return Err(BadTarget::PlainRemote(quote(text)));
         }
@@ -101,8 +102,9 @@ impl std::str::FromStr for Target {
     }
 }
 
-/// An IPv6 address that stands without its brackets, with them: the last number is the port where what stands before it is an address.
-fn in_brackets(text: &str) -> Option<String> {
+/// Puts an IPv6 address without brackets into brackets, for the advice in an error. The last number counts as the port
+/// if the text before it is an address. Returns `None` if the text is not an IPv6 address.
+fn with_brackets(text: &str) -> Option<String> {
     let text = text.trim_end_matches('/');
     let is_address = |text: &str| text.parse::<std::net::Ipv6Addr>().is_ok();
     let with_port = text.rsplit_once(':').filter(|(host, port)| is_address(host) && port.parse::<u16>().is_ok());
@@ -112,7 +114,7 @@ fn in_brackets(text: &str) -> Option<String> {
     }
 }
 
-/// Host and port of `HOST[:PORT]` or `[IPV6][:PORT]`; nothing where the host is neither a DNS name nor an address.
+/// Splits `HOST[:PORT]` or `[IPV6][:PORT]`. Returns `None` if the host is neither a DNS name nor an address.
 fn split_authority(text: &str) -> Option<(&str, Option<&str>)> {
     if let Some(rest) = text.strip_prefix('[') {
         let (host, rest) = rest.split_once(']')?;
@@ -132,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn targets_are_read_and_written() {
+    fn target_parses_and_displays_each_form() {
         for (text, tls, host, port, again) in [
             ("https://ctl.example:8443", true, "ctl.example", 8443, "https://ctl.example:8443"),
             ("https://ctl.example/", true, "ctl.example", 443, "https://ctl.example:443"),
@@ -142,7 +144,7 @@ mod tests {
             ("http://[::1]:9", false, "::1", 9, "http://[::1]:9"),
         ] {
             let target: Target = text.parse().expect("a good address");
-            assert_eq!(target, Target { tls, host: host.to_owned(), port, socket: None });
+            assert_eq!(target, Target { is_tls: tls, host: host.to_owned(), port, socket: None });
             assert_eq!(target.to_string(), again);
         }
         let target: Target = "unix:/var/lib/stemma-controller/admin.sock".parse().expect("a good address");
@@ -151,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_of_a_controller_says_why() {
+    fn target_parse_explains_error_when_malformed() {
         for (text, part) in [
             ("ctl.example:8443", "write https://HOST:PORT"),
             ("ftp://x", "write https://HOST:PORT"),
@@ -176,9 +178,8 @@ mod tests {
     }
 
     #[test]
-    fn an_error_shows_the_beginning_of_a_long_text() {
-        let error =
-            format!("spiffe://{}", "\u{16}".repeat(10_000)).parse::<Target>().expect_err("no address").to_string();
+    fn target_error_truncates_long_text() {
+        let error = format!("spiffe://{}", "\u{16}".repeat(10_000)).parse::<Target>().expect_err("no address").to_string();
         assert!(error.starts_with("'spiffe://") && error.len() < 1_000, "{} bytes", error.len());
     }
 }

@@ -1,8 +1,9 @@
-//! The directories on the way to a file: whoever may write one of them may put another file in its place.
+//! Checks the directories on the path to a file: whoever can write one of them can replace the file.
 //!
-//! A directory is itself replaced from the one above it, so the last one alone says nothing: each is looked at up to the root, as OpenSSH
-//! does for the files that it trusts (`secure_path`). The way is walked as the kernel walks it, and each link is followed where it stands.
-//! So the directories of the name that was given are looked at and those of the file that it means.
+//! A directory can itself be replaced by whoever can write its parent, so checking the last one is not enough. Each
+//! directory up to the root is checked, as OpenSSH does for files that it trusts (`secure_path`). The path is walked as
+//! the kernel does, and each link is followed where it occurs. So both the directories of the given name and those of
+//! the file it refers to are checked.
 
 use std::ffi::OsString;
 use std::fs::Metadata;
@@ -10,97 +11,100 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 
-/// The most links on one way, as for the kernel.
-const MAX_LINKS: usize = 40;
+/// Maximum number of links in one path, as in the kernel.
+const MAX_SYMLINKS: usize = 40;
 
-/// Who reads a file.
+/// The user and group of the process that reads a file.
 #[derive(Clone, Copy)]
-pub(super) struct Reader {
+pub(super) struct ReadingUser {
     pub(super) user: u32,
     pub(super) group: u32,
 }
 
-/// By what others may put another file in the place of one.
+/// Why others can replace a file.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Fault {
-    /// They may write a directory.
-    Open { directory: PathBuf, mode: u32 },
-    /// A directory or link is theirs.
+pub(super) enum PathFault {
+    /// Other users can write a directory on the path.
+    Writable { directory: PathBuf, mode: u32 },
+    /// A directory or link on the path belongs to another user, who can change or replace it.
     Foreign { at: PathBuf, owner: u32, is_link: bool },
 }
 
-impl Reader {
-    /// The user and group that run this.
-    pub(super) fn this() -> Self {
+impl ReadingUser {
+    /// Returns the user and group of this process.
+    pub(super) fn current() -> Self {
         Self { user: rustix::process::geteuid().as_raw(), group: rustix::process::getegid().as_raw() }
     }
 
-    /// The first fault on the way to a file. The file itself is looked at elsewhere.
-    pub(super) fn fault_on_way(self, path: &Path) -> io::Result<Option<Fault>> {
-        let mut at = PathBuf::from("/");
-        if let Some(fault) = self.fault_of(&at, &std::fs::symlink_metadata(&at)?) {
+    /// Returns the first fault on the path to a file. The file itself is not checked.
+    pub(super) fn fault_on_path(self, path: &Path) -> io::Result<Option<PathFault>> {
+        let mut current = PathBuf::from("/");
+        if let Some(fault) = self.fault_at(&current, &std::fs::symlink_metadata(&current)?) {
             return Ok(Some(fault));
         }
-        let mut left = steps(&std::path::absolute(path)?);
+        let mut remaining = path_components(&std::path::absolute(path)?);
         let mut links = 0;
-        while let Some(step) = left.pop() {
-            if step == ".." {
-                // What stands above was looked at on the way down: there are no links in this path.
-                at.pop();
+        while let Some(component) = remaining.pop() {
+            if component == ".." {
+                // `current` contains no links, so its parent was checked on the way down.
+                current.pop();
                 continue;
             }
-            let next = at.join(step);
-            let found = std::fs::symlink_metadata(&next)?;
-            if let Some(fault) = self.fault_of(&next, &found) {
+            let next = current.join(component);
+            let metadata = std::fs::symlink_metadata(&next)?;
+            if let Some(fault) = self.fault_at(&next, &metadata) {
                 return Ok(Some(fault));
             }
-            if !found.is_symlink() {
-                at = next;
+            if !metadata.is_symlink() {
+                current = next;
                 continue;
             }
             links += 1;
-            if links > MAX_LINKS {
+            if links > MAX_SYMLINKS {
                 return Err(rustix::io::Errno::LOOP.into());
             }
             let target = std::fs::read_link(&next)?;
             if target.is_absolute() {
-                at = PathBuf::from("/");
+                current = PathBuf::from("/");
             }
-            left.extend(steps(&target));
+            remaining.extend(path_components(&target));
         }
         Ok(None)
     }
 
-    fn fault_of(self, at: &Path, found: &Metadata) -> Option<Fault> {
-        let (is_link, mode) = (found.is_symlink(), found.permissions().mode() & 0o7777);
-        if !is_link && !found.is_dir() {
+    /// Returns the fault of one directory or link on the path, by its owner and mode.
+    fn fault_at(self, path: &Path, metadata: &Metadata) -> Option<PathFault> {
+        let (is_link, mode) = (metadata.is_symlink(), metadata.permissions().mode() & 0o7777);
+        if !is_link && !metadata.is_dir() {
             return None;
         }
-        // Its owner may give a directory any mode, and may replace a link also where the sticky bit keeps others from it.
-        if !self.trusts(found.uid()) {
-            return Some(Fault::Foreign { at: at.to_owned(), owner: found.uid(), is_link });
+        // The owner of a directory can change its mode. The owner of a link can replace it even if the sticky bit keeps
+        // others from it.
+        if !self.is_trusted_owner(metadata.uid()) {
+            return Some(PathFault::Foreign { at: path.to_owned(), owner: metadata.uid(), is_link });
         }
-        let is_open = !is_link && self.is_open(mode, found.gid());
-        is_open.then(|| Fault::Open { directory: at.to_owned(), mode })
+        let is_writable = !is_link && self.is_replaceable_by_others(mode, metadata.gid());
+        is_writable.then(|| PathFault::Writable { directory: path.to_owned(), mode })
     }
 
-    fn trusts(self, owner: u32) -> bool {
+    fn is_trusted_owner(self, owner: u32) -> bool {
         owner == 0 || owner == self.user
     }
 
-    /// Whether others may replace what stands in a directory. In one like `/tmp`, with the sticky bit, they may replace their own alone.
-    /// Those of the own group do not count as others: a directory of one's own is often open to a group that has one member (umask 002).
-    fn is_open(self, mode: u32, group: u32) -> bool {
+    /// Returns whether others can replace entries of a directory. With the sticky bit, as in `/tmp`, they can replace
+    /// only their own. Members of the process's own group do not count as others: a user's own directory is often
+    /// writable by a group with one member (umask 002).
+    fn is_replaceable_by_others(self, mode: u32, group: u32) -> bool {
         let is_sticky = mode & 0o1000 != 0;
         let is_own_group = group == 0 || group == self.group;
         !is_sticky && (mode & 0o002 != 0 || (mode & 0o020 != 0 && !is_own_group))
     }
 }
 
-/// The steps of a path, the first last.
-fn steps(path: &Path) -> Vec<OsString> {
-    let steps = path.components().filter(|step| matches!(step, Component::Normal(_) | Component::ParentDir));
-    steps.rev().map(|step| step.as_os_str().to_owned()).collect()
+/// Returns the components of a path in reverse order.
+fn path_components(path: &Path) -> Vec<OsString> {
+    let components = path.components().filter(|step| matches!(step, Component::Normal(_) | Component::ParentDir));
+    components.rev().map(|step| step.as_os_str().to_owned()).collect()
 }
 
 #[cfg(test)]
@@ -108,12 +112,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn x04_whose_directory_it_is_and_who_may_write_it_decide_whether_it_is_trusted() {
-        let reader = Reader { user: 1000, group: 1000 };
-        for (owner, trusted) in [(0, true), (1000, true), (1001, false), (65_534, false)] {
-            assert_eq!(reader.trusts(owner), trusted, "{owner}");
+    fn x04_reading_user_trusts_directory_by_owner_and_mode() {
+        let reader = ReadingUser { user: 1000, group: 1000 };
+        for (owner, is_trusted) in [(0, true), (1000, true), (1001, false), (65_534, false)] {
+            assert_eq!(reader.is_trusted_owner(owner), is_trusted, "{owner}");
         }
-        // Each with the group of the directory.
+        // Each mode with the group of the directory.
         for (mode, group, is_open) in [
             (0o755, 1001, false),
             (0o775, 1000, false),
@@ -125,15 +129,15 @@ mod tests {
             (0o1775, 1001, false),
             (0o2775, 1001, true),
         ] {
-            assert_eq!(reader.is_open(mode, group), is_open, "{mode:o} of group {group}");
+            assert_eq!(reader.is_replaceable_by_others(mode, group), is_open, "{mode:o} of group {group}");
         }
-        let root = Reader { user: 0, group: 0 };
-        assert!(root.trusts(0) && !root.trusts(1000), "whom root trusts is root");
+        let root = ReadingUser { user: 0, group: 0 };
+        assert!(root.is_trusted_owner(0) && !root.is_trusted_owner(1000), "whom root trusts is root");
     }
 
     #[test]
-    fn x04_the_steps_of_a_path_are_taken_from_its_end() {
-        assert_eq!(steps(Path::new("/a/../b/./c")), ["c", "b", "..", "a"]);
-        assert!(steps(Path::new("/")).is_empty());
+    fn x04_path_components_are_in_reverse_order() {
+        assert_eq!(path_components(Path::new("/a/../b/./c")), ["c", "b", "..", "a"]);
+        assert!(path_components(Path::new("/")).is_empty());
     }
 }

@@ -1,12 +1,13 @@
-//! Who may write a kind of objects: the callers of the row that makes one, by whichever row it is written.
+//! The endpoint that creates objects of each kind. Its callers are the callers that may write objects of that kind, by
+//! any endpoint.
 
 use stemma_core::object::{Kind, PrincipalRole};
 
-use super::{Caller, Endpoint};
+use super::{CallerClass, Endpoint};
 
 impl Endpoint {
-    /// The row that makes an object of a kind; `None` for a kind that no request writes.
-    pub const fn creating(kind: Kind) -> Option<Self> {
+    /// Returns the endpoint that creates an object of a kind, or `None` for a kind that no request writes.
+    pub const fn for_create(kind: Kind) -> Option<Self> {
         match kind {
             Kind::Release => Some(Self::CreateRelease),
             Kind::ReleaseTags => Some(Self::CreateReleaseTag),
@@ -14,7 +15,7 @@ impl Endpoint {
             Kind::ClusterTemplate => Some(Self::CreateTemplate),
             Kind::Cluster => Some(Self::CreateCluster),
             Kind::NodeGroup => Some(Self::CreateGroup),
-            // A stored choice among nodes goes with its node.
+            // A caller that may write nodes may choose a node as primary.
             Kind::Node | Kind::Primary => Some(Self::CreateNode),
             Kind::Allocation => Some(Self::CreateAllocation),
             Kind::Principal => Some(Self::CreatePrincipal),
@@ -24,7 +25,7 @@ impl Endpoint {
     }
 }
 
-impl From<PrincipalRole> for Caller {
+impl From<PrincipalRole> for CallerClass {
     fn from(role: PrincipalRole) -> Self {
         match role {
             PrincipalRole::Viewer => Self::Viewer,

@@ -1,9 +1,10 @@
-//! Which paths there are, who may call them, and what they take and give: one table, from which the controller builds its router, the
-//! agents' listener its matching, the API's description its paths, and the authorisation test its matrix (docs/trust.md, rule 3).
+//! The endpoints of the API: their paths, callers, inputs and outputs, in one table. The controller's
+//! router, the matching of paths on the agents' listener, the API's description and the test of authorisation are built
+//! from it (docs/trust.md, rule 3).
 //!
-//! Deny by default: the classes of callers have no empty value, so a route that nobody was named for does not compile, and handlers
-//! are chosen by an exhaustive match, so neither does a route without a handler. The two listeners are separate sockets, and a path of
-//! one does not exist on the other.
+//! Access is denied by default. A set of callers cannot be empty, so a route without callers does not compile. Handlers
+//! are chosen by an exhaustive match, so a route without a handler does not compile either. The two listeners are
+//! separate sockets, and a path of one does not exist on the other.
 
 pub mod examples;
 mod kinds;
@@ -22,68 +23,68 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use stemma_core::object::Kind;
 
 use crate::error::{ApiError, ErrorType};
-use crate::tls::{Class, Identity};
+use crate::tls::{Identity, IdentityClass};
 
 pub use openapi::openapi;
 pub use table::{AgentEndpoint, Endpoint};
 
-/// Which socket.
+/// One of the two sockets of a controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Listener {
-    /// Hosts.
+pub enum SocketKind {
+    /// The agents' listener, for hosts.
     Agents,
-    /// People and programs.
+    /// The admin listener, for people and programs.
     Admin,
 }
 
-/// The methods that are used.
+/// The HTTP methods in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// Reads.
+    /// Reads an object or a list.
     Get,
-    /// Creates, or asks for an action.
+    /// Creates an object, or requests an action.
     Post,
-    /// Replaces.
+    /// Replaces an object.
     Put,
-    /// Changes.
+    /// Changes a part of an object.
     Patch,
-    /// Deletes.
+    /// Deletes an object.
     Delete,
 }
 
-/// A body's kind.
+/// The type of the body of a request or response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Content {
+pub enum BodyType {
     /// No body.
     Nothing,
     /// A message of the agents' protocol ([`crate::message`]).
     Postcard,
     /// JSON.
     Json,
-    /// RFC 7386.
+    /// A JSON merge patch (RFC 7386).
     MergePatch,
     /// JSON patch (RFC 6902), merge patch, or server-side apply, by `Content-Type`.
     AnyPatch,
-    /// JSON patch or merge patch, of a kind without maps that several authors apply.
+    /// JSON patch or merge patch, for a kind without maps that several authors apply.
     FieldPatch,
     /// A file's bytes.
     Bytes,
     /// Plain text.
     Text,
-    /// Server-sent events, for as long as the client stays.
+    /// Server-sent events, until the client disconnects.
     Events,
 }
 
-/// A class of callers.
+/// A class of callers, by how they authenticate and what they may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Caller {
+pub enum CallerClass {
     /// No certificate and no token, on the admin listener.
     Nobody,
-    /// No certificate, on the agents' listener: may want to enrol.
+    /// No certificate, on the agents' listener: a host that may enrol.
     Joining,
-    /// A node.
+    /// A node, by its certificate.
     Agent,
-    /// A principal that reads.
+    /// A principal that may only read.
     Viewer,
     /// A principal that runs clusters.
     Operator,
@@ -91,19 +92,19 @@ pub enum Caller {
     Admin,
 }
 
-/// A set of classes, never empty.
+/// A set of classes of callers. It is never empty, so each route has a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Callers(u8);
+pub struct CallerSet(u8);
 
-/// On what a route acts. Before a handler runs a caller's role and [`Scope::is_shared`] are looked at; the place of a single object is known in
-/// the decision (docs/access.md).
+/// The objects that a route acts on. Before a handler runs, the caller's role and [`Scope::is_fleet_wide`] are checked.
+/// The cluster of a single object is checked when the handler decides (docs/access.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// The fleet: no object is named.
+    /// The whole fleet. The request names no object.
     Fleet,
-    /// The node that calls.
+    /// The node that sends the request.
     Itself,
-    /// The cluster that the path names, or what stands in it.
+    /// The cluster that the path names, or an object in it.
     Cluster,
     /// The node that the path names, and through it the node's cluster.
     Node,
@@ -128,7 +129,7 @@ pub enum Scope {
 }
 
 impl Scope {
-    /// The parameter of the path that names the object; none where no object is named there.
+    /// Returns the parameter of the path that names the object, or `None` if the path names none.
     pub const fn parameter(self) -> Option<&'static str> {
         match self {
             Self::Fleet | Self::Itself | Self::Body => None,
@@ -145,9 +146,9 @@ impl Scope {
         }
     }
 
-    /// Whether it stands in no cluster: a principal that is bound to one reads there what is for all, and writes nothing. Everywhere
-    /// else it is what the request names that has a place.
-    pub const fn is_shared(self) -> bool {
+    /// Returns whether the scope belongs to no cluster. There, a principal that is bound to a cluster reads what is
+    /// common to all clusters, and writes nothing. In any other scope, the object that the request names decides.
+    pub const fn is_fleet_wide(self) -> bool {
         match self {
             Self::Fleet => true,
             Self::Itself | Self::JoinToken | Self::Body => false,
@@ -163,47 +164,47 @@ impl Scope {
     }
 }
 
-/// The parameters that a query may have.
+/// The parameters that a query may contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Query {
-    /// Any: the route does not look at them.
-    Unread,
-    /// These and no other, in groups.
-    Of(&'static [&'static [&'static str]]),
-    /// These; any other is passed over, as Glance does in its list of namespaces.
-    Among(&'static [&'static [&'static str]]),
+pub enum QueryRule {
+    /// Any parameters. The route ignores them.
+    Ignored,
+    /// Only these parameters, listed in groups. Any other is an error.
+    Only(&'static [&'static [&'static str]]),
+    /// These parameters. Others are ignored, as Glance does in its list of namespaces.
+    Lenient(&'static [&'static [&'static str]]),
 }
 
-impl Query {
-    /// Whether a parameter may be there.
+impl QueryRule {
+    /// Returns whether a parameter is allowed.
     pub fn allows(self, name: &str) -> bool {
         match self {
-            Self::Unread | Self::Among(_) => true,
-            Self::Of(groups) => groups.iter().copied().flatten().any(|known| *known == name),
+            Self::Ignored | Self::Lenient(_) => true,
+            Self::Only(groups) => groups.iter().copied().flatten().any(|known| *known == name),
         }
     }
 
-    /// The names of those that the route knows.
-    pub fn names(self) -> impl Iterator<Item = &'static str> {
+    /// Returns the names of the parameters that the route reads.
+    pub fn parameter_names(self) -> impl Iterator<Item = &'static str> {
         let groups = match self {
-            Self::Unread => &[],
-            Self::Of(groups) | Self::Among(groups) => groups,
+            Self::Ignored => &[],
+            Self::Only(groups) | Self::Lenient(groups) => groups,
         };
         groups.iter().copied().flatten().copied()
     }
 }
 
-/// A header that some rows read, beside those that all of a kind do.
+/// A header that only some routes read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Header {
-    /// The version that the object of a write is presumed to have.
+pub enum RouteHeader {
+    /// The version that a write expects its object to have.
     IfMatch,
-    /// Glance's: a list is added to, and not replaced.
+    /// Glance's header: entries are added to a list instead of replacing it.
     Append,
 }
 
-impl Header {
-    /// Its name.
+impl RouteHeader {
+    /// Returns the header's name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::IfMatch => "If-Match",
@@ -212,209 +213,212 @@ impl Header {
     }
 }
 
-/// The names of the parameters of a page.
+/// The names of the paging parameters.
 pub const PAGE: &[&str] = table::PAGE;
 
-/// What a list shows of each row, where nobody says which fields.
+/// The fields that a list shows of each entry if the query does not choose any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shows {
-    /// These fields; to a client that names no version of Ironic's also Stemma's own.
-    Listed {
-        /// These.
+pub enum DefaultFields {
+    /// These fields. A client that sends no Ironic version also gets Stemma's own fields.
+    Only {
+        /// The fields that every client gets.
         fields: &'static [&'static str],
-        /// Stemma's own.
+        /// Stemma's own fields, for clients that send no Ironic version.
         own: &'static [&'static str],
     },
-    /// All but these.
-    Without(&'static [&'static str]),
+    /// All fields except these.
+    AllExcept(&'static [&'static str]),
 }
 
-impl Shows {
-    /// Whether a field is shown.
-    pub fn has(self, field: &str, is_ironics: bool) -> bool {
+impl DefaultFields {
+    /// Returns whether a list shows a field by default.
+    pub fn contains(self, field: &str, is_ironic_client: bool) -> bool {
         match self {
-            Self::Listed { fields, own } => fields.contains(&field) || (!is_ironics && own.contains(&field)),
-            Self::Without(fields) => !fields.contains(&field),
+            Self::Only { fields, own } => fields.contains(&field) || (!is_ironic_client && own.contains(&field)),
+            Self::AllExcept(fields) => !fields.contains(&field),
         }
     }
 }
 
-/// The fields that can be chosen of what a row answers.
+/// The fields of a response that a query can choose.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Fields {
-    /// The name of the list of whose rows these are fields; `None`: of the answer itself.
-    pub list: Option<String>,
-    /// Their names.
+pub struct SelectableFields {
+    /// The name of the list whose entries have these fields, or `None` if the response itself has them.
+    pub list_name: Option<String>,
+    /// The names of the fields.
     pub names: BTreeSet<String>,
 }
 
-/// From which version on clients of Ironic know a field of a node.
-pub fn field_since(name: &str) -> Minor {
-    table::FIELDS_SINCE.iter().find(|(known, _)| *known == name).map_or(Minor(0), |(_, since)| *since)
+/// Returns the first Ironic version that has this field of a node.
+pub fn field_min_version(name: &str) -> Minor {
+    table::FIELD_MIN_VERSIONS.iter().find(|(known, _)| *known == name).map_or(Minor(0), |(_, since)| *since)
 }
 
-/// How an answer's body goes.
+/// How the body of a response is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
-    /// Made whole, then sent.
+    /// The body is built as a whole, then sent.
     Whole,
-    /// Made piece by piece, as the client takes them.
+    /// The body is built piece by piece, as fast as the client reads.
     Streamed,
 }
 
-/// The minor version of an API whose major version is 1.
+/// The minor version of an API whose major version is 1 (Ironic's or Magnum's).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Minor(pub u16);
 
-/// From which version on a route is there.
+/// The first version that has a route or parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Since {
-    /// The version of the API that the path belongs to.
+pub struct MinVersion {
+    /// The minor version of the API that the path belongs to.
     pub minor: Minor,
-    /// How an older client is refused.
+    /// The error type for an older client.
     pub refusal: ErrorType,
-    /// What is there, for the sentence of the refusal.
+    /// What the version adds, for the error message.
     pub subject: &'static str,
-    /// Whose version it is, for the same.
-    pub api: &'static str,
+    /// The name of the API as a suffix in the error message.
+    pub api_suffix: &'static str,
 }
 
-impl Since {
-    /// The refusal of an older client.
+impl MinVersion {
+    /// Returns the error for an older client.
     pub fn refuse(&self) -> ApiError {
-        let Self { minor, refusal, subject, api } = self;
+        let Self { minor, refusal, subject, api_suffix: api } = self;
         ApiError::new(*refusal, format!("{subject} from version 1.{}{api} on", minor.0))
     }
 }
 
-/// Versions of Ironic's and Magnum's APIs from which on something is there.
-pub mod since {
+/// Minor versions of Ironic's and Magnum's APIs that added something.
+pub mod min_versions {
     use super::Minor;
 
-    /// Names of nodes, in Ironic's.
+    /// The version of Ironic's API that added names of nodes.
     pub const NAMES: Minor = Minor(5);
-    /// The query parameter `fields`, in Ironic's.
+    /// The version of Ironic's API that added the query parameter `fields`.
     pub const FIELDS: Minor = Minor(8);
-    /// A node's `resource_class`, in Ironic's.
+    /// The version of Ironic's API that added a node's `resource_class`.
     pub const RESOURCE_CLASS: Minor = Minor(21);
-    /// Traits, in Ironic's.
+    /// The version of Ironic's API that added traits.
     pub const TRAITS: Minor = Minor(37);
-    /// The query parameter `detail`, in Ironic's.
+    /// The version of Ironic's API that added the query parameter `detail`.
     pub const DETAIL: Minor = Minor(43);
-    /// A node's `allocation_uuid`, in Ironic's.
+    /// The version of Ironic's API that added a node's `allocation_uuid`.
     pub const ALLOCATIONS: Minor = Minor(52);
-    /// Inspection rules, in Ironic's.
+    /// The version of Ironic's API that added inspection rules.
     pub const INSPECTION_RULES: Minor = Minor(96);
-    /// The action `resize` of a cluster, in Magnum's.
+    /// The version of Magnum's API that added the action `resize` of a cluster.
     pub const RESIZE: Minor = Minor(7);
-    /// The action `upgrade` of a cluster, in Magnum's.
+    /// The version of Magnum's API that added the action `upgrade` of a cluster.
     pub const UPGRADE: Minor = Minor(8);
-    /// Node groups, in Magnum's.
+    /// The version of Magnum's API that added node groups.
     pub const NODEGROUPS: Minor = Minor(9);
-    /// 404 for a cluster template that is not there, in Magnum's.
+    /// The version of Magnum's API in which a cluster template that does not exist results in 404.
     pub const TEMPLATE_NOT_FOUND: Minor = Minor(10);
 }
 
-/// A row of the table.
+/// A row of the endpoint table: all properties of one route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// Which socket.
-    pub listener: Listener,
+    /// The socket on which the route exists.
+    pub listener: SocketKind,
     /// The method.
     pub method: Method,
-    /// The path, with parameters in braces. Without a slash at its end; one there is taken too, as Magnum's client sends it.
+    /// The path, with parameters in braces. It has no trailing slash, but one in a request is accepted, because
+    /// Magnum's client sends it.
     pub path: &'static str,
-    /// Who may call.
-    pub callers: Callers,
-    /// On what it acts.
+    /// The classes of callers that may call the route.
+    pub callers: CallerSet,
+    /// The objects that the route acts on.
     pub scope: Scope,
-    /// The parameters that its query may have.
-    pub query: Query,
-    /// The headers that its handler reads.
-    pub headers: &'static [Header],
-    /// What comes.
-    pub request: Content,
-    /// The schema of that, by its name in the API's description; none where that says nothing of it.
+    /// The parameters that the query may contain.
+    pub query: QueryRule,
+    /// The headers that the handler of the route reads.
+    pub headers: &'static [RouteHeader],
+    /// The type of the request's body.
+    pub request: BodyType,
+    /// The name of the schema of the request's body in the API's description, or `None` if it is not described.
     pub request_schema: Option<&'static str>,
-    /// The statuses of an answer when it went well.
+    /// The statuses of a successful response.
     pub statuses: &'static [u16],
-    /// What goes, when it went well.
-    pub answer: Content,
-    /// The schema of that, likewise.
-    pub answer_schema: Option<&'static str>,
-    /// The schema of an answer with 202, where that is another.
+    /// The type of the body of a successful response.
+    pub response: BodyType,
+    /// The name of the schema of the response's body in the API's description, or `None` if it is not described.
+    pub response_schema: Option<&'static str>,
+    /// The name of the schema of a response with status 202, if it differs from `response_schema`.
     pub accepted_schema: Option<&'static str>,
-    /// How that goes.
+    /// How the body of the response is sent.
     pub delivery: Delivery,
-    /// What a list shows of each row where nobody says; `None`: everything.
-    pub shows: Option<&'static Shows>,
-    /// The microversion from which on clients of Ironic or Magnum know the route.
-    pub since: Option<&'static Since>,
-    /// One sentence.
+    /// The fields that a list shows of each entry if the query does not choose any; `None` for all.
+    pub default_fields: Option<&'static DefaultFields>,
+    /// The first microversion of Ironic or Magnum that has the route.
+    pub min_version: Option<&'static MinVersion>,
+    /// A summary in one sentence.
     pub summary: &'static str,
 }
 
-/// A path and method, looked up.
+/// The result of the search for a path and method.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found<'a> {
-    /// A route, with its parameters in their order (as they stand in the path: nothing is decoded).
-    Route(Endpoint, Parameters<'a>),
-    /// The path exists, with other methods.
-    OtherMethods(Vec<Method>),
-    /// There is no such path.
-    Nothing,
+pub enum RouteMatch<'a> {
+    /// A route and its path parameters in order, not decoded.
+    Route(Endpoint, PathParameters<'a>),
+    /// The path exists, but only with these methods.
+    MethodNotAllowed(Vec<Method>),
+    /// The path does not exist.
+    NotFound,
 }
 
-/// The parameters of a path, in order; none has more than three.
-pub type Parameters<'a> = Vec<&'a str>;
+/// The parameters of a path, in order. No path has more than three.
+pub type PathParameters<'a> = Vec<&'a str>;
 
-impl Caller {
+impl CallerClass {
     /// All classes.
     pub const ALL: [Self; 6] = [Self::Nobody, Self::Joining, Self::Agent, Self::Viewer, Self::Operator, Self::Admin];
 
-    /// Who is at the agents' listener, by the certificate that was shown there, if any.
-    pub fn at_agents_listener(identity: Option<&Identity>) -> Self {
+    /// Returns the class of a caller on the agents' listener, by the certificate that it presented, if any.
+    pub fn for_agents_listener(identity: Option<&Identity>) -> Self {
         match identity.map(|identity| &identity.class) {
             None => Self::Joining,
-            Some(Class::Node(_)) => Self::Agent,
-            // The verifier of that listener takes no other class; whoever came by it all the same is nobody.
-            Some(Class::Controller(_) | Class::Admin(_) | Class::Principal(_) | Class::Signer(_)) => Self::Nobody,
+            Some(IdentityClass::Node(_)) => Self::Agent,
+            // The listener's verifier accepts only nodes. A caller of another class would be `Nobody`.
+            Some(
+                IdentityClass::Controller(_) | IdentityClass::Admin(_) | IdentityClass::Principal(_) | IdentityClass::Signer(_),
+            ) => Self::Nobody,
         }
     }
 }
 
-impl Callers {
-    /// Every class that can reach the listener at all.
+impl CallerSet {
+    /// All classes of callers.
     pub const EVERYONE: Self = Self(0b11_1111);
-    /// Joining alone.
-    pub const JOINING: Self = Self::of(Caller::Joining);
+    /// Joining hosts alone.
+    pub const JOINING: Self = Self::new(CallerClass::Joining);
     /// Agents alone.
-    pub const AGENT: Self = Self::of(Caller::Agent);
+    pub const AGENT: Self = Self::new(CallerClass::Agent);
     /// Viewers alone.
-    pub const VIEWER: Self = Self::of(Caller::Viewer);
+    pub const VIEWER: Self = Self::new(CallerClass::Viewer);
     /// Operators alone.
-    pub const OPERATOR: Self = Self::of(Caller::Operator);
+    pub const OPERATOR: Self = Self::new(CallerClass::Operator);
     /// Admins alone.
-    pub const ADMIN: Self = Self::of(Caller::Admin);
+    pub const ADMIN: Self = Self::new(CallerClass::Admin);
 
-    const fn of(caller: Caller) -> Self {
+    const fn new(caller: CallerClass) -> Self {
         Self(1 << caller as u8)
     }
 
-    /// These and those.
+    /// Returns the set of all callers that are in this set or in `others`.
     #[must_use]
-    pub const fn and(self, others: Self) -> Self {
+    pub const fn union(self, others: Self) -> Self {
         Self(self.0 | others.0)
     }
 
-    /// Whether a class is among them.
-    pub const fn allows(self, caller: Caller) -> bool {
+    /// Returns whether a class is in the set.
+    pub const fn allows(self, caller: CallerClass) -> bool {
         self.0 & (1 << caller as u8) != 0
     }
 }
 
 impl Method {
-    /// As it stands in a request.
+    /// Returns the method as it is written in a request.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Get => "GET",
@@ -426,8 +430,8 @@ impl Method {
     }
 }
 
-impl Content {
-    /// The media types that a body of this kind may have; none where there is no body.
+impl BodyType {
+    /// Returns the media types that a body of this type may have. Empty if there is no body.
     pub const fn media_types(self) -> &'static [&'static str] {
         match self {
             Self::Nothing => &[],
@@ -449,35 +453,35 @@ impl Content {
 }
 
 impl Endpoint {
-    /// Whether a class may call it.
-    pub const fn allows(self, caller: Caller) -> bool {
+    /// Returns whether callers of a class may call this endpoint.
+    pub const fn allows(self, caller: CallerClass) -> bool {
         self.route().callers.allows(caller)
     }
 
-    /// Whether a call can be tried out with `dry_run`: a write of the model. A file's bytes are kept or they are not.
+    /// Returns whether a call accepts `dry_run`. Every write does, except the upload of a file.
     pub fn has_dry_run(self) -> bool {
-        self.route().method != Method::Get && self.route().request != Content::Bytes
+        self.route().method != Method::Get && self.route().request != BodyType::Bytes
     }
 
-    /// The status of an answer to a request that prefers a body (`Prefer: return=representation`, RFC 7240), where the row has none
-    /// else: it says what the write changes.
+    /// Returns the status of a response that lists the changes, for a write whose normal response has no body. The
+    /// client requests it with `Prefer: return=representation` (RFC 7240).
     pub fn preferred_status(self) -> Option<u16> {
-        (self.route().answer == Content::Nothing && self.has_dry_run()).then_some(200)
+        (self.route().response == BodyType::Nothing && self.has_dry_run()).then_some(200)
     }
 
-    /// The fields that can be chosen of its answer; `None`: its query has no `fields`.
-    pub fn fields(self) -> Option<&'static Fields> {
-        static FIELDS: LazyLock<BTreeMap<Endpoint, Fields>> = LazyLock::new(schema::fields);
+    /// Returns the fields that a query can choose, or `None` if the query has no `fields`.
+    pub fn selectable_fields(self) -> Option<&'static SelectableFields> {
+        static FIELDS: LazyLock<BTreeMap<Endpoint, SelectableFields>> = LazyLock::new(schema::selectable_fields);
         FIELDS.get(&self)
     }
 
-    /// From which version on clients of Ironic know a parameter of a node's queries.
-    pub fn parameter_since(self, name: &str) -> Option<&'static Since> {
-        let is_ironics = self.route().path.starts_with("/v1/nodes");
-        table::PARAMETERS_SINCE.iter().find(|(known, _)| is_ironics && *known == name).map(|(_, since)| since)
+    /// Returns the first Ironic version that has this parameter of node queries.
+    pub fn parameter_min_version(self, name: &str) -> Option<&'static MinVersion> {
+        let is_ironic = self.route().path.starts_with("/v1/nodes");
+        table::PARAMETER_MIN_VERSIONS.iter().find(|(known, _)| is_ironic && *known == name).map(|(_, since)| since)
     }
 
-    /// The path of a request, with the values of its parameters in their order, each escaped.
+    /// Returns the path of a request with these parameter values, each escaped.
     pub fn path(self, values: &[&str]) -> String {
         let template = self.route().path;
         debug_assert_eq!(values.len(), template.matches('{').count(), "{template} has another number of parameters");
@@ -492,7 +496,7 @@ impl Endpoint {
         segments.join("/")
     }
 
-    /// A request, with the values of its path's parameters.
+    /// Builds a request with these values for the parameters of its path.
     pub fn request(self, values: &[&str], body: Vec<u8>) -> Request<Bytes> {
         let request = Request::builder().method(self.route().method.as_str()).uri(self.path(values));
         request.body(body.into()).expect("a method and an escaped path make a request")
@@ -501,65 +505,64 @@ impl Endpoint {
 
 /// Percent-encodes a segment of a path, or a value of a query.
 pub fn escape(text: &str) -> String {
-    const ESCAPED: &AsciiSet =
-        &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'@').remove(b':');
+    const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'@').remove(b':');
     utf8_percent_encode(text, ESCAPED).to_string()
 }
 
-/// Looks a request up on a listener. Of several templates that match, the one with the fewest parameters wins:
-/// `/v1/nodes/detail` is no node.
-pub fn find<'a>(listener: Listener, method: &str, path: &'a str) -> Found<'a> {
-    let path = path.strip_suffix('/').filter(|bare| takes_final_slash(listener, method, bare)).unwrap_or(path);
-    let mut best: Option<(Endpoint, Parameters<'a>)> = None;
-    let mut others: Vec<(usize, Method)> = Vec::new();
+/// Finds the route of a request on a listener. If several templates match, the one with the fewest parameters wins:
+/// `/v1/nodes/detail` does not name a node.
+pub fn find<'a>(listener: SocketKind, method: &str, path: &'a str) -> RouteMatch<'a> {
+    let path = path.strip_suffix('/').filter(|bare| accepts_final_slash(listener, method, bare)).unwrap_or(path);
+    let mut best: Option<(Endpoint, PathParameters<'a>)> = None;
+    let mut other_methods: Vec<(usize, Method)> = Vec::new();
     for endpoint in Endpoint::ALL.iter().copied().filter(|endpoint| endpoint.route().listener == listener) {
         let Some(parameters) = match_path(endpoint.route().path, path) else { continue };
         if endpoint.route().method.as_str() != method {
-            others.push((parameters.len(), endpoint.route().method));
+            other_methods.push((parameters.len(), endpoint.route().method));
         } else if parameters.is_empty() {
-            return Found::Route(endpoint, parameters);
+            return RouteMatch::Route(endpoint, parameters);
         } else if best.as_ref().is_none_or(|(_, found)| parameters.len() < found.len()) {
             best = Some((endpoint, parameters));
         }
     }
     match best {
-        Some((endpoint, parameters)) => Found::Route(endpoint, parameters),
-        None => match others.iter().map(|(parameters, _)| *parameters).min() {
+        Some((endpoint, parameters)) => RouteMatch::Route(endpoint, parameters),
+        None => match other_methods.iter().map(|(parameters, _)| *parameters).min() {
             Some(fewest) => {
-                let nearest = others.into_iter().filter(|(parameters, _)| *parameters == fewest);
-                Found::OtherMethods(nearest.map(|(_, method)| method).collect())
+                let nearest = other_methods.into_iter().filter(|(parameters, _)| *parameters == fewest);
+                RouteMatch::MethodNotAllowed(nearest.map(|(_, method)| method).collect())
             }
-            None => Found::Nothing,
+            None => RouteMatch::NotFound,
         },
     }
 }
 
-/// Whether a final slash means nothing behind this path. A deletion whose last name is empty would be one of all that stand there, and
-/// another write would be one of all where it may name one of them.
-fn takes_final_slash(listener: Listener, method: &str, bare: &str) -> bool {
-    if bare.is_empty() || method == Method::Delete.as_str() {
+/// Returns whether a trailing slash after this path is ignored. In a write it may mean that the last name is missing,
+/// so it is then not ignored: `DELETE /v1/inspection_rules/` would delete all rules instead of one.
+fn accepts_final_slash(listener: SocketKind, method: &str, path: &str) -> bool {
+    if path.is_empty() || method == Method::Delete.as_str() {
         return false;
     }
     let mut routes = Endpoint::ALL.iter().map(|endpoint| endpoint.route());
     method == Method::Get.as_str()
         || !routes.any(|route| {
-            let is_asked = route.listener == listener && route.method.as_str() == method;
-            let above = route.path.rsplit_once('/').filter(|(_, last)| last.starts_with('{') && *last != "{map}");
-            is_asked && above.is_some_and(|(above, _)| match_path(above, bare).is_some())
+            let is_candidate = route.listener == listener && route.method.as_str() == method;
+            let parent = route.path.rsplit_once('/').filter(|(_, last)| last.starts_with('{') && *last != "{map}");
+            is_candidate && parent.is_some_and(|(above, _)| match_path(above, path).is_some())
         })
 }
 
-/// What `{map}` stands for in a path: other words there are no maps, but resources of their own or nothing.
-const MAPS: [&str; 3] = ["labels", "annotations", "parameters"];
+/// The words that match `{map}` in a path.
+const MAP_NAMES: [&str; 3] = ["labels", "annotations", "parameters"];
 
-/// The parameters of a path, where it is of this template. A parameter is one segment, and not empty.
-fn match_path<'a>(template: &str, path: &'a str) -> Option<Parameters<'a>> {
+/// Returns the parameters of a path if it matches this template. A parameter is one segment, and not empty.
+fn match_path<'a>(template: &str, path: &'a str) -> Option<PathParameters<'a>> {
     let mut parameters = Vec::new();
     let mut segments = path.split('/');
     for part in template.split('/') {
         let segment = segments.next()?;
         if part.starts_with('{') {
-            if segment.is_empty() || (part == "{map}" && !MAPS.contains(&segment)) {
+            if segment.is_empty() || (part == "{map}" && !MAP_NAMES.contains(&segment)) {
                 return None;
             }
             parameters.push(segment);
@@ -579,41 +582,42 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_are_found_on_their_own_listener() {
+    fn find_matches_path_only_on_own_listener() {
         use Endpoint as E;
-        use Listener::{Admin, Agents};
+        use SocketKind::{Admin, Agents};
         for (listener, method, path, found) in [
-            (Agents, "POST", "/agent/v1/checkin", Found::Route(E::CheckIn, vec![])),
-            (Agents, "GET", "/agent/v1/blobs/ab12", Found::Route(E::AgentBlob, vec!["ab12"])),
-            (Agents, "GET", "/agent/v1/checkin", Found::OtherMethods(vec![Method::Post])),
-            (Agents, "GET", "/agent/v1/blobs/", Found::Nothing),
-            (Agents, "GET", "/agent/v1/blobs/a/b", Found::Nothing),
-            (Agents, "GET", "/v1/nodes", Found::Nothing),
-            (Admin, "POST", "/agent/v1/checkin", Found::Nothing),
-            (Admin, "GET", "/", Found::Route(E::Versions, vec![])),
-            (Admin, "GET", "/v1/", Found::Route(E::Version1, vec![])),
-            (Admin, "GET", "/v1/nodes/detail", Found::Route(E::ListNodesDetail, vec![])),
-            (Admin, "GET", "/v1/nodes/web-1", Found::Route(E::GetNode, vec!["web-1"])),
-            (Admin, "GET", "/v1/clusters/prod/nodegroups/", Found::Route(E::ListGroups, vec!["prod"])),
-            (Admin, "PUT", "/v1/nodes/web-1/traits", Found::Route(E::ReplaceNodeTraits, vec!["web-1"])),
-            (Admin, "PUT", "/v1/nodes/web-1/labels", Found::Route(E::PutNodeMap, vec!["web-1", "labels"])),
-            (Admin, "GET", "/V1/nodes", Found::Nothing),
-            (Admin, "GET", "//v1/nodes", Found::Nothing),
-            (Admin, "GET", "", Found::Nothing),
-            (Admin, "get", "/v1/nodes", Found::OtherMethods(vec![Method::Get, Method::Post])),
+            (Agents, "POST", "/agent/v1/checkin", RouteMatch::Route(E::CheckIn, vec![])),
+            (Agents, "GET", "/agent/v1/blobs/ab12", RouteMatch::Route(E::AgentBlob, vec!["ab12"])),
+            (Agents, "GET", "/agent/v1/checkin", RouteMatch::MethodNotAllowed(vec![Method::Post])),
+            (Agents, "GET", "/agent/v1/blobs/", RouteMatch::NotFound),
+            (Agents, "GET", "/agent/v1/blobs/a/b", RouteMatch::NotFound),
+            (Agents, "GET", "/v1/nodes", RouteMatch::NotFound),
+            (Admin, "POST", "/agent/v1/checkin", RouteMatch::NotFound),
+            (Admin, "GET", "/", RouteMatch::Route(E::Versions, vec![])),
+            (Admin, "GET", "/v1/", RouteMatch::Route(E::Version1, vec![])),
+            (Admin, "GET", "/v1/nodes/detail", RouteMatch::Route(E::ListNodesDetail, vec![])),
+            (Admin, "GET", "/v1/nodes/web-1", RouteMatch::Route(E::GetNode, vec!["web-1"])),
+            (Admin, "GET", "/v1/clusters/prod/nodegroups/", RouteMatch::Route(E::ListGroups, vec!["prod"])),
+            (Admin, "PUT", "/v1/nodes/web-1/traits", RouteMatch::Route(E::ReplaceNodeTraits, vec!["web-1"])),
+            (Admin, "PUT", "/v1/nodes/web-1/labels", RouteMatch::Route(E::PutNodeMap, vec!["web-1", "labels"])),
+            (Admin, "GET", "/V1/nodes", RouteMatch::NotFound),
+            (Admin, "GET", "//v1/nodes", RouteMatch::NotFound),
+            (Admin, "GET", "", RouteMatch::NotFound),
+            (Admin, "get", "/v1/nodes", RouteMatch::MethodNotAllowed(vec![Method::Get, Method::Post])),
         ] {
             assert_eq!(find(listener, method, path), found, "{method} {path}");
         }
     }
 
-    /// Clients of Ironic and Magnum end paths with a slash: it means nothing, but where a write names one of several.
+    /// Clients of Ironic and Magnum end paths with a slash. The slash is ignored, except in a write that could have
+    /// lost the name of one object.
     #[test]
-    fn x06_a_final_slash_never_stands_for_all() {
+    fn x06_find_rejects_final_slash_when_id_is_empty() {
         for row in Endpoint::ALL.iter().copied() {
             let route = row.route();
             let path = route.path.replace("{map}", "labels");
             let found = find(route.listener, route.method.as_str(), &path);
-            assert!(matches!(found, Found::Route(found, _) if found == row), "{path}");
+            assert!(matches!(found, RouteMatch::Route(found, _) if found == row), "{path}");
             let names_one = |other: Endpoint| {
                 let (above, last) = other.route().path.rsplit_once('/').expect("a path");
                 above == route.path && last.starts_with('{') && last != "{map}"
@@ -621,20 +625,20 @@ mod tests {
             let mut others = Endpoint::ALL.iter().copied().filter(|other| other.route().method == route.method);
             let slashed = format!("{path}/");
             let found = find(route.listener, route.method.as_str(), &slashed);
-            let is_taken = match route.method {
+            let is_accepted = match route.method {
                 Method::Get => true,
                 Method::Delete => false,
                 Method::Post | Method::Put | Method::Patch => !others.any(names_one),
             };
-            let is_found = matches!(found, Found::Route(found, _) if found == row);
-            assert_eq!(is_found, is_taken || path == "/", "{} {slashed}", route.method.as_str());
+            let is_found = matches!(found, RouteMatch::Route(found, _) if found == row);
+            assert_eq!(is_found, is_accepted || path == "/", "{} {slashed}", route.method.as_str());
         }
-        let found = find(Listener::Admin, "PUT", "/v1/nodes/web-1/traits/");
-        assert!(!matches!(found, Found::Route(..)), "{found:?}");
+        let found = find(SocketKind::Admin, "PUT", "/v1/nodes/web-1/traits/");
+        assert!(!matches!(found, RouteMatch::Route(..)), "{found:?}");
     }
 
     #[test]
-    fn a_rows_path_is_found_as_that_row() {
+    fn find_returns_endpoint_of_each_path() {
         for (endpoint, values, path) in [
             (Endpoint::ListNodes, &[][..], "/v1/nodes"),
             (Endpoint::GetNode, &["a b/ü"], "/v1/nodes/a%20b%2F%C3%BC"),
@@ -645,33 +649,32 @@ mod tests {
             assert_eq!(endpoint.request(values, vec![]).uri().path(), path);
             let route = endpoint.route();
             assert!(
-                matches!(find(route.listener, route.method.as_str(), path), Found::Route(found, _) if found == endpoint)
+                matches!(find(route.listener, route.method.as_str(), path), RouteMatch::Route(found, _) if found == endpoint)
             );
         }
     }
 
     #[test]
-    fn no_node_is_called_as_a_path_below_nodes() {
+    fn node_name_rejects_literal_segments_below_nodes() {
         let below = Endpoint::ALL.iter().filter_map(|row| row.route().path.strip_prefix("/v1/nodes/"));
         for word in below.flat_map(|path| path.split('/')).filter(|part| !part.starts_with('{')) {
-            // What stands below a map, or below another word, can't be taken for a node.
+            // A word below a map, or below another fixed word, cannot be taken for a node's name.
             let is_deeper = matches!(word, "tombstones" | "owners" | "provision" | "refresh");
             assert!(is_deeper || NodeName::new(word).is_err(), "{word}");
         }
     }
 
     #[test]
-    fn no_two_rows_are_one_request() {
-        let rows: BTreeSet<_> =
-            Endpoint::ALL.iter().map(|row| (row.route().method.as_str(), row.route().path)).collect();
+    fn endpoints_have_distinct_requests() {
+        let rows: BTreeSet<_> = Endpoint::ALL.iter().map(|row| (row.route().method.as_str(), row.route().path)).collect();
         assert_eq!(rows.len(), Endpoint::ALL.len());
     }
 
     #[test]
-    fn a_rows_scope_is_what_its_path_names() {
+    fn endpoint_scope_matches_path_parameters() {
         for row in Endpoint::ALL {
             let route = row.route();
-            let named = [
+            let scopes = [
                 Scope::Cluster,
                 Scope::Node,
                 Scope::Template,
@@ -683,20 +686,19 @@ mod tests {
                 Scope::JoinToken,
                 Scope::Certificate,
             ];
-            let found = named.into_iter().find(|scope| scope.parameter().is_some_and(|part| route.path.contains(part)));
+            let found = scopes.into_iter().find(|scope| scope.parameter().is_some_and(|part| route.path.contains(part)));
             assert_eq!(route.scope.parameter(), found.and_then(Scope::parameter), "{row:?}");
-            // An action of Ironic's is accepted without a body.
-            let is_empty =
-                matches!(route.statuses, [204]) || (route.statuses == [202] && route.answer == Content::Nothing);
-            assert_eq!(is_empty, route.answer == Content::Nothing, "{row:?}");
+            // The response to an action of Ironic's has status 202 and no body.
+            let is_empty = matches!(route.statuses, [204]) || (route.statuses == [202] && route.response == BodyType::Nothing);
+            assert_eq!(is_empty, route.response == BodyType::Nothing, "{row:?}");
         }
     }
 
     #[test]
-    fn a_deletion_of_one_whose_id_is_empty_is_none_of_all() {
-        let found = |method: &str, path| match find(Listener::Admin, method, path) {
-            Found::Route(endpoint, _) => Some(endpoint),
-            Found::OtherMethods(_) | Found::Nothing => None,
+    fn find_rejects_delete_when_id_is_empty() {
+        let found = |method: &str, path| match find(SocketKind::Admin, method, path) {
+            RouteMatch::Route(endpoint, _) => Some(endpoint),
+            RouteMatch::MethodNotAllowed(_) | RouteMatch::NotFound => None,
         };
         assert_eq!(found("DELETE", "/v1/inspection_rules"), Some(Endpoint::DeleteInspectionRules));
         assert_eq!(found("DELETE", "/v1/inspection_rules/"), None);
@@ -704,26 +706,30 @@ mod tests {
     }
 
     #[test]
-    fn each_class_stays_on_its_listener() {
+    fn endpoints_admit_only_caller_classes_of_own_listener() {
         for endpoint in Endpoint::ALL {
             let route = endpoint.route();
             let (agents, admin) = (
-                endpoint.allows(Caller::Joining) || endpoint.allows(Caller::Agent),
-                endpoint.allows(Caller::Viewer) || endpoint.allows(Caller::Operator) || endpoint.allows(Caller::Admin),
+                endpoint.allows(CallerClass::Joining) || endpoint.allows(CallerClass::Agent),
+                endpoint.allows(CallerClass::Viewer)
+                    || endpoint.allows(CallerClass::Operator)
+                    || endpoint.allows(CallerClass::Admin),
             );
             match route.listener {
-                Listener::Agents => assert!(agents && !admin && !endpoint.allows(Caller::Nobody), "{endpoint:?}"),
-                Listener::Admin => assert!(admin && endpoint.allows(Caller::Admin), "{endpoint:?}"),
+                SocketKind::Agents => {
+                    assert!(agents && !admin && !endpoint.allows(CallerClass::Nobody), "{endpoint:?}");
+                }
+                SocketKind::Admin => assert!(admin && endpoint.allows(CallerClass::Admin), "{endpoint:?}"),
             }
-            let writes = route.listener == Listener::Admin && route.method != Method::Get;
-            assert!(!(writes && endpoint.allows(Caller::Viewer)), "{endpoint:?}: a viewer does not write");
+            let writes = route.listener == SocketKind::Admin && route.method != Method::Get;
+            assert!(!(writes && endpoint.allows(CallerClass::Viewer)), "{endpoint:?}: a viewer does not write");
         }
     }
 
     #[test]
-    fn a_certificate_of_another_class_is_nobody_to_the_agents_listener() {
-        assert_eq!(Caller::at_agents_listener(None), Caller::Joining);
-        assert!(!Endpoint::CheckIn.allows(Caller::Joining));
-        assert!(Endpoint::ALL.iter().all(|row| row.route().listener == Listener::Admin || !row.allows(Caller::Nobody)));
+    fn for_agents_listener_returns_joining_without_certificate() {
+        assert_eq!(CallerClass::for_agents_listener(None), CallerClass::Joining);
+        assert!(!Endpoint::CheckIn.allows(CallerClass::Joining));
+        assert!(Endpoint::ALL.iter().all(|row| row.route().listener == SocketKind::Admin || !row.allows(CallerClass::Nobody)));
     }
 }

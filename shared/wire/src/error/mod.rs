@@ -1,9 +1,9 @@
-//! The one error body of the API, and the table of its types.
+//! The error body of the API, and the table of its types.
 //!
-//! Programs match on `type`, people read `title` and `message`, and a support case names `request_id`. The form
+//! Programs match on `type`, people read `title` and `message`, and a support case quotes `request_id`. The form
 //! `{"error": {"code", "type", "title", "message", …}}` is what glanceclient, openstacksdk and magnumclient all print.
-//! Before authentication, and where a request does not parse, the body is fixed ([`ErrorType::fixed_body`]) and says nothing
-//! of what came in.
+//! Before authentication, and for a request that does not parse, the body is a fixed text ([`ErrorType::fixed_body`]),
+//! which repeats nothing of the request.
 
 mod table;
 
@@ -14,41 +14,41 @@ use serde_json::{Map, Value};
 
 pub use table::ErrorType;
 
-/// The longest name that an error repeats, in characters.
-pub const MAX_QUOTED: usize = 64;
+/// Maximum length of a name that an error repeats, in characters.
+pub const MAX_QUOTED_CHARS: usize = 64;
 
-/// An error as it goes over HTTP.
+/// An error as it is sent over HTTP.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ApiError {
-    /// The stable name with its HTTP status.
+    /// The error type, with its HTTP status.
     pub kind: ErrorType,
-    /// What is wrong, where and why, for a person. Names from the request stand in it through [`quote`].
+    /// What is wrong, where and why, for a person. Names from the request are escaped with [`quote`].
     pub message: String,
-    /// More, where there is more: what to do, the other findings, one a line.
+    /// Further text, if any: advice, or further findings, one on each line.
     pub detail: Option<String>,
-    /// The field that is wrong, as a path: `tasks[3].parameters.path`.
+    /// The path of the invalid field: `tasks[3].parameters.path`.
     pub field: Option<String>,
-    /// The methods that the path takes, as the header `Allow` has them, where another one was used.
+    /// If the path does not support the request's method: the methods that it supports, as in the header `Allow`.
     pub allow: Option<Box<str>>,
-    /// After how many seconds the request can be sent again, where that is known better than by its type.
+    /// After how many seconds the client can retry, if this is more precise than the default of the type.
     pub retry_after_s: Option<u32>,
-    /// What is wrong, without the object and the field: for a program that names these itself.
+    /// What is wrong, without the names of object and field, for a program that shows object and field itself.
     pub reason: Option<Box<str>>,
-    /// What this request was called, in answer and journal alike.
+    /// The request's id, which is in the response and in the journal.
     pub request_id: Option<String>,
-    /// Further members of the body beside `error`: `conflicts`, Ironic's `error_message`.
+    /// Members of the body in addition to `error`, such as `conflicts` or Ironic's `error_message`.
     pub extra: Map<String, Value>,
 }
 
 impl From<ErrorType> for ApiError {
-    /// An error that says nothing of the request: its sentence is the type's title.
+    /// Returns an error that repeats nothing of the request. Its message is the title of the type.
     fn from(kind: ErrorType) -> Self {
         Self::new(kind, kind.title())
     }
 }
 
 impl ApiError {
-    /// An error of a type, with its sentence.
+    /// Returns an error of a type, with a message.
     pub fn new(kind: ErrorType, message: impl Into<String>) -> Self {
         Self {
             kind,
@@ -63,61 +63,62 @@ impl ApiError {
         }
     }
 
-    /// The same, with the path of the field that is wrong.
+    /// Sets the path of the invalid field.
     #[must_use]
     pub fn field(mut self, field: impl Into<String>) -> Self {
         self.field = Some(field.into());
         self
     }
 
-    /// The same, with what is wrong apart from where.
+    /// Sets the reason: what is wrong, without the names of object and field.
     #[must_use]
     pub fn reason(mut self, reason: impl Into<Box<str>>) -> Self {
         self.reason = Some(reason.into());
         self
     }
 
-    /// The same, with when the request can be sent again.
+    /// Sets after how many seconds the client can retry.
     #[must_use]
     pub fn retry_after(mut self, seconds: u32) -> Self {
         self.retry_after_s = Some(seconds);
         self
     }
 
-    /// The same, with more to say.
+    /// Sets the further text: advice, or further findings.
     #[must_use]
     pub fn detail(mut self, detail: impl Into<String>) -> Self {
         self.detail = Some(detail.into());
         self
     }
 
-    /// The same, with a member beside `error`.
+    /// Adds a member next to `error`.
     #[must_use]
     pub fn extra(mut self, name: &str, value: Value) -> Self {
         self.extra.insert(name.to_owned(), value);
         self
     }
 
-    /// The HTTP status.
+    /// Returns the HTTP status.
     pub fn status(&self) -> u16 {
         self.kind.status()
     }
 
-    /// The body, as JSON.
+    /// Returns the body, as JSON.
     pub fn body(&self) -> Value {
         let mut error = Map::new();
         error.insert("code".into(), self.status().into());
         error.insert("type".into(), self.kind.name().into());
-        // The sentence stands in both: magnumclient prints the one, glanceclient and openstacksdk the other.
+        // `title` and `message` both have the message, because magnumclient prints one of the two, and glanceclient and
+        // openstacksdk print the other.
         error.insert("title".into(), self.message.clone().into());
         error.insert("message".into(), self.message.clone().into());
-        let more = [
+        let optional_members = [
             ("detail", self.detail.as_deref()),
             ("field", self.field.as_deref()),
             ("reason", self.reason.as_deref()),
             ("request_id", self.request_id.as_deref()),
         ];
-        for (name, value) in more {
+        for (name, value) in optional_members {
             if let Some(value) = value {
                 error.insert(name.into(), value.into());
             }
@@ -128,66 +129,70 @@ impl ApiError {
     }
 }
 
-/// An error body as a client reads it: a type that it does not know is kept as text, so that an older client prints a newer one's.
+/// An error body as a client reads it. The type is kept as text, so that an older client can print an error of a newer
+/// controller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorBody {
     /// HTTP status.
     pub code: u16,
-    /// The stable name.
+    /// The stable name of the type.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The type's own sentence.
+    /// The title of the error type.
     #[serde(default)]
     pub title: String,
-    /// What was wrong this time.
+    /// What is wrong with this request.
     #[serde(default)]
     pub message: String,
-    /// More.
+    /// Further text: advice, or further findings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
-    /// The field that was wrong.
+    /// The path of the invalid field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
-    /// The request's name.
+    /// The request's id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
 }
 
 impl ErrorBody {
-    /// Reads an error body; `None` when it is none (another program answered).
+    /// Parses an error body. Returns `None` if the bytes are no error body, for example because another program
+    /// responded.
     pub fn parse(body: &[u8]) -> Option<Self> {
         #[derive(Deserialize)]
-        struct Outer {
+        struct ErrorEnvelope {
             error: ErrorBody,
         }
-        serde_json::from_slice::<Outer>(body).ok().map(|outer| outer.error)
+        serde_json::from_slice::<ErrorEnvelope>(body).ok().map(|outer| outer.error)
     }
 }
 
-/// Whether a character is right to left, or has no width: it would make a sentence read otherwise than it is.
-pub fn is_formatting(character: char) -> bool {
+/// Returns whether a character changes the direction of text or has no width. Such a character can make a sentence look
+/// like another one.
+pub fn is_format_character(character: char) -> bool {
     matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
-/// A name from a request as an error may show it: in quotes, control and formatting characters escaped, cut at 64 characters.
+/// Quotes a name from a request, to show it in an error. Control and formatting characters are escaped. The name is cut
+/// after 64 characters.
 ///
 /// ```
 /// assert_eq!(stemma_wire::error::quote("web-1"), "'web-1'");
 /// assert_eq!(stemma_wire::error::quote("a\n\u{1b}[2J'"), r"'a\n\u{1b}[2J\''");
 /// ```
 pub fn quote(name: &str) -> String {
-    let mut quoted = String::with_capacity(name.len().min(MAX_QUOTED) + 2);
+    let mut quoted = String::with_capacity(name.len().min(MAX_QUOTED_CHARS) + 2);
     quoted.push('\'');
-    for character in name.chars().take(MAX_QUOTED) {
+    for character in name.chars().take(MAX_QUOTED_CHARS) {
         match character {
             '"' => quoted.push('"'),
-            character if is_formatting(character) => {
+            character if is_format_character(character) => {
                 let _infallible = write!(quoted, "\\u{{{:x}}}", u32::from(character));
             }
             character => quoted.extend(character.escape_debug()),
         }
     }
-    quoted.push_str(if name.chars().nth(MAX_QUOTED).is_some() { "…'" } else { "'" });
+    quoted.push_str(if name.chars().nth(MAX_QUOTED_CHARS).is_some() { "…'" } else { "'" });
     quoted
 }
 
@@ -196,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_body_has_the_form_of_the_api() {
+    fn api_error_body_has_documented_form() {
         let error = ApiError::new(ErrorType::LabelConflict, "label 'ntp' is owned by 'ci'")
             .field("labels.ntp")
             .extra("conflicts", serde_json::json!([{"map": "labels", "key": "ntp"}]));
@@ -213,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_quoted_escaped_and_cut() {
+    fn quote_escapes_and_truncates_names() {
         for (name, quoted) in [
             ("", "''".to_owned()),
             ("größe", "'größe'".to_owned()),

@@ -1,39 +1,42 @@
-//! The table of error types: the stable name, the HTTP status, whether it is a refusal, and what it means. `docs/errors.md` is compared with it by a test.
+//! The table of error types: stable name, HTTP status, whether it is a refusal, and title. A test compares
+//! `docs/errors.md` with it.
 
 macro_rules! error_types {
     ($($variant:ident $name:literal $status:literal $class:ident $title:literal;)*) => {
-        /// What kind of error it is. A name is never given another meaning, and never another status.
+        /// The type of an error. A name never changes its meaning or its status.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum ErrorType {
             $(#[doc = $title] $variant,)*
         }
 
         impl ErrorType {
-            /// All of them, in the order of the documentation.
+            /// All types, in the order of the documentation.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            /// The stable name, as in the body's `type`.
+            /// Returns the stable name, as in the body's `type`.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }
 
-            /// The HTTP status that goes with it.
+            /// Returns the HTTP status.
             pub const fn status(self) -> u16 {
                 match self { $(Self::$variant => $status,)* }
             }
 
-            /// The sentence that explains it.
+            /// Returns the sentence that explains the type.
             pub const fn title(self) -> &'static str {
                 match self { $(Self::$variant => $title,)* }
             }
 
-            /// Whether it is a refusal in the sense of docs/trust.md: our programs never send such a request, and an
-            /// operator does not by a slip. The other types report a taken name, a misspelled field or a missing object.
+            /// Returns whether this is a refusal, as defined in docs/trust.md. Our programs never send a request that
+            /// is refused, and an operator does not send one by mistake. The other types report a taken name, a
+            /// misspelled field or a missing object.
             pub const fn is_refusal(self) -> bool {
                 match self { $(Self::$variant => is_refusal!($class),)* }
             }
 
-            /// The whole body where nothing of the request may be repeated: before authentication, and for what does not parse.
+            /// Returns the complete body for when nothing of the request may be repeated: before authentication, or if
+            /// it does not parse.
             pub const fn fixed_body(self) -> &'static str {
                 match self {
                     $(Self::$variant => concat!(
@@ -126,28 +129,26 @@ mod tests {
 
     use super::*;
 
-    /// The rows of `docs/errors.md`: name in backticks, status, sentence.
-    fn documented() -> Vec<(String, String, String)> {
+    /// Returns the rows of `docs/errors.md`: name, status, sentence.
+    fn documented_rows() -> Vec<(String, String, String)> {
         include_str!("../../../../docs/errors.md")
             .lines()
             .filter_map(|line| line.strip_prefix("| `")?.strip_suffix(" |")?.split_once("` | "))
-            .filter_map(|(name, rest)| {
-                rest.split_once(" | ").map(|(status, title)| (name.into(), status.into(), title.into()))
-            })
+            .filter_map(|(name, rest)| rest.split_once(" | ").map(|(status, title)| (name.into(), status.into(), title.into())))
             .collect()
     }
 
     #[test]
-    fn the_documentation_lists_every_type_as_it_is() {
+    fn documentation_lists_every_error_type() {
         let table: Vec<_> = ErrorType::ALL
             .iter()
             .map(|kind| (kind.name().to_owned(), kind.status().to_string(), kind.title().to_owned()))
             .collect();
-        assert_eq!(documented(), table, "docs/errors.md and shared/wire/src/error/table.rs differ");
+        assert_eq!(documented_rows(), table, "docs/errors.md and shared/wire/src/error/table.rs differ");
     }
 
     #[test]
-    fn names_are_unique_and_fixed_bodies_are_json() {
+    fn error_types_have_unique_names_and_json_bodies() {
         let names: BTreeSet<_> = ErrorType::ALL.iter().map(|kind| kind.name()).collect();
         assert_eq!(names.len(), ErrorType::ALL.len());
         for kind in ErrorType::ALL {

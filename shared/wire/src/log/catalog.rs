@@ -1,33 +1,33 @@
-//! What the journal explains (`journalctl -x`): lines of the log that tell of something that begins, ends or wants a person, each with
-//! an id that never changes and a paragraph about it.
+//! The journal catalog (`journalctl -x`): the log messages about something that begins, ends or needs a person. Each
+//! has a permanent id and an explanation.
 //!
-//! A line is known by its message, which is constant, so that whoever logs it need not name an id. `systemd/stemma.catalog` is written
-//! from this table, for `/usr/lib/systemd/catalog`.
+//! The message of an entry is constant, and the logger finds the entry by its message. So code that logs names no id.
+//! `systemd/stemma.catalog` is generated from this table, for `/usr/lib/systemd/catalog`.
 
 use std::fmt::Write as _;
 
 use log::kv::{Error, Key, Source, Value, VisitSource};
 use log::{Log, Metadata, Record};
 
-use super::lines::is_nothing;
+use super::lines::is_empty_value;
 
-/// A line that is explained.
+/// The catalog entry of one log message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct CatalogEntry {
     /// The constant message.
     pub message: &'static str,
-    /// `MESSAGE_ID`: 32 hexadecimal digits, once and for all.
+    /// The `MESSAGE_ID`: 32 hexadecimal digits that never change.
     pub id: &'static str,
-    /// One line. Fields stand between `@`, in capitals.
+    /// The subject, in one line. Field names are in capitals between `@`.
     pub subject: &'static str,
-    /// What it means and what to do.
+    /// What the message means and what to do.
     pub text: &'static str,
 }
 
 macro_rules! catalog {
     ($($message:literal $id:literal $subject:literal $text:literal;)*) => {
         /// All entries.
-        pub const CATALOG: &[Entry] = &[$(Entry { message: $message, id: $id, subject: $subject, text: $text },)*];
+        pub const CATALOG: &[CatalogEntry] = &[$(CatalogEntry { message: $message, id: $id, subject: $subject, text: $text },)*];
     };
 }
 
@@ -85,32 +85,31 @@ catalog! {
         "Its controllers or its network were gone for a day or more, or its disk was found: know which.";
 }
 
-/// The entry of a line.
-pub fn explained(message: &str) -> Option<&'static Entry> {
+/// Returns the catalog entry of a log message.
+pub fn catalog_entry(message: &str) -> Option<&'static CatalogEntry> {
     CATALOG.iter().find(|entry| entry.message == message)
 }
 
-/// The catalog's file, as `journalctl --update-catalog` reads it.
+/// Returns the catalog file in the format of `journalctl --update-catalog`.
 pub fn catalog_file() -> String {
-    let mut file =
-        "# Explains lines of Stemma's log (journalctl -x). Written from shared/wire/src/log/catalog.rs.\n".to_owned();
-    for Entry { id, subject, text, .. } in CATALOG {
+    let mut file = "# Explains lines of Stemma's log (journalctl -x). Written from shared/wire/src/log/catalog.rs.\n".to_owned();
+    for CatalogEntry { id, subject, text, .. } in CATALOG {
         let _infallible = write!(file, "\n-- {id}\nSubject: {subject}\nDefined-By: Stemma\n\n{text}\n");
     }
     file
 }
 
-/// A logger that gives the lines which are explained their id, and leaves out fields without a value.
-pub(super) struct Explaining<L>(pub(super) L);
+/// A logger that adds the message id to messages in the catalog, and omits fields without a value.
+pub(super) struct CatalogLogger<L>(pub(super) L);
 
-impl<L: Log> Log for Explaining<L> {
+impl<L: Log> Log for CatalogLogger<L> {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         self.0.enabled(metadata)
     }
 
     fn log(&self, record: &Record<'_>) {
-        let id = record.args().as_str().and_then(explained).map(|entry| entry.id);
-        let fields = WithId { fields: record.key_values(), id };
+        let id = record.args().as_str().and_then(catalog_entry).map(|entry| entry.id);
+        let fields = CatalogFields { fields: record.key_values(), id };
         self.0.log(&record.to_builder().key_values(&fields).build());
     }
 
@@ -119,24 +118,25 @@ impl<L: Log> Log for Explaining<L> {
     }
 }
 
-struct WithId<'a> {
+/// The fields of a record, with the message id of its catalog entry, if it has one.
+struct CatalogFields<'a> {
     fields: &'a dyn Source,
     id: Option<&'static str>,
 }
 
-impl Source for WithId<'_> {
+impl Source for CatalogFields<'_> {
     fn visit<'kvs>(&'kvs self, visitor: &mut dyn VisitSource<'kvs>) -> Result<(), Error> {
-        self.fields.visit(&mut Valued(visitor))?;
+        self.fields.visit(&mut NonEmptyFields(visitor))?;
         self.id.map_or(Ok(()), |id| visitor.visit_pair(Key::from_str("message_id"), Value::from(id)))
     }
 }
 
-/// Hands on the fields that have a value.
-struct Valued<'a, 'kvs>(&'a mut dyn VisitSource<'kvs>);
+/// A visitor that passes on only the fields that have a value.
+struct NonEmptyFields<'a, 'kvs>(&'a mut dyn VisitSource<'kvs>);
 
-impl<'kvs> VisitSource<'kvs> for Valued<'_, 'kvs> {
+impl<'kvs> VisitSource<'kvs> for NonEmptyFields<'_, 'kvs> {
     fn visit_pair(&mut self, key: Key<'kvs>, value: Value<'kvs>) -> Result<(), Error> {
-        if is_nothing(&value) { Ok(()) } else { self.0.visit_pair(key, value) }
+        if is_empty_value(&value) { Ok(()) } else { self.0.visit_pair(key, value) }
     }
 }
 
@@ -147,23 +147,23 @@ mod tests {
 
     use super::*;
 
-    /// Keeps what it is given: message, then fields in their order.
-    struct Kept<'a>(&'a Mutex<Vec<String>>);
+    /// Records what it logs: the message, then the fields in their order.
+    struct CapturingLogger<'a>(&'a Mutex<Vec<String>>);
 
-    impl Log for Kept<'_> {
+    impl Log for CapturingLogger<'_> {
         fn enabled(&self, _: &Metadata<'_>) -> bool {
             true
         }
 
         fn log(&self, record: &Record<'_>) {
-            struct Fields(String);
-            impl<'kvs> VisitSource<'kvs> for Fields {
+            struct FieldText(String);
+            impl<'kvs> VisitSource<'kvs> for FieldText {
                 fn visit_pair(&mut self, key: Key<'kvs>, value: Value<'kvs>) -> Result<(), Error> {
                     let _infallible = write!(self.0, " {key}={value}");
                     Ok(())
                 }
             }
-            let mut fields = Fields(record.args().to_string());
+            let mut fields = FieldText(record.args().to_string());
             record.key_values().visit(&mut fields).expect("nothing fails here");
             self.0.lock().expect("nobody panics with it").push(fields.0);
         }
@@ -172,44 +172,40 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_explained_has_its_id_behind_its_fields() {
-        let kept = Mutex::default();
-        let logger = Explaining(Kept(&kept));
+    fn catalog_logger_appends_message_id_when_line_is_catalogued() {
+        let lines = Mutex::default();
+        let logger = CatalogLogger(CapturingLogger(&lines));
         let fields = [("node", "n1")];
         for message in [format_args!("node is back"), format_args!("node is hungry")] {
             logger.log(&Record::builder().args(message).key_values(&fields).build());
         }
-        let kept = kept.into_inner().expect("nobody panics with it");
-        assert_eq!(
-            kept,
-            ["node is back node=n1 message_id=2c6fb0b741244263b69aed11e52ea279", "node is hungry node=n1"]
-        );
+        let lines = lines.into_inner().expect("nobody panics with it");
+        assert_eq!(lines, ["node is back node=n1 message_id=2c6fb0b741244263b69aed11e52ea279", "node is hungry node=n1"]);
     }
 
     #[test]
-    fn y09_a_field_without_a_value_does_not_come_to_the_journal() {
-        let kept = Mutex::default();
+    fn y09_catalog_logger_drops_field_when_value_is_empty() {
+        let lines = Mutex::default();
         let fields = [("node", Some("n1")), ("name", None)];
-        Explaining(Kept(&kept)).log(&Record::builder().args(format_args!("node joins")).key_values(&fields).build());
-        assert_eq!(kept.into_inner().expect("nobody panics with it"), ["node joins node=n1"]);
+        CatalogLogger(CapturingLogger(&lines))
+            .log(&Record::builder().args(format_args!("node joins")).key_values(&fields).build());
+        assert_eq!(lines.into_inner().expect("nobody panics with it"), ["node joins node=n1"]);
     }
 
     #[test]
-    fn ids_are_ids_and_each_stands_once() {
+    fn catalog_has_unique_valid_message_ids() {
         let ids: BTreeSet<_> = CATALOG.iter().map(|entry| entry.id).collect();
         assert_eq!(ids.len(), CATALOG.len());
-        assert!(
-            ids.iter().all(|id| id.len() == 32 && id.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b)))
-        );
+        assert!(ids.iter().all(|id| id.len() == 32 && id.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))));
     }
 
     #[test]
-    fn the_file_of_the_units_is_this_one() {
+    fn catalog_file_matches_installed_file() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../systemd/stemma.catalog");
         if std::env::var_os("STEMMA_WRITE_DOCS").is_some() {
             std::fs::write(path, catalog_file()).expect("the units' directory");
         }
-        let there = std::fs::read_to_string(path).expect("systemd/stemma.catalog");
-        assert!(there == catalog_file(), "write it anew: STEMMA_WRITE_DOCS=1 cargo test -p stemma-wire catalog");
+        let installed = std::fs::read_to_string(path).expect("systemd/stemma.catalog");
+        assert!(installed == catalog_file(), "write it anew: STEMMA_WRITE_DOCS=1 cargo test -p stemma-wire catalog");
     }
 }

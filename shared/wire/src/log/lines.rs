@@ -1,6 +1,7 @@
-//! How a line of the log is written on standard error: as text with its fields behind the message (logfmt), or as an object of JSON.
+//! Formats a log line for standard error: as text with its fields after the message (logfmt), or as a JSON object.
 //!
-//! A line is one line, whatever a host, a command or a library has put into it: else a reader of lines takes the rest for another.
+//! A record is always one line, whatever text from a host, a command or a library it contains. A program that reads
+//! lines would take a second line for another record.
 
 use std::fmt::Write as _;
 
@@ -8,16 +9,16 @@ use log::Record;
 use log::kv::{Error, Key, Value as Given, VisitSource, VisitValue};
 use serde_json::Value;
 
-use super::chain;
+use super::error_chain;
 
-/// A record as text: `[TIME LEVEL] message key=value key="a value with blanks"`.
-pub(super) fn text(time: &str, record: &Record<'_>) -> String {
+/// Formats a record as text: `[TIME LEVEL] message key=value key="a value with spaces"`.
+pub(super) fn format_text(time: &str, record: &Record<'_>) -> String {
     let mut line = format!("[{time} {:<5}] ", record.level());
     escape(&mut line, &record.args().to_string(), false);
-    for (key, value) in fields(record) {
+    for (key, value) in typed_fields(record) {
         let _infallible = write!(line, " {key}=");
         match value {
-            Value::String(text) if is_bare(&text) => line.push_str(&text),
+            Value::String(text) if is_unquoted(&text) => line.push_str(&text),
             Value::String(text) => {
                 line.push('"');
                 escape(&mut line, &text, true);
@@ -29,15 +30,15 @@ pub(super) fn text(time: &str, record: &Record<'_>) -> String {
     line
 }
 
-/// A record as an object of JSON: `time`, `level`, `message`, then its fields, numbers and truth values as such.
-pub(super) fn json(time: &str, record: &Record<'_>) -> String {
+/// Formats a record as a JSON object: `time`, `level`, `message`, then its fields. Numbers and booleans keep their
+/// type.
+pub(super) fn format_json(time: &str, record: &Record<'_>) -> String {
     let level = record.level().as_str().to_ascii_lowercase();
     let head = [("time", time.to_owned()), ("level", level), ("message", record.args().to_string())];
-    let mut members: Vec<(String, Value)> =
-        head.into_iter().map(|(key, text)| (key.to_owned(), Value::from(text))).collect();
-    for (key, value) in fields(record) {
-        // A name that stands twice in an object is read as either of the two.
-        if members.iter().all(|(there, _)| *there != key) {
+    let mut members: Vec<(String, Value)> = head.into_iter().map(|(key, text)| (key.to_owned(), Value::from(text))).collect();
+    for (key, value) in typed_fields(record) {
+        // Parsers disagree about a duplicate name in an object, so only the first one is written.
+        if members.iter().all(|(existing, _)| *existing != key) {
             members.push((key, value));
         }
     }
@@ -45,29 +46,31 @@ pub(super) fn json(time: &str, record: &Record<'_>) -> String {
     format!("{{{}}}", members.join(","))
 }
 
-/// Whether a field has no value: it says nothing, and is left out.
-pub(super) fn is_nothing(value: &Given<'_>) -> bool {
-    let mut nothing = Nothing(false);
-    let _infallible = value.visit(&mut nothing);
-    nothing.0
+/// Returns whether a field has no value, and so is omitted.
+pub(super) fn is_empty_value(value: &Given<'_>) -> bool {
+    let mut check = EmptyCheck(false);
+    let _infallible = value.visit(&mut check);
+    check.0
 }
 
-/// The fields of a record in their order, each of the type that it was logged with.
-fn fields(record: &Record<'_>) -> Vec<(String, Value)> {
-    let mut fields = Fields(Vec::new());
+/// Returns the fields of a record in their order, each with the type that it was logged with.
+fn typed_fields(record: &Record<'_>) -> Vec<(String, Value)> {
+    let mut fields = FieldCollector(Vec::new());
     let _infallible = record.key_values().visit(&mut fields);
     fields.0
 }
 
-fn typed(value: &Given<'_>) -> Value {
-    let mut typed = Typed(Value::Null);
+/// Returns the value of a field as JSON, with the type that it was logged with. An error is a text with its causes.
+fn typed_value(value: &Given<'_>) -> Value {
+    let mut typed = TypedValue(Value::Null);
     let _infallible = value.visit(&mut typed);
     typed.0
 }
 
-struct Nothing(bool);
+/// A visitor that sets its flag if a value is null.
+struct EmptyCheck(bool);
 
-impl VisitValue<'_> for Nothing {
+impl VisitValue<'_> for EmptyCheck {
     fn visit_any(&mut self, _: Given<'_>) -> Result<(), Error> {
         Ok(())
     }
@@ -78,23 +81,25 @@ impl VisitValue<'_> for Nothing {
     }
 }
 
-struct Fields(Vec<(String, Value)>);
+/// A visitor that collects the fields that have a value.
+struct FieldCollector(Vec<(String, Value)>);
 
-impl<'kvs> VisitSource<'kvs> for Fields {
+impl<'kvs> VisitSource<'kvs> for FieldCollector {
     fn visit_pair(&mut self, key: Key<'kvs>, value: Given<'kvs>) -> Result<(), Error> {
-        if !is_nothing(&value) {
-            self.0.push((key.as_str().to_owned(), typed(&value)));
+        if !is_empty_value(&value) {
+            self.0.push((key.as_str().to_owned(), typed_value(&value)));
         }
         Ok(())
     }
 }
 
-struct Typed(Value);
+/// A visitor that converts a value to JSON.
+struct TypedValue(Value);
 
-impl VisitValue<'_> for Typed {
+impl VisitValue<'_> for TypedValue {
     fn visit_any(&mut self, value: Given<'_>) -> Result<(), Error> {
         let mut text = String::new();
-        // What fails in the middle is shown as far as it came.
+        // If formatting fails, the text up to that point is logged.
         let _shown = write!(text, "{value}");
         self.0 = text.into();
         Ok(())
@@ -126,7 +131,7 @@ impl VisitValue<'_> for Typed {
     }
 
     fn visit_error(&mut self, error: &(dyn std::error::Error + 'static)) -> Result<(), Error> {
-        self.0 = chain(error).into();
+        self.0 = error_chain(error).into();
         Ok(())
     }
 
@@ -135,15 +140,17 @@ impl VisitValue<'_> for Typed {
     }
 }
 
-/// Whether a text stands without quotes: it is not empty, and nothing in it ends a value or a line, begins another, or is written as an escape.
-fn is_bare(text: &str) -> bool {
-    let ends = |character: char| {
-        character.is_whitespace() || character.is_control() || is_ordering(character) || matches!(character, '=' | '"')
+/// Returns whether a text can be written without quotes: it is not empty, and contains no space, control character, `=`
+/// or quote.
+fn is_unquoted(text: &str) -> bool {
+    let needs_quotes = |character: char| {
+        character.is_whitespace() || character.is_control() || is_bidi_control(character) || matches!(character, '=' | '"')
     };
-    !text.is_empty() && !text.contains(ends)
+    !text.is_empty() && !text.contains(needs_quotes)
 }
 
-/// Writes a text so that it stays on its line: with the escapes of JSON, those of quotes and backslashes where it stands in quotes.
+/// Appends a text so that it stays on one line, with the escapes of JSON. Quotes and backslashes are escaped only in a
+/// quoted text.
 fn escape(line: &mut String, text: &str, is_quoted: bool) {
     for character in text.chars() {
         match character {
@@ -151,21 +158,21 @@ fn escape(line: &mut String, text: &str, is_quoted: bool) {
             '\r' => line.push_str("\\r"),
             '\t' => line.push_str("\\t"),
             '"' | '\\' if is_quoted => line.extend(['\\', character]),
-            // What some readers take for the end of a line too.
-            '\u{2028}' | '\u{2029}' => push_code(line, character),
-            ordering if is_ordering(ordering) => push_code(line, ordering),
-            control if control.is_control() => push_code(line, control),
+            // Some programs treat these separators as the end of a line too.
+            '\u{2028}' | '\u{2029}' => push_escape(line, character),
+            ordering if is_bidi_control(ordering) => push_escape(line, ordering),
+            control if control.is_control() => push_escape(line, control),
             other => line.push(other),
         }
     }
 }
 
-/// Whether a character makes what is behind it be shown in another order.
-const fn is_ordering(character: char) -> bool {
+/// Returns whether a character changes the display order of the text after it.
+const fn is_bidi_control(character: char) -> bool {
     matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-fn push_code(line: &mut String, character: char) {
+fn push_escape(line: &mut String, character: char) {
     let _infallible = write!(line, "\\u{:04x}", u32::from(character));
 }
 
@@ -178,12 +185,12 @@ mod tests {
 
     const TIME: &str = "2026-11-29T03:00:00Z";
 
-    fn written(message: &str, fields: &dyn Source, write: fn(&str, &Record<'_>) -> String) -> String {
+    fn format_line(message: &str, fields: &dyn Source, write: fn(&str, &Record<'_>) -> String) -> String {
         write(TIME, &Record::builder().level(Level::Warn).args(format_args!("{message}")).key_values(fields).build())
     }
 
-    /// What a reader of logfmt finds in a line: pairs, where a value in quotes is read as JSON reads a string.
-    fn read(line: &str) -> Vec<(String, String)> {
+    /// Parses a line of logfmt into pairs. A quoted value is parsed as a JSON string.
+    fn parse_logfmt(line: &str) -> Vec<(String, String)> {
         let (mut pairs, mut rest) = (Vec::new(), line);
         while let Some((key, value)) = rest.trim_start().split_once('=') {
             let end = if let Some(inner) = value.strip_prefix('"') {
@@ -207,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn y09_values_are_quoted_where_a_reader_would_lose_them() {
+    fn y09_format_text_quotes_value_when_ambiguous() {
         for (value, shown) in [
             ("web-1", "web-1"),
             ("/etc/motd", "/etc/motd"),
@@ -225,25 +232,25 @@ mod tests {
             ("a \u{202a}\u{202e}b", "\"a \\u202a\\u202eb\""),
             ("\u{2066}a\u{2069}", "\"\\u2066a\\u2069\""),
         ] {
-            let line = written("task ended", &[("error", value), ("task", "t")], text);
+            let line = format_line("task ended", &[("error", value), ("task", "t")], format_text);
             assert_eq!(line, format!("[{TIME} WARN ] task ended error={shown} task=t"));
             assert_eq!(line.lines().count(), 1, "{value:?}");
-            let pairs = read(line.split_once("] task ended ").unwrap().1);
+            let pairs = parse_logfmt(line.split_once("] task ended ").unwrap().1);
             assert_eq!(pairs, [("error", value), ("task", "t")].map(|(key, text)| (key.to_owned(), text.to_owned())));
         }
     }
 
     #[test]
-    fn y09_a_message_of_a_library_stays_on_one_line() {
+    fn y09_format_text_escapes_line_breaks_in_message() {
         for (message, shown) in [("odd\nthing", "odd\\nthing"), ("say \"no\" \\", "say \"no\" \\")] {
-            assert_eq!(written(message, &[("count", 1)], text), format!("[{TIME} WARN ] {shown} count=1"));
-            let object: Value = serde_json::from_str(&written(message, &[("count", 1)], json)).unwrap();
+            assert_eq!(format_line(message, &[("count", 1)], format_text), format!("[{TIME} WARN ] {shown} count=1"));
+            let object: Value = serde_json::from_str(&format_line(message, &[("count", 1)], format_json)).unwrap();
             assert_eq!(object["message"], message);
         }
     }
 
     #[test]
-    fn y09_an_object_has_numbers_and_truth_values_as_such() {
+    fn y09_format_json_keeps_numbers_and_booleans() {
         let path = std::path::Path::new("/a b");
         let fields: Vec<(&str, Given<'_>)> = vec![
             ("count", Given::from(7_u64)),
@@ -252,10 +259,10 @@ mod tests {
             ("name", Given::from("web \"1\"\n")),
             ("path", Given::from_debug(&path)),
             ("missing", Given::null()),
-            // The head is not written over.
+            // A field cannot overwrite `time`, `level` or `message`.
             ("level", Given::from("none")),
         ];
-        let line = written("m", &fields, json);
+        let line = format_line("m", &fields, format_json);
         assert_eq!(line.lines().count(), 1);
         assert!(line.starts_with(&format!("{{\"time\":\"{TIME}\",\"level\":\"warn\",\"message\":\"m\",\"count\":7,")));
         let object: Value = serde_json::from_str(&line).unwrap();
@@ -267,18 +274,18 @@ mod tests {
     }
 
     #[test]
-    fn y09_a_field_without_a_value_is_left_out() {
+    fn y09_format_text_omits_field_when_value_is_empty() {
         let fields = [("name", None), ("node", Some("n1"))];
-        assert_eq!(written("node is back", &fields, text), format!("[{TIME} WARN ] node is back node=n1"));
+        assert_eq!(format_line("node is back", &fields, format_text), format!("[{TIME} WARN ] node is back node=n1"));
     }
 
     #[test]
-    fn y09_an_error_is_shown_with_its_causes() {
+    fn y09_format_text_appends_error_causes() {
         #[derive(Debug, thiserror::Error)]
         #[error("outer")]
-        struct Outer(#[source] std::fmt::Error);
-        let outer = Outer(std::fmt::Error);
-        let line = written("m", &[("error", Given::from_dyn_error(&outer))], text);
+        struct WriteFailure(#[source] std::fmt::Error);
+        let outer = WriteFailure(std::fmt::Error);
+        let line = format_line("m", &[("error", Given::from_dyn_error(&outer))], format_text);
         assert_eq!(line, format!("[{TIME} WARN ] m error=\"outer: {}\"", std::fmt::Error));
     }
 }

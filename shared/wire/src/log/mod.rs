@@ -1,9 +1,10 @@
-//! Where log lines go, and what their fields are called.
+//! The destination of log lines, and the names of their fields.
 //!
 //! A program uses the `log` macros with a constant message and key-values (`info!(node:% = name, revision = r; "task
-//! set released")`). Under systemd each key becomes a journal field (`journalctl NODE=web-17`), elsewhere it stands behind the
-//! message, or is a member of an object ([`Format`]). [`FIELDS`] is the dictionary: a test reads the whole workspace and finds a key
-//! that it does not explain, so that one thing has one name everywhere. `docs/logs.md` shows it, and is compared with it.
+//! set released")`). Under systemd each key becomes a journal field (`journalctl NODE=web-17`). Elsewhere it follows
+//! the message, or is a member of a JSON object ([`LogFormat`]). [`FIELDS`] is the dictionary of keys. A test scans the
+//! whole workspace for keys that are not in it, so that one thing has one name everywhere. Another test compares
+//! `docs/logs.md` with it.
 
 mod catalog;
 mod lines;
@@ -14,48 +15,49 @@ use std::str::FromStr;
 use env_logger::fmt::Formatter;
 use log::{LevelFilter, Record};
 
-pub use catalog::{CATALOG, Entry, catalog_file, explained};
+pub use catalog::{CATALOG, CatalogEntry, catalog_entry, catalog_file};
 
 /// How much is logged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Verbosity {
-    /// Warnings and errors.
+    /// Only warnings and errors.
     Quiet,
-    /// Transitions too: what a person wants to read a week later.
+    /// Also state transitions: what an operator wants to read a week later.
     #[default]
     Normal,
-    /// Single requests and decisions too.
+    /// Also single requests and decisions.
     Debug,
 }
 
-/// How lines are written on standard error.
+/// The format of log lines on standard error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Format {
-    /// `[TIME LEVEL] message key=value`, where a value with a blank, `=`, a quote or a control character stands in quotes.
+pub enum LogFormat {
+    /// `[TIME LEVEL] message key=value`. A value with a space, `=`, a quote or a control character is quoted.
     #[default]
     Text,
-    /// One object of JSON a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// A text that names no [`Format`].
+/// The error for a text that is not the name of a [`LogFormat`].
 #[derive(Debug, thiserror::Error)]
 #[error("unknown log format: write text or json")]
 pub struct UnknownFormat;
 
-impl Format {
-    /// The words that name one.
-    pub const WORDS: [&'static str; 2] = ["text", "json"];
+impl LogFormat {
+    /// The names of the formats.
+    pub const NAMES: [&'static str; 2] = ["text", "json"];
 
-    fn line(self, out: &Formatter, record: &Record<'_>) -> String {
+    /// Formats a record in this format, with its time: seconds for people, milliseconds for programs.
+    fn format_line(self, out: &Formatter, record: &Record<'_>) -> String {
         match self {
-            Self::Text => lines::text(&out.timestamp_seconds().to_string(), record),
-            Self::Json => lines::json(&out.timestamp_millis().to_string(), record),
+            Self::Text => lines::format_text(&out.timestamp_seconds().to_string(), record),
+            Self::Json => lines::format_json(&out.timestamp_millis().to_string(), record),
         }
     }
 }
 
-impl FromStr for Format {
+impl FromStr for LogFormat {
     type Err = UnknownFormat;
 
     fn from_str(text: &str) -> Result<Self, UnknownFormat> {
@@ -67,19 +69,19 @@ impl FromStr for Format {
     }
 }
 
-/// A field that log lines may have.
+/// A field of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Field {
-    /// The key in the macros; in the journal it is upper case.
+pub struct LogField {
+    /// The key in the `log` macros. The name of the journal field is this key in upper case.
     pub name: &'static str,
-    /// What its value is.
+    /// The meaning of the field's value.
     pub meaning: &'static str,
 }
 
 macro_rules! fields {
     ($($name:ident: $meaning:literal;)*) => {
         /// All fields, by name.
-        pub const FIELDS: &[Field] = &[$(Field { name: stringify!($name), meaning: $meaning },)*];
+        pub const FIELDS: &[LogField] = &[$(LogField { name: stringify!($name), meaning: $meaning },)*];
     };
 }
 
@@ -105,20 +107,20 @@ fields! {
     host_revision: "the revision of what a host holds";
     kind: "the kind of an object or message";
     labels: "how many labels";
-    late: "how many could not be written when they came, and are counted";
+    late: "how many could not be written in time, and are only counted";
     lease: "a lease's kind";
-    lost: "how many were not kept";
+    lost: "how many were not stored";
     message_id: "the line's entry in the catalog (journalctl -x)";
     missing: "what a node lacks to be resolved";
     name: "an object's name";
     node: "a node's name or uuid";
     nodes: "how many nodes";
     object: "an object, as KIND/NAME";
-    outcome: "what became of a task";
+    outcome: "the result of a task";
     output: "the last lines that a failed command wrote; never of a sensitive task";
     path: "a file";
-    peer: "the address of who asked";
-    principal: "who asked, by certificate or token";
+    peer: "the address of the caller";
+    principal: "the name of the caller, by certificate or token";
     profile: "the hash that names a task profile";
     reason: "why, a stable word; the label of rejected_total where it is a refusal";
     refusal: "why a write was refused";
@@ -129,60 +131,61 @@ fields! {
     sequence: "the number of a result of a task";
     source: "where a value or fact came from";
     status: "an HTTP or exit status";
-    surplus: "how many are beyond the measure";
+    surplus: "how many are above the limit";
     tag: "a tag's name";
     task: "a task's id";
     texts: "how many texts";
     to: "what it is now";
     token: "a join token's id, never its secret";
     trait_name: "a trait's name";
-    traits: "names of traits, with commas";
-    unsaid: "how many like it were counted and not logged since the last one";
+    traits: "names of traits, separated by commas";
+    unsaid: "how many such lines were counted but not logged since the last one";
     url: "the address of a controller";
     version: "a version of a program or protocol";
-    wait_ms: "how long it is waited, in milliseconds";
+    wait_ms: "how long the program waits, in milliseconds";
 }
 
-/// Where the lines go could not be set up.
+/// Why logging could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// Standard error is the journal's, and the journal does not answer.
+    /// Standard error is connected to the journal, and the journal does not answer.
     #[error("the journal cannot be reached")]
     Journal(#[source] std::io::Error),
-    /// A logger stands already.
+    /// A logger is installed already.
     #[error("a logger is installed already")]
     Installed(#[from] log::SetLoggerError),
 }
 
-/// Sends this process's log lines to the journal, when standard error is connected to it and no format is given, and else to standard
-/// error, as text unless a format is given. `program` is the name under which they stand in the journal.
+/// Installs the logger of this process. Lines go to the journal if standard error is connected to it and `format` is
+/// `None`. Otherwise they go to standard error, as text unless a format is given. `program` is the identifier of the
+/// lines in the journal.
 ///
 /// # Errors
 /// [`LogError`].
-pub fn init(program: &str, verbosity: Verbosity, format: Option<Format>) -> Result<(), LogError> {
-    let level = level_of(verbosity);
+pub fn init(program: &str, verbosity: Verbosity, format: Option<LogFormat>) -> Result<(), LogError> {
+    let level = level_filter(verbosity);
     if format.is_none() && systemd_journal_logger::connected_to_journal() {
         let journal = systemd_journal_logger::JournalLog::empty().map_err(LogError::Journal)?;
         let journal = journal.with_syslog_identifier(program.to_owned());
-        log::set_boxed_logger(Box::new(catalog::Explaining(journal)))?;
+        log::set_boxed_logger(Box::new(catalog::CatalogLogger(journal)))?;
         log::set_max_level(level);
         return Ok(());
     }
     let format = format.unwrap_or_default();
-    // It warns when a watched directory goes, which its user is told as an event.
+    // `notify` warns when a watched directory is deleted. The program that uses it gets an event for that anyway.
     let notify = level.min(LevelFilter::Error);
     env_logger::Builder::new()
         .filter_level(level)
         .filter_module("notify", notify)
         .format(move |out, record| {
-            let line = format.line(out, record);
+            let line = format.format_line(out, record);
             writeln!(out, "{line}")
         })
         .try_init()?;
     Ok(())
 }
 
-fn level_of(verbosity: Verbosity) -> LevelFilter {
+fn level_filter(verbosity: Verbosity) -> LevelFilter {
     match verbosity {
         Verbosity::Quiet => LevelFilter::Warn,
         Verbosity::Normal => LevelFilter::Info,
@@ -190,16 +193,17 @@ fn level_of(verbosity: Verbosity) -> LevelFilter {
     }
 }
 
-/// An error with its causes in one line, as the field `error` has it: `cannot be reached: connection refused`.
-pub fn chain(error: &dyn std::error::Error) -> String {
+/// Returns an error and its causes in one line, as the field `error` contains it: `cannot be reached: connection
+/// refused`.
+pub fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {
-        let said = cause.to_string();
-        // Some errors repeat their source in their own sentence.
-        if !text.ends_with(&said) {
+        let message = cause.to_string();
+        // The message of some errors already ends with the message of their source.
+        if !text.ends_with(&message) {
             text.push_str(": ");
-            text.push_str(&said);
+            text.push_str(&message);
         }
         next = cause.source();
     }
@@ -213,59 +217,56 @@ mod tests {
 
     use super::*;
 
-    /// The keys of every log macro in a source text, also of those that are written as the name of a variable alone.
-    fn keys(source: &str) -> BTreeSet<String> {
+    /// Returns the keys of all log macros in a source text, including keys that are only the name of a variable.
+    fn log_keys(source: &str) -> BTreeSet<String> {
         let mut keys = BTreeSet::new();
         for level in ["trace!(", "debug!(", "info!(", "warn!(", "error!("] {
             for after in source.split(level).skip(1) {
                 let Some((arguments, _)) = after.split_once(';') else { continue };
-                // A macro without key-values begins with its message.
+                // The arguments of a macro without key-values start with its message.
                 if arguments.trim_start().starts_with('"') || arguments.contains(");") {
                     continue;
                 }
-                keys.extend(arguments.split(',').filter_map(key));
+                keys.extend(arguments.split(',').filter_map(log_key));
             }
         }
         keys
     }
 
-    fn key(argument: &str) -> Option<String> {
+    fn log_key(argument: &str) -> Option<String> {
         let name = argument.split(['=', ':']).next()?.trim();
-        let plain = !name.is_empty()
-            && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_' || byte.is_ascii_digit());
+        let plain =
+            !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_' || byte.is_ascii_digit());
         plain.then(|| name.to_owned())
     }
 
-    fn visit(directory: &Path, found: &mut BTreeSet<(String, String)>) {
+    fn collect_log_keys(directory: &Path, found: &mut BTreeSet<(String, String)>) {
         for entry in std::fs::read_dir(directory).expect("the workspace").flatten() {
             let path = entry.path();
             if path.is_dir() && !path.ends_with("target") && !path.ends_with(".git") {
-                visit(&path, found);
+                collect_log_keys(&path, found);
             } else if path.extension().is_some_and(|extension| extension == "rs") {
                 let source = std::fs::read_to_string(&path).expect("a source file");
-                found.extend(keys(&source).into_iter().map(|key| (key, path.display().to_string())));
+                found.extend(log_keys(&source).into_iter().map(|key| (key, path.display().to_string())));
             }
         }
     }
 
     #[test]
-    fn every_field_that_is_logged_is_in_the_dictionary() {
+    fn fields_list_every_logged_key() {
         let mut found = BTreeSet::new();
-        visit(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")), &mut found);
+        collect_log_keys(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")), &mut found);
         let known: BTreeSet<_> = FIELDS.iter().map(|field| field.name).collect();
         let unknown: Vec<_> = found.iter().filter(|(key, _)| !known.contains(key.as_str())).collect();
-        assert!(
-            unknown.is_empty(),
-            "explain these in shared/wire/src/log.rs, or use a name that is there: {unknown:?}"
-        );
+        assert!(unknown.is_empty(), "explain these in shared/wire/src/log.rs, or use a name that is there: {unknown:?}");
         assert!(found.iter().any(|(key, _)| key == "reason"), "the search finds what is there");
     }
 
     #[test]
-    fn every_line_that_is_explained_is_logged() {
+    fn catalog_entries_are_all_logged() {
         let mut sources = String::new();
         for directory in ["controller/src", "agent/src", "shared/wire/src/serve"] {
-            read_all(&Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join(directory), &mut sources);
+            read_sources(&Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join(directory), &mut sources);
         }
         for entry in CATALOG {
             assert!(sources.contains(&format!("\"{}\")", entry.message)), "nobody logs {:?}", entry.message);
@@ -276,10 +277,10 @@ mod tests {
         }
     }
 
-    fn read_all(directory: &Path, sources: &mut String) {
+    fn read_sources(directory: &Path, sources: &mut String) {
         for entry in std::fs::read_dir(directory).expect("the workspace").flatten() {
             if entry.path().is_dir() {
-                read_all(&entry.path(), sources);
+                read_sources(&entry.path(), sources);
             } else {
                 sources.push_str(&std::fs::read_to_string(entry.path()).expect("a source file"));
             }
@@ -287,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn y09_the_documentation_lists_every_field_as_it_is() {
+    fn y09_documentation_lists_every_log_field() {
         let page = include_str!("../../../../docs/logs.md");
         let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.strip_suffix(" |")?.split_once("` | "));
         let documented: Vec<_> = rows.collect();
@@ -296,15 +297,15 @@ mod tests {
     }
 
     #[test]
-    fn y09_a_form_is_named_by_one_of_two_words() {
-        assert_eq!(Format::WORDS.map(|word| word.parse::<Format>().ok()), [Some(Format::Text), Some(Format::Json)]);
+    fn y09_log_format_parses_two_names() {
+        assert_eq!(LogFormat::NAMES.map(|word| word.parse::<LogFormat>().ok()), [Some(LogFormat::Text), Some(LogFormat::Json)]);
         for other in ["", "JSON", "logfmt"] {
-            assert_eq!(other.parse::<Format>().unwrap_err().to_string(), "unknown log format: write text or json");
+            assert_eq!(other.parse::<LogFormat>().unwrap_err().to_string(), "unknown log format: write text or json");
         }
     }
 
     #[test]
-    fn the_dictionary_is_in_order_and_fits_the_journal() {
+    fn fields_are_sorted_and_fit_journal_limits() {
         assert!(FIELDS.is_sorted_by_key(|field| field.name));
         for field in FIELDS {
             assert!(field.name.len() <= 64 && field.name.starts_with(|first: char| first.is_ascii_lowercase()));
@@ -312,25 +313,25 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_found_in_all_their_forms() {
+    fn log_keys_finds_every_macro_form() {
         let source = r#"info!(node:% = n, revision = r; "x"); warn!("a {b}"); log::error!(
             error:% = chain(&e),
             peer:? = p; "y"); info!(task, name:%; "z");"#;
-        let found: Vec<_> = keys(source).into_iter().collect();
+        let found: Vec<_> = log_keys(source).into_iter().collect();
         assert_eq!(found, ["error", "name", "node", "peer", "revision", "task"]);
     }
 
     #[test]
-    fn causes_stand_behind_their_error_once() {
+    fn error_chain_appends_each_cause_once() {
         #[derive(Debug, thiserror::Error)]
         #[error("outer")]
-        struct Outer(#[source] Middle);
+        struct OuterError(#[source] MiddleError);
         #[derive(Debug, thiserror::Error)]
         #[error("middle: inner")]
-        struct Middle(#[source] Inner);
+        struct MiddleError(#[source] InnerError);
         #[derive(Debug, thiserror::Error)]
         #[error("inner")]
-        struct Inner;
-        assert_eq!(chain(&Outer(Middle(Inner))), "outer: middle: inner");
+        struct InnerError;
+        assert_eq!(error_chain(&OuterError(MiddleError(InnerError))), "outer: middle: inner");
     }
 }

@@ -1,74 +1,76 @@
-//! The messages between the agent's two halves. None names a path or a command: the half with the network can
-//! withhold, and lie about its own host, and nothing more.
+//! The messages between the two halves of the agent. No message contains a path or a command. So a compromised network
+//! half can only withhold messages and report wrong facts about its own host.
 
 use serde::{Deserialize, Serialize};
 
 use super::bounded;
-use super::checkin::{GiveBack, Held};
+use super::checkin::{HeldDesired, ReturnedItem};
 use super::observed::{LocalState, Observation, Report, TaskResult};
 use super::signed::{LeaseKind, SignedDesired, SignedGrant};
 use super::{Hash, PartDigest};
 
-/// From `apply` (root, no network) to `sync`.
+/// A message from `apply` (root, no network) to `sync`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum FromApply {
-    /// The first message: who opens secrets, and what is held.
+pub enum ApplyMessage {
+    /// The first message: the key for sealed secrets, and the accepted desired state.
     Hello {
-        /// X25519 public key, made by apply.
+        /// The X25519 public key to which controllers seal secrets. Apply created it.
         seal_key: [u8; 32],
-        /// What the ledger holds.
-        held: Option<Held>,
+        /// The desired state in the ledger.
+        held: Option<HeldDesired>,
     },
-    /// What is held has changed: an offer was accepted, and is on disk.
-    Accepted(Held),
-    /// An offer was refused, and why.
+    /// An offer was accepted and is on disk: the desired state that the agent holds now.
+    Accepted(HeldDesired),
+    /// An offer was refused by apply, for example because its signature is invalid.
     Refused {
-        /// One sentence.
+        /// The reason, in one sentence.
         reason: String,
     },
-    /// A profile or blob that the accepted state names and that is not on disk.
-    Want(Hash),
-    /// Results not acknowledged yet, in order.
+    /// A request for a profile or blob that the accepted state names and that is not on disk.
+    ContentRequest(Hash),
+    /// The results that are not acknowledged yet, in order.
     Results(#[serde(deserialize_with = "bounded::list::<_, _, 256>")] Vec<TaskResult>),
-    /// What only root may observe, to be merged into the Observation.
+    /// The part of the Observation that only root can collect. Sync merges it into its own Observation.
     Observed(Observation),
-    /// The Report.
+    /// The Report of the root half. Sync adds its own facts and findings.
     Report(Report),
-    /// Leases asked for.
-    LeaseWanted(#[serde(deserialize_with = "bounded::list::<_, _, 8>")] Vec<LeaseKind>),
-    /// Leases and primaries given back.
-    GiveBack(#[serde(deserialize_with = "bounded::list::<_, _, 1024>")] Vec<GiveBack>),
-    /// Said on the host.
+    /// The leases that apply requests.
+    LeaseRequest(#[serde(deserialize_with = "bounded::list::<_, _, 8>")] Vec<LeaseKind>),
+    /// The leases and primaries that the host no longer needs.
+    Returned(#[serde(deserialize_with = "bounded::list::<_, _, 1024>")] Vec<ReturnedItem>),
+    /// Pause, hold and park as set on the host.
     Local(LocalState),
 }
 
-/// From `sync` (network, no root) to `apply`.
+/// A message from `sync` (network, no root) to `apply`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(clippy::large_enum_variant, reason = "one message at a time is in memory, and offers are most of them")]
-pub enum FromSync {
-    /// What a controller said: apply verifies it.
+pub enum SyncMessage {
+    /// What a controller sent in the response to a check-in. Apply verifies it before use.
     Offer {
-        /// Desired state, if there is news.
+        /// The desired state, if it differs from the one that the agent has.
         desired: Option<SignedDesired>,
-        /// Barriers and leases.
+        /// The grants of the controller: open barriers and leases.
         #[serde(deserialize_with = "bounded::list::<_, _, 64>")]
         grants: Vec<SignedGrant>,
-        /// Results up to here are stored by the controller.
+        /// The controller has stored all results up to this sequence number.
         acknowledged: u64,
     },
-    /// The next bytes of what was wanted. A body begins with an empty piece, which drops what came of any before, and its other pieces
-    /// follow in order. Apply hashes them as they come: when they are what the hash says, they are whole.
+    /// The next piece of a requested body. A body begins with an empty piece, which discards an earlier incomplete
+    /// transfer. The other pieces follow in order. Apply hashes them as they arrive. The body is complete when its hash
+    /// matches.
     Body {
-        /// The name of the whole.
+        /// The hash of the complete body.
         hash: Hash,
         /// The piece, at most 1 MiB.
         #[serde(deserialize_with = "bounded::bytes::<_, { 1 << 20 }>")]
         bytes: Vec<u8>,
     },
-    /// The controller refused to give what was wanted, for now, or did not give all of it: pieces of it are worth nothing.
-    NoBody(Hash),
-    /// Pause, hold or park said through sync's side.
+    /// The controller does not send the requested body for now, or sent only a part of it. Apply discards the pieces
+    /// that have arrived.
+    BodyUnavailable(Hash),
+    /// Pause, hold or park, as set through the network half.
     Local(LocalState),
-    /// The observation that sync has put together, for the host's own record (`status`).
+    /// The digest of the Observation that sync assembled, for the host's own record (`status`).
     Observed(PartDigest),
 }

@@ -1,4 +1,5 @@
-//! The check-in: heartbeat, pull and report in one, held by the controller until something changes.
+//! The check-in: heartbeat, poll and report in one request. The controller holds the request until something changes
+//! for the host, or until the wait that the request allows is over.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,40 +8,40 @@ use super::observed::{LocalState, Observation, Report, TaskResult};
 use super::signed::{LeaseKind, SignedDesired, SignedGrant};
 use super::{Epoch, PartDigest, Revision};
 
-/// `POST /agent/v1/checkin`.
+/// The body of `POST /agent/v1/checkin`: what the agent has, and what it reports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckIn {
     /// The kernel's boot id.
     pub boot_id: [u8; 16],
-    /// What the agent holds; `None` before its first desired state.
-    pub held: Option<Held>,
-    /// Results after the last acknowledged one, in order.
+    /// The desired state that the agent holds. `None` before the first one.
+    pub held_desired: Option<HeldDesired>,
+    /// The results after the last acknowledged one, in order.
     #[serde(deserialize_with = "bounded::list::<_, _, 256>")]
     pub results: Vec<TaskResult>,
-    /// The digest of the host's present Observation.
+    /// The digest of the host's current Observation.
     pub observation_digest: PartDigest,
-    /// The Observation itself, when the controller has not acknowledged that digest.
+    /// The Observation, if the controller has not acknowledged this digest.
     pub observation: Option<Observation>,
-    /// The Report, when it changed.
+    /// The Report, if it changed.
     pub report: Option<Report>,
-    /// Leases asked for.
+    /// The leases that the agent requests.
     #[serde(deserialize_with = "bounded::list::<_, _, 8>")]
-    pub wants: Vec<LeaseKind>,
-    /// Leases and primaries given back.
+    pub requested_leases: Vec<LeaseKind>,
+    /// The leases and primaries that the agent no longer needs.
     #[serde(deserialize_with = "bounded::list::<_, _, 1024>")]
-    pub gives_back: Vec<GiveBack>,
-    /// Said on the host.
+    pub returned_items: Vec<ReturnedItem>,
+    /// Pause, hold and park as set on the host.
     pub local: LocalState,
-    /// How long the controller may hold this request.
+    /// How long the controller may hold this request, in milliseconds.
     pub wait_ms: u32,
 }
 
-/// What an agent holds.
+/// The desired state that an agent holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Held {
-    /// The epoch of the desired state that it holds.
+pub struct HeldDesired {
+    /// The epoch of the desired state.
     pub epoch: Epoch,
-    /// The revision of the same.
+    /// The revision of the desired state.
     pub revision: Revision,
     /// The digest of the known part.
     pub known: PartDigest,
@@ -48,36 +49,36 @@ pub struct Held {
     pub task_set: PartDigest,
 }
 
-/// Something that the agent no longer needs.
+/// A lease or primary that the agent no longer needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum GiveBack {
-    /// A lease of this kind.
+pub enum ReturnedItem {
+    /// The lease of this kind.
     Lease(LeaseKind),
-    /// The primary of this tag: its tasks have ended here.
+    /// The primary of this tag, because its tasks have ended on this host.
     Primary(#[serde(deserialize_with = "bounded::text::<_, 255>")] String),
 }
 
-/// The answer to a check-in.
+/// The response to a check-in: the changes for the agent, unless another check-in replaced this one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum CheckInAnswer {
-    /// Another check-in of the same agent has taken this one's place; close this connection.
+pub enum CheckInResponse {
+    /// Another check-in of the same agent replaced this one. The agent closes the connection.
     Superseded,
-    /// What is new.
-    Current(Box<News>),
+    /// The changes since the agent's last check-in.
+    Current(Box<CheckInUpdate>),
 }
 
-/// What a controller tells; each part only when it is new to the agent.
+/// The changes that a controller sends to an agent. Each part is sent only if it is new to the agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct News {
-    /// Results up to this sequence number are stored and need not be sent again.
+pub struct CheckInUpdate {
+    /// All results up to this sequence number are stored and need not be sent again.
     pub acknowledged: u64,
-    /// The Observation whose digest the controller has.
+    /// The digest of the Observation that the controller has.
     pub observation: Option<PartDigest>,
-    /// Desired state, when a part of it differs from what is held.
+    /// The desired state, if a part of it differs from what the agent holds.
     pub desired: Option<SignedDesired>,
-    /// Open barriers and leases for the task set held (or sent along).
+    /// The open barriers and leases for the task set that the agent holds or that is in this message.
     #[serde(deserialize_with = "bounded::list::<_, _, 64>")]
     pub grants: Vec<SignedGrant>,
-    /// Wait so long before the next check-in.
-    pub next_ms: u32,
+    /// How long the agent waits before the next check-in, in milliseconds.
+    pub next_check_in_ms: u32,
 }

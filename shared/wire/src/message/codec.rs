@@ -1,20 +1,21 @@
-//! Bytes to messages and back: one version byte, then postcard; a limit before anything is read, and nothing left over.
+//! Encoding and decoding of messages: one version byte, then postcard. The size is checked before anything is read, and
+//! trailing bytes are an error.
 //!
-//! This program reads every version from 1 to its own. A request is written in its own version, an answer in the version of
-//! the request, so either end may be upgraded first. A message is one type in all versions: one whose form changes says in
-//! its [`Message`] how the older form is read and written, and no caller knows more than the version's number.
+//! This program reads every version from 1 to its own. A request has the version of its sender, and a response has the
+//! version of the request. So either end may be upgraded first. A message is one type in all versions. If its form
+//! changes, its [`Message`] implementation reads and writes the older form, and callers only pass the version's number.
 //!
-//! Builds with debug assertions, of which no release is made, have the forms of one version more: the throw-away version
-//! ([`WireVersion::THROW_AWAY`]), by which tests run an earlier program against a later one. Nothing speaks it unless a test asks for it.
+//! Builds with debug assertions, which are never released, support one more version for tests ([`WireVersion::NEXT`]).
+//! Tests use it to run an earlier program against a later one. It is used only if a test requests it.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::channel::{FromApply, FromSync};
-use super::checkin::{CheckIn, CheckInAnswer};
+use super::channel::{ApplyMessage, SyncMessage};
+use super::checkin::{CheckIn, CheckInResponse};
 use super::desired::{Known, Profile, TaskSet};
-use super::enroll::{EnrollAnswer, EnrollRequest, RenewAnswer, RenewRequest};
+use super::enroll::{EnrollRequest, EnrollResponse, RenewRequest, RenewResponse};
 use super::observed::Observation;
 use super::{Hash, PartDigest};
 
@@ -24,169 +25,172 @@ use super::{Hash, PartDigest};
 pub struct WireVersion(pub(super) u8);
 
 impl WireVersion {
-    /// The first version.
+    /// The first version of the wire format.
     pub const FIRST: Self = Self(1);
     /// The version that this program writes, and the newest that it reads.
     pub const CURRENT: Self = Self(1);
-    /// The version after that one, for tests: the form of each message is another one than today's, and holds the same.
+    /// The version after the current one, for tests: each message has another form than today and the same contents.
     #[cfg(debug_assertions)]
-    pub const THROW_AWAY: Self = Self(Self::CURRENT.0 + 1);
+    pub const NEXT: Self = Self(Self::CURRENT.0 + 1);
 
-    /// The newest version of which this build has forms.
+    /// The newest version that this build supports.
     #[cfg(debug_assertions)]
-    const NEWEST: Self = Self::THROW_AWAY;
+    const NEWEST: Self = Self::NEXT;
     #[cfg(not(debug_assertions))]
     const NEWEST: Self = Self::CURRENT;
 
-    /// All versions of which this build has forms, the first one first.
+    /// Returns all versions that this build supports, in ascending order.
     pub fn all() -> impl Iterator<Item = Self> {
         (Self::FIRST.0..=Self::NEWEST.0).map(Self)
     }
 
-    /// Whether this build has forms of it.
-    pub fn is_known(self) -> bool {
+    /// Returns whether this build supports the version.
+    pub fn is_supported(self) -> bool {
         (Self::FIRST..=Self::NEWEST).contains(&self)
     }
 
-    /// The place of a version among all of them.
+    /// Returns the index of the version among all versions.
     pub fn index(self) -> usize {
         usize::from(self.0 - Self::FIRST.0)
     }
 
-    /// The version before it; `None` before the first.
-    pub fn before(self) -> Option<Self> {
+    /// Returns the previous version, or `None` for the first.
+    pub fn previous(self) -> Option<Self> {
         (self > Self::FIRST).then(|| Self(self.0 - 1))
     }
 }
 
-/// A body of the protocol, or a part of one that has a digest of its own.
+/// A message of the protocol, or a part of a message that has its own digest.
 pub trait Message: Serialize + DeserializeOwned {
-    /// What it is called in errors and golden files.
+    /// The message's name in errors and golden files.
     const NAME: &'static str;
-    /// The largest encoding that is read, in bytes. Also what a listener takes as the body's limit.
+    /// Maximum size of an encoding, in bytes. Also the listener's limit for the body.
     const MAX_BYTES: usize;
 
-    /// Reads the message from its form in a version, and returns the bytes after it. A message whose form changed reads the
-    /// older one here.
+    /// Reads the message in the form of a version. Returns it with the bytes after it. If the form of a message
+    /// changed, its implementation reads the older form here.
     ///
     /// # Errors
-    /// When the bytes do not hold it.
+    /// If the bytes do not contain the message.
     fn read(version: WireVersion, bytes: &[u8]) -> postcard::Result<(Self, &[u8])> {
         #[cfg(debug_assertions)]
-        if version == WireVersion::THROW_AWAY {
-            return throw_away::read(bytes);
+        if version == WireVersion::NEXT {
+            return next_version::read(bytes);
         }
         let _ = version;
         postcard::take_from_bytes(bytes)
     }
 
-    /// Appends the message in its form of a version. The counterpart of [`Message::read`].
+    /// Appends the message to the buffer in the form of a version, and returns the buffer. The counterpart of
+    /// [`Message::read`].
     ///
     /// # Errors
-    /// When it holds what the encoding has no form for.
-    fn write(&self, version: WireVersion, to: Vec<u8>) -> postcard::Result<Vec<u8>> {
+    /// If the message contains a value that the encoding does not support.
+    fn write(&self, version: WireVersion, buffer: Vec<u8>) -> postcard::Result<Vec<u8>> {
         #[cfg(debug_assertions)]
-        if version == WireVersion::THROW_AWAY {
-            return throw_away::write(self, to);
+        if version == WireVersion::NEXT {
+            return next_version::write(self, buffer);
         }
         let _ = version;
-        postcard::to_extend(self, to)
+        postcard::to_extend(self, buffer)
     }
 }
 
-/// The form of every message in [`WireVersion::THROW_AWAY`]: today's, and one byte more. So this codec, which
-/// leaves nothing over, reads neither form as the other.
+/// The form of every message in [`WireVersion::NEXT`]: the form of the current version, and one more byte. The codec
+/// refuses trailing and missing bytes, so it cannot decode a message of one version as one of the other.
 #[cfg(debug_assertions)]
-mod throw_away {
+mod next_version {
     use serde::Serialize;
     use serde::de::DeserializeOwned;
 
-    const LAST: u8 = 0xa5;
+    const TRAILING_BYTE: u8 = 0xa5;
 
     pub(super) fn read<M: DeserializeOwned>(bytes: &[u8]) -> postcard::Result<(M, &[u8])> {
         match postcard::take_from_bytes(bytes)? {
-            (message, [LAST, rest @ ..]) => Ok((message, rest)),
+            (message, [TRAILING_BYTE, rest @ ..]) => Ok((message, rest)),
             _ => Err(postcard::Error::DeserializeUnexpectedEnd),
         }
     }
 
-    pub(super) fn write<M: Serialize>(message: &M, to: Vec<u8>) -> postcard::Result<Vec<u8>> {
-        let mut bytes = postcard::to_extend(message, to)?;
-        bytes.push(LAST);
+    pub(super) fn write<M: Serialize>(message: &M, buffer: Vec<u8>) -> postcard::Result<Vec<u8>> {
+        let mut bytes = postcard::to_extend(message, buffer)?;
+        bytes.push(TRAILING_BYTE);
         Ok(bytes)
     }
 }
 
-/// Why bytes are no message.
+/// Why bytes could not be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// More bytes than the kind may have.
-    #[error("{name} of {bytes} bytes: at most {limit} are read")]
+    /// There are more bytes than this message may have.
+    #[error("{name} has {bytes} bytes, at most {limit} are allowed")]
     TooLarge {
-        /// The kind.
+        /// The message's name.
         name: &'static str,
-        /// How many came.
+        /// The number of bytes.
         bytes: usize,
-        /// How many may.
+        /// The maximum number of bytes.
         limit: usize,
     },
-    /// No version byte at all.
+    /// There is no version byte.
     #[error("{name} is empty")]
     Empty {
-        /// The kind.
+        /// The message's name.
         name: &'static str,
     },
-    /// A version that this program does not read.
-    #[error("{name} of protocol version {found}: versions 1 to {newest} are read here")]
+    /// This program does not read this version.
+    #[error("{name} has protocol version {found}; this program reads versions 1 to {newest}")]
     Version {
-        /// The kind.
+        /// The message's name.
         name: &'static str,
         /// The version byte.
         found: u8,
-        /// The newest that is read.
+        /// The newest supported version.
         newest: WireVersion,
     },
-    /// Not this message, or a collection beyond its bound.
+    /// The bytes are not this message, or a collection exceeds its bound.
     #[error("{name} cannot be decoded")]
     Malformed {
-        /// The kind.
+        /// The message's name.
         name: &'static str,
     },
-    /// Bytes behind the message.
-    #[error("{name} is followed by {bytes} bytes that belong to nothing")]
+    /// There are bytes after the message.
+    #[error("{name} is followed by {bytes} unexpected bytes")]
     Trailing {
-        /// The kind.
+        /// The message's name.
         name: &'static str,
-        /// How many.
+        /// The number of trailing bytes.
         bytes: usize,
     },
 }
 
-/// What is reserved for an encoding: nearly all are smaller, and the others grow from there.
-const ENCODED_BYTES: usize = 128;
+/// The initial capacity for an encoding. Nearly all messages are smaller, and the buffer grows for the others.
+const INITIAL_CAPACITY_BYTES: usize = 128;
 
-/// A message's bytes, version first, in this program's own version.
+/// Encodes a message in this program's own version, with the version byte.
 pub fn encode<M: Message>(message: &M) -> Vec<u8> {
     encode_as(WireVersion::CURRENT, message)
 }
 
-/// A message's bytes, version first, in a version that the other end reads: an answer's is that of its request.
+/// Encodes a message in a version that the other end reads, with the version byte. A response uses the version of its
+/// request.
 pub fn encode_as<M: Message>(version: WireVersion, message: &M) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(ENCODED_BYTES);
+    let mut bytes = Vec::with_capacity(INITIAL_CAPACITY_BYTES);
     bytes.push(version.0);
-    written(message.write(version, bytes))
+    expect_encoded(message.write(version, bytes))
 }
 
-/// The bytes of a part that has a digest of its own: without a version byte, since the message that carries it has one.
+/// Encodes a part that has its own digest. It has no version byte, because the message that contains it has one.
 pub fn encode_part<M: Message>(version: WireVersion, part: &M) -> Vec<u8> {
-    written(part.write(version, Vec::new()))
+    expect_encoded(part.write(version, Vec::new()))
 }
 
-fn written(bytes: postcard::Result<Vec<u8>>) -> Vec<u8> {
+/// Returns the encoded bytes. Panics on an error, because no message contains a value that postcard cannot encode.
+fn expect_encoded(bytes: postcard::Result<Vec<u8>>) -> Vec<u8> {
     bytes.expect("the messages hold nothing that postcard cannot write")
 }
 
-/// Reads a message of any version up to this program's own.
+/// Decodes a message of any version up to this program's own.
 ///
 /// # Errors
 /// [`DecodeError`].
@@ -194,8 +198,8 @@ pub fn decode<M: Message>(bytes: &[u8]) -> Result<M, DecodeError> {
     decode_up_to(WireVersion::CURRENT, bytes).map(|(_, message)| message)
 }
 
-/// Reads a message of any version up to the newest that is spoken, with its version: in that one it is answered, and the parts are that
-/// it carries.
+/// Decodes a message of any version up to `newest`. Returns it with its version, which is also the version of its
+/// parts. The response must use the same version.
 ///
 /// # Errors
 /// [`DecodeError`].
@@ -210,7 +214,8 @@ pub fn decode_up_to<M: Message>(newest: WireVersion, bytes: &[u8]) -> Result<(Wi
     Ok((version, decode_part(version, body)?))
 }
 
-/// Reads a part of a message of this version: the whole of the bytes, which have no version byte.
+/// Decodes a part of a message of this version. The bytes have no version byte, and all of them must belong to the
+/// part.
 ///
 /// # Errors
 /// [`DecodeError`].
@@ -224,27 +229,30 @@ pub fn decode_part<M: Message>(version: WireVersion, bytes: &[u8]) -> Result<M, 
     }
 }
 
+/// Fails if there are more bytes than the message may have.
 fn check_size<M: Message>(bytes: &[u8]) -> Result<(), DecodeError> {
     let (name, limit) = (M::NAME, M::MAX_BYTES);
     if bytes.len() > limit { Err(DecodeError::TooLarge { name, bytes: bytes.len(), limit }) } else { Ok(()) }
 }
 
-/// What stands before the version's number in the digest of a part. Every part of the first version begins with a number, and postcard
-/// writes none of so many such bytes: no bytes of that version have the digest of others in a later one.
-const NO_NUMBER: [u8; 16] = [0xff; 16];
+/// The bytes that are hashed before the version's number in the digest of a part ([`digest_part`]). In version 1, every
+/// part begins with a number, and postcard never encodes a number with this many such bytes. So bytes of version 1
+/// never have the digest of bytes of a later version.
+const VERSION_MARKER: [u8; 16] = [0xff; 16];
 
-/// The digest of a part's bytes, as sent in this version. After the first version, which hashes the bytes alone, the
-/// version's number comes first: what means one thing in one version never has the digest of what means another in the next.
+/// Returns the digest of a part's bytes, as sent in this version. Version 1 hashes the bytes alone. Later versions hash
+/// the version's number first, so that the same bytes have different digests in versions in which they mean different
+/// things.
 pub fn digest_part(version: WireVersion, bytes: &[u8]) -> PartDigest {
     let mut digest = Sha256::new();
     if version > WireVersion::FIRST {
-        digest.update(NO_NUMBER);
+        digest.update(VERSION_MARKER);
         digest.update([version.0]);
     }
     PartDigest(digest.chain_update(bytes).finalize().into())
 }
 
-/// The hash that names a profile or blob.
+/// Returns the hash that names a profile or blob.
 pub fn hash_content(bytes: &[u8]) -> Hash {
     Hash(Sha256::digest(bytes).into())
 }
@@ -263,15 +271,15 @@ const MIB: usize = 1024 * KIB;
 
 messages! {
     EnrollRequest, "enroll-request", 16 * KIB;
-    EnrollAnswer, "enroll-answer", 32 * KIB;
+    EnrollResponse, "enroll-answer", 32 * KIB;
     RenewRequest, "renew-request", 16 * KIB;
-    RenewAnswer, "renew-answer", 32 * KIB;
+    RenewResponse, "renew-answer", 32 * KIB;
     CheckIn, "check-in", 8 * MIB;
-    CheckInAnswer, "check-in-answer", 16 * MIB;
+    CheckInResponse, "check-in-answer", 16 * MIB;
     Known, "known", MIB;
     TaskSet, "task-set", 8 * MIB;
     Profile, "profile", 16 * MIB;
     Observation, "observation", 8 * MIB;
-    FromApply, "from-apply", 8 * MIB;
-    FromSync, "from-sync", 8 * MIB;
+    ApplyMessage, "from-apply", 8 * MIB;
+    SyncMessage, "from-sync", 8 * MIB;
 }

@@ -1,7 +1,7 @@
-//! Desired state, in its two parts, and the profile that the second one names.
+//! The two parts of the desired state (*known* and *task set*), and the profile that the task set names.
 //!
-//! *Known* is replaced at once; the *task set* only when the controller releases it. They are encoded apart,
-//! so that each has a digest of its own and a label's edit re-encodes no task.
+//! *Known* is replaced at once. The *task set* is replaced only when the controller releases it. The parts are encoded
+//! separately, so that each has its own digest and editing a label encodes no tasks again.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -15,20 +15,21 @@ use stemma_core::task::{Mode, Task};
 use super::Hash;
 use super::bounded;
 
-/// The bytes of a desired state, both parts together: a controller sends no more, and an agent refuses what is more.
-pub const MAX_DESIRED: usize = 256 * 1024;
-/// The most tags, primaries, traits and probes, of each, that an agent reads.
+/// Maximum size of both parts of a desired state together, in bytes. A controller never sends more, and an agent
+/// refuses more.
+pub const MAX_DESIRED_BYTES: usize = 256 * 1024;
+/// Maximum number of tags that an agent reads. The same limit applies to primaries, traits and probes.
 pub const MAX_LISTED: usize = 1024;
-/// The most tasks, values that they read, and tasks that are left out, of each, that an agent reads.
+/// Maximum number of tasks that an agent reads. The same limit applies to inputs and to tasks that are left out.
 pub const MAX_ENTRIES: usize = 16_384;
 
-/// The part that is replaced at once.
+/// The part of a desired state that the agent replaces at once when it arrives.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Known {
-    /// The node's name.
+    /// Name of the node.
     #[serde(deserialize_with = "bounded::text::<_, 255>")]
     pub name: String,
-    /// `CLUSTER/GROUP`; empty for a node without a place.
+    /// `CLUSTER/GROUP`. Empty if the node is in no group.
     #[serde(deserialize_with = "bounded::text::<_, 600>")]
     pub group: String,
     /// Effective labels by key.
@@ -37,40 +38,40 @@ pub struct Known {
     /// Effective annotations.
     #[serde(deserialize_with = "bounded::map::<_, _, _, 4096>")]
     pub annotations: BTreeMap<String, String>,
-    /// The union of traits, less the suppressed ones, sorted.
+    /// The union of all traits without the suppressed ones, sorted.
     #[serde(deserialize_with = "bounded::list::<_, _, MAX_LISTED>")]
     pub traits: Vec<String>,
-    /// Lifecycle fields in seconds by their manifest name; one that is not limited is left out.
+    /// Lifecycle fields in seconds, by their name in the manifest. Fields without a limit are omitted.
     #[serde(deserialize_with = "bounded::map::<_, _, _, 16>")]
     pub lifecycle: BTreeMap<String, u64>,
-    /// What is in force is the lower of this and the task set's mode.
+    /// The highest allowed mode. The lower of this mode and the task set's mode is in force.
     #[serde(with = "ModeForm")]
     pub ceiling: Mode,
-    /// Hooks are spread over so many seconds.
+    /// The period over which hooks are spread, in seconds.
     pub splay_s: u32,
-    /// Until when (seconds since 1970) and why the task set stays.
+    /// The end of the hold (seconds since 1970) and its reason. Until then the task set is not replaced.
     pub hold: Option<(u64, String)>,
-    /// Set aside by the operator.
+    /// True if the operator parked the node.
     pub parked: bool,
-    /// No new lease in group or cluster.
+    /// True if the group or cluster is paused and grants no new leases.
     pub paused: bool,
-    /// Ready probes by tag, each a canonical JSON text.
+    /// Ready probes by tag, each as canonical JSON text.
     #[serde(deserialize_with = "bounded::map::<_, _, _, MAX_LISTED>")]
     pub ready: BTreeMap<String, String>,
 }
 
-/// One effective label.
+/// An effective label of a node, with its origin.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KnownLabel {
     /// The value.
     pub value: String,
-    /// Whether it flows to the host label map.
+    /// True if the label is written to the host label map.
     pub to_host: bool,
-    /// Where it came from, in short: `nodegroup prod/frontends`, `host`.
+    /// The origin of the value, in short: `nodegroup prod/frontends`, `host`.
     pub origin: String,
 }
 
-/// The names of the modes in stored records, where they are capitalised; a manifest has them in small letters.
+/// The names of the modes in stored records, where they are capitalized. A manifest has them in lower case.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Mode")]
 enum ModeForm {
@@ -79,53 +80,53 @@ enum ModeForm {
     Apply,
 }
 
-/// The part that is replaced only when it is released.
+/// The part of a desired state that the controller replaces only when it releases a new one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskSet {
-    /// The node group's revision; 0 until there are rollouts.
+    /// The node group's revision. Always 0 until rollouts exist.
     pub group_revision: u64,
-    /// The version under which the task digest was computed.
+    /// The version of the algorithm that computed the task digest.
     pub digest_version: u32,
-    /// The task digest: what a rollout compares. Not a part's digest.
+    /// The task digest, which rollouts compare. It is not the [`PartDigest`](super::PartDigest) of this task set.
     pub task_digest: [u8; 32],
     /// The mode of this task set.
     #[serde(with = "ModeForm")]
     pub mode: Mode,
-    /// The profile that holds the definitions; `None`: no tasks.
+    /// The profile with the task definitions. `None` if there are no tasks.
     pub profile: Option<Hash>,
-    /// Effective tags, sorted, with `NAME:VALUE` where one has a value; written to `/run/stemma/tags`.
+    /// Effective tags, sorted. A tag with a value is written as `NAME:VALUE`. Written to `/run/stemma/tags`.
     #[serde(deserialize_with = "bounded::list::<_, _, MAX_LISTED>")]
     pub tags: Vec<String>,
-    /// Plain names of the tags held as primary, sorted.
+    /// The names, without values, of the tags that this node holds as primary, sorted.
     #[serde(deserialize_with = "bounded::list::<_, _, MAX_LISTED>")]
     pub primaries: Vec<String>,
-    /// Task ids that stand in the profile and do not run here, with the reason.
+    /// The ids of tasks that are in the profile and do not run on this node, each with the reason.
     #[serde(deserialize_with = "bounded::map::<_, _, _, MAX_ENTRIES>")]
     pub left_out: BTreeMap<String, Arc<str>>,
-    /// Each reference's value, by the reference's canonical text.
+    /// The value of each reference, by the reference's canonical text.
     #[serde(deserialize_with = "bounded::map::<_, _, _, MAX_ENTRIES>")]
     pub inputs: BTreeMap<String, InputValue>,
 }
 
-/// An input as it travels and is stored: as text, so that its digest is one of the bytes that were sent.
+/// The value of an input, as sent and stored. It is kept as text, so that the digest covers the bytes that were sent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum InputValue {
     /// A value, as canonical JSON text.
     Json(JsonText),
-    /// It is not there: `is defined` is false.
+    /// The value is absent: `is defined` is false.
     Absent,
-    /// A secret by name and version; its value is never here.
+    /// A secret, by name and version. Never contains its value.
     Secret {
         /// The secret's name.
         #[serde(deserialize_with = "bounded::text::<_, 255>")]
         name: String,
-        /// Its version.
+        /// The secret's version.
         version: u64,
     },
 }
 
 impl InputValue {
-    /// The text of a value.
+    /// Returns the JSON text of a value. `None` for an absent value or a secret.
     pub const fn text(&self) -> Option<&JsonText> {
         match self {
             Self::Json(text) => Some(text),
@@ -133,7 +134,7 @@ impl InputValue {
         }
     }
 
-    /// The chunks of the text of a value, to be replaced by equal ones that are shared.
+    /// Returns the chunks of a value's text, so that the caller can replace them with equal chunks that are shared.
     pub fn chunks_mut(&mut self) -> &mut [Arc<str>] {
         match self {
             Self::Json(text) => text.chunks_mut(),
@@ -145,8 +146,8 @@ impl InputValue {
 impl From<&Input> for InputValue {
     fn from(input: &Input) -> Self {
         match input {
-            Input::Value(value) => Self::Json(JsonText::of(value)),
-            Input::Shared(found) => Self::Json(found.text()),
+            Input::Value(value) => Self::Json(JsonText::from_value(value)),
+            Input::Shared(shared) => Self::Json(shared.text()),
             Input::Absent => Self::Absent,
             Input::Secret { name, version } => Self::Secret { name: name.to_string(), version: *version },
         }
@@ -156,9 +157,9 @@ impl From<&Input> for InputValue {
 impl TryFrom<&InputValue> for Input {
     type Error = serde_json::Error;
 
-    fn try_from(sent: &InputValue) -> Result<Self, serde_json::Error> {
-        Ok(match sent {
-            InputValue::Json(text) => Self::Value(serde_json::from_str(&text.as_text())?),
+    fn try_from(input: &InputValue) -> Result<Self, serde_json::Error> {
+        Ok(match input {
+            InputValue::Json(text) => Self::Value(serde_json::from_str(&text.to_text())?),
             InputValue::Absent => Self::Absent,
             InputValue::Secret { name, version } => Self::Secret { name: name.as_str().into(), version: *version },
         })
@@ -166,34 +167,36 @@ impl TryFrom<&InputValue> for Input {
 }
 
 impl TaskSet {
-    /// The same task set with its profile by this name, where it is another one: a profile has a name in each wire version.
-    pub fn naming(&self, profile: Option<Hash>) -> Cow<'_, Self> {
+    /// Returns the task set with this profile, as a copy if it names another profile. The profile must be replaced for
+    /// another wire version, because a profile has a different name in each version.
+    pub fn with_profile(&self, profile: Option<Hash>) -> Cow<'_, Self> {
         match profile {
             Some(_) if profile != self.profile => Cow::Owned(Self { profile, ..self.clone() }),
             _ => Cow::Borrowed(self),
         }
     }
 
-    /// Whether a task of its profile runs.
-    pub fn runs(&self, task: &str) -> bool {
+    /// Returns whether a task of the profile runs on this node.
+    pub fn runs_task(&self, task: &str) -> bool {
         !self.left_out.contains_key(task)
     }
 }
 
-/// An immutable task profile: definitions and order on one host, no values. Its name is the SHA-256 of its bytes.
+/// An immutable task profile: the definitions and the order of tasks on one host, without values. Its name is the
+/// SHA-256 of its bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Profile {
-    /// Tasks in a valid order on the host (a dependency stands before its dependants).
+    /// The tasks, in a valid order for the host: a dependency is before its dependants.
     #[serde(deserialize_with = "bounded::list::<_, _, MAX_ENTRIES>")]
     pub tasks: Vec<ProfileTask>,
 }
 
 impl Profile {
-    /// The blobs that its tasks are made from.
+    /// Returns the blobs that the tasks use as their `source`.
     pub fn blobs(&self) -> impl Iterator<Item = Hash> {
         self.tasks.iter().filter_map(|task| {
             let task: Task = serde_json::from_str(&task.definition).ok()?;
-            Hash::of_source(task.source()?).ok()
+            Hash::from_source(task.source()?).ok()
         })
     }
 }
@@ -203,23 +206,24 @@ impl Profile {
 pub struct ProfileTask {
     /// The task's id.
     pub id: String,
-    /// Its definition, canonical JSON of the manifest's Task (defaults left out).
+    /// The definition: canonical JSON of the manifest's Task, without defaults.
     pub definition: String,
-    /// Its references, canonical texts, sorted: what its templates read.
+    /// The references that the task's templates read, as canonical texts, sorted.
     #[serde(deserialize_with = "bounded::list::<_, _, 4096>")]
     pub references: Vec<String>,
-    /// Indices into `tasks` of what must have ended well first on this host, each lower than its own.
+    /// Indices into `tasks` of the tasks that must succeed on this host first. Each is lower than this task's own
+    /// index.
     #[serde(deserialize_with = "bounded::list::<_, _, MAX_ENTRIES>")]
     pub after: Vec<u16>,
-    /// Barriers that must be open before it starts.
+    /// The barriers that must be open before the task starts.
     #[serde(deserialize_with = "bounded::list::<_, _, 4096>")]
     pub barriers: Vec<Barrier>,
 }
 
-/// Something that must have happened on other nodes: a task, on each node that a selector matches.
+/// A condition on other nodes: a task must have succeeded on each node that a selector matches.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Barrier {
-    /// The task waited for.
+    /// The task that must have succeeded.
     pub task: String,
     /// The selector's canonical text, as core writes it.
     pub selector: String,

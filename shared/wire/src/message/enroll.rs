@@ -1,4 +1,4 @@
-//! Joining and renewing: the only messages that an agent sends without, or for, a certificate.
+//! Joining and renewing: the messages by which an agent gets its certificates.
 
 use std::fmt;
 
@@ -7,45 +7,47 @@ use uuid::Uuid;
 
 use super::bounded;
 
-/// `POST /agent/v1/enroll`, without a client certificate.
+/// The body of `POST /agent/v1/enroll`, by which a host joins. It is sent without a client certificate.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EnrollRequest {
-    /// `id.secret`. Never logged. Longer texts than any token are read, so that who sends one is told what is wrong with it.
+    /// The join token, `id.secret`. It is never logged. Accepts more bytes than any token has, so that the controller
+    /// can report what is wrong with a longer text.
     #[serde(deserialize_with = "bounded::text::<_, 1024>")]
     pub token: String,
-    /// PKCS#10 in DER, at most 4 KiB. Only its public key is taken.
+    /// The certificate request (PKCS#10 in DER), at most 4 KiB. The controller uses only its public key.
     #[serde(deserialize_with = "bounded::bytes::<_, 4096>")]
     pub csr: Vec<u8>,
-    /// X25519 public key, made by apply; secrets are sealed to it.
+    /// The X25519 public key to which controllers seal secrets for this node. Apply created it.
     pub seal_key: [u8; 32],
-    /// The name asked for; the controller refuses a taken one, and tells so only after a valid token. Longer texts than any name are
-    /// read, so that who sends one is told the rule.
+    /// The requested name. The controller refuses a name that is taken, but reports this only to a caller with a valid
+    /// token. Accepts more bytes than any name has, so that the controller can report the rule.
     #[serde(deserialize_with = "bounded::text::<_, 1024>")]
     pub name: String,
 }
 
-/// Why a text cannot be a token: neither a join token nor a principal's. Both are `id.secret`. The id has 16 hexadecimal digits. The secret
-/// has 64 of them, or 43 letters, digits, `-` and `_` where a controller made it and not `stemma`.
+/// Why a text cannot be a token, neither a join token nor a token of a principal. Both have the form `id.secret`. The
+/// id has 16 hexadecimal digits. The secret has 64 hexadecimal digits, or, if a controller created it and not `stemma`,
+/// 43 letters, digits, `-` and `_`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotAToken {
-    /// There is no dot.
+    /// There is no dot between id and secret.
     #[error("it is not ID.SECRET")]
     NoDot,
-    /// The id is cut, or something stands before it.
-    #[error("what stands before its dot has {0} characters, and an id has 16")]
+    /// The id is truncated, or there is text before it.
+    #[error("the part before its dot has {0} characters, and an id has 16")]
     IdLength(usize),
-    /// The id has other characters.
-    #[error("what stands before its dot is not all digits and letters from a to f")]
+    /// The id contains an invalid character.
+    #[error("the part before its dot is not all digits and letters from a to f")]
     IdCharacters,
-    /// The secret is cut, or something stands behind it.
-    #[error("what stands behind its dot has {0} characters, and a secret has 64, or 43 where a controller made it")]
+    /// The secret is truncated, or there is text after it.
+    #[error("the part behind its dot has {0} characters, and a secret has 64, or 43 if a controller created it")]
     SecretLength(usize),
-    /// The secret has other characters.
-    #[error("what stands behind its dot has characters that no secret has")]
+    /// The secret contains an invalid character.
+    #[error("the part behind its dot has characters that no secret has")]
     SecretCharacters,
 }
 
-/// Checks that a text can be a token. Whether there is such a one, a controller alone knows.
+/// Checks that a text has the form of a token. Only a controller can check that the token exists.
 ///
 /// # Errors
 /// [`NotAToken`].
@@ -56,8 +58,8 @@ pub fn check_token(text: &str) -> Result<(), NotAToken> {
     let is_secret = match (id.chars().count(), secret.chars().count()) {
         (16, 64) => secret.bytes().all(is_hex),
         (16, 43) => secret.bytes().all(is_url_safe),
-        (16, other) => return Err(NotAToken::SecretLength(other)),
-        (other, _) => return Err(NotAToken::IdLength(other)),
+        (16, length) => return Err(NotAToken::SecretLength(length)),
+        (length, _) => return Err(NotAToken::IdLength(length)),
     };
     if !id.bytes().all(is_hex) {
         return Err(NotAToken::IdCharacters);
@@ -65,15 +67,16 @@ pub fn check_token(text: &str) -> Result<(), NotAToken> {
     if is_secret { Ok(()) } else { Err(NotAToken::SecretCharacters) }
 }
 
-/// What a text has that no token has; `None`: it may be one. It is asked before a text is sent: a controller counts what may be a token and
-/// is none as a guess, and answers nobody for a while after some guesses.
-pub fn odd_in_token(text: &str) -> Option<String> {
-    let known = if text.is_empty() {
+/// Describes why a text cannot be a token, or returns `None` if it may be one. Callers check this before they send a
+/// text. A controller counts a well-formed but unknown token as a guess, and stops answering for a while after some
+/// guesses.
+pub fn find_token_error(text: &str) -> Option<String> {
+    let problem = if text.is_empty() {
         "it is empty"
     } else if text.starts_with('\u{feff}') {
         "it begins with a byte order mark"
     } else if text.contains('\0') {
-        "it has NUL in it, as a text in UTF-16 has, and is to be one in UTF-8"
+        "it contains NUL, as text in UTF-16 does; save it in UTF-8"
     } else if text.lines().count() > 1 {
         "it has more than one line"
     } else if text.starts_with('#') {
@@ -83,17 +86,17 @@ pub fn odd_in_token(text: &str) -> Option<String> {
     } else if text.chars().any(char::is_whitespace) {
         "it has blanks in it"
     } else if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-        "it has characters in it that are no ASCII text"
+        "it contains characters that are not printable ASCII"
     } else {
-        return check_token(text).err().map(|why| why.to_string());
+        return check_token(text).err().map(|error| error.to_string());
     };
-    Some(known.to_owned())
+    Some(problem.to_owned())
 }
 
-/// What a joined agent keeps.
+/// The response to a join request: the identity and certificate of the new node. The agent stores them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EnrollAnswer {
-    /// The node's identity from now on, also in the certificate's SAN.
+pub struct EnrollResponse {
+    /// The node's uuid, also in the SAN of the certificate.
     pub node: Uuid,
     /// The fleet's name, as in `spiffe://<fleet>/…`.
     #[serde(deserialize_with = "bounded::text::<_, 255>")]
@@ -101,29 +104,29 @@ pub struct EnrollAnswer {
     /// The new certificate first, then its issuers below the root, DER.
     #[serde(deserialize_with = "bounded::chain")]
     pub chain: Vec<Vec<u8>>,
-    /// The fleet root, DER; the agent has checked it against `--ca-hash` before it asked.
+    /// The fleet root, DER. The agent checked it against `--ca-hash` before it sent the request.
     #[serde(deserialize_with = "bounded::bytes::<_, 4096>")]
     pub root: Vec<u8>,
 }
 
-/// `POST /agent/v1/renew`, over mutual TLS.
+/// The body of `POST /agent/v1/renew`, by which a node requests its next certificate. It is sent over mutual TLS.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RenewRequest {
-    /// PKCS#10 in DER for the next key.
+    /// The certificate request (PKCS#10 in DER) for the next key.
     #[serde(deserialize_with = "bounded::bytes::<_, 4096>")]
     pub csr: Vec<u8>,
 }
 
-/// The next certificate.
+/// The response to a request for the next certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RenewAnswer {
+pub struct RenewResponse {
     /// The new certificate first, then its issuers below the root, DER.
     #[serde(deserialize_with = "bounded::chain")]
     pub chain: Vec<Vec<u8>>,
 }
 
 impl fmt::Debug for EnrollRequest {
-    /// Without the token: a request that is printed must not tell it.
+    /// Omits the token, so that printing a request does not reveal it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("EnrollRequest").field("name", &self.name).finish_non_exhaustive()
     }

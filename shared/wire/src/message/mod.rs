@@ -1,9 +1,10 @@
-//! The messages of the agents' protocol, as both ends (and the fleet simulator) know them.
+//! The messages of the agents' protocol, shared by both ends and the fleet simulator.
 //!
-//! Every body is one version byte, then postcard. Nothing here is recursive and every collection has a
-//! bound, since postcard itself has neither a recursion limit nor one on growth: what is structured without
-//! a fixed shape (a task's parameters, an input's value) travels as its canonical JSON text.
-//! Names of nodes stand in no message: who asks is what the certificate says.
+//! Every body is one version byte, then postcard. No type is recursive and every collection has a bound, because
+//! postcard itself limits neither recursion nor growth. Data without a fixed shape (a task's parameters, an input's
+//! value) is sent as its canonical JSON text.
+//!
+//! No message contains the name of its sender. The certificate identifies the node.
 
 mod bounded;
 pub mod channel;
@@ -27,29 +28,31 @@ pub use codec::{
     hash_content,
 };
 
-/// SHA-256 of some content: a profile's or a blob's name.
+/// SHA-256 of some content: the name of a profile or blob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, derive_more::Display)]
 #[display("{}", Hex(_0))]
 pub struct Hash(pub [u8; 32]);
 
 impl Hash {
-    /// The blob that a task's `source` names, in the one form that controller, agent and CLI take: `sha256:` and the hash.
+    /// Returns the blob that a task's `source` names. Controller, agent and CLI all accept one form: `sha256:` and the
+    /// hash.
     ///
     /// # Errors
-    /// [`NotASource`] for anything else, a bare hash too: what one side takes and the other does not is never served.
-    pub fn of_source(source: &str) -> Result<Self, NotASource> {
+    /// [`NotASource`] for any other text, also for a hash without `sha256:`. A second form is never accepted: if only
+    /// one of the programs accepted it, the blob would never be served.
+    pub fn from_source(source: &str) -> Result<Self, NotASource> {
         source.strip_prefix("sha256:").and_then(|digits| digits.parse().ok()).ok_or(NotASource)
     }
 }
 
-/// A `source` that names no blob.
+/// The error for a `source` that does not name a blob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "it names no blob: write sha256: and 64 hexadecimal digits in small letters (`stemma apply` makes that of a file's name)"
+    "it names no blob: write sha256: and 64 hexadecimal digits in small letters (`stemma apply` puts it in the place of a file's name)"
 )]
 pub struct NotASource;
 
-/// A text that is no hash.
+/// The error for a text that is not a hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a hash has 64 hexadecimal digits in lower case")]
 pub struct NotAHash;
@@ -57,23 +60,26 @@ pub struct NotAHash;
 impl FromStr for Hash {
     type Err = NotAHash;
 
-    /// Reads the one spelling of a hash, as paths have it: nothing else can stand there, however it was encoded (S54).
+    /// Parses a hash in lower case, the only spelling that paths use. Any other spelling is refused, however the path
+    /// was encoded (S54).
     fn from_str(text: &str) -> Result<Self, NotAHash> {
-        let is_spelling = !text.bytes().any(|digit| digit.is_ascii_uppercase());
-        from_hex(text).filter(|_| is_spelling).map(Self).ok_or(NotAHash)
+        let is_lower_case = !text.bytes().any(|digit| digit.is_ascii_uppercase());
+        from_hex(text).filter(|_| is_lower_case).map(Self).ok_or(NotAHash)
     }
 }
 
-/// SHA-256 over the postcard bytes of one part of a desired state, as sent. Never compared with a task digest.
+/// The digest of one part of a desired state (SHA-256 of its bytes as sent), or of an Observation. It is never compared
+/// with a task digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, derive_more::Display)]
 #[display("{}", Hex(_0))]
 pub struct PartDigest(pub [u8; 32]);
 
-/// The store's epoch: a random 128-bit id, made by `init`; `restore` makes another.
+/// The store's epoch: a random 128-bit id, created by `init`. `restore` creates a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, derive_more::Display)]
 #[display("{}", Hex(_0))]
 pub struct Epoch(pub [u8; 16]);
 
-/// The store's revision of the snapshot that was resolved. Grows within an epoch.
+/// A revision of the controller's store: that of the snapshot from which a desired state was resolved. It grows within
+/// an epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Revision(pub u64);

@@ -1,5 +1,5 @@
-//! What a host says of itself: the Observation (versioned, an input of resolve) and the Report (the last one
-//! only, never an input). They are two types so that no report can ever decide something.
+//! What a host reports about itself. The Observation is an input of resolve. The Report is never an input, and only the
+//! last one is stored. The two are separate types, so that a report can never decide anything.
 
 use std::collections::BTreeMap;
 
@@ -9,56 +9,57 @@ use stemma_core::status::TaskOutcome;
 use super::PartDigest;
 use super::bounded;
 
-/// Stands where the beginning of an output was cut off, whoever cut it: the host, or the command that shows the end of it.
-pub const CUT: &str = "[the beginning is cut off]\n";
+/// Marks the place where the beginning of an output was cut off, by the host or by the command that shows the end of
+/// it.
+pub const TRUNCATION_MARK: &str = "[the beginning is cut off]\n";
 
-/// Stable facts, detected traits, reported labels. Sent when its digest changed.
+/// The Observation of a host: stable facts, detected traits and reported labels. It is sent when its digest changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Observation {
     /// Stable facts by dotted path (`cpu.count`, `memory.total_mb`, `network.addresses`), each a canonical JSON text.
     #[serde(deserialize_with = "bounded::map::<_, _, _, 4096>")]
     pub facts: BTreeMap<String, String>,
-    /// Standard or custom trait names that the host was seen to have.
+    /// The standard or custom traits that were detected on the host.
     #[serde(deserialize_with = "bounded::list::<_, _, 1024>")]
     pub traits: Vec<String>,
-    /// Labels that the host's own files say, with where each stands.
+    /// The labels from the host's own files, with the place of each.
     #[serde(deserialize_with = "bounded::map::<_, _, _, 4096>")]
     pub labels: BTreeMap<String, ReportedLabel>,
 }
 
-/// A label from the host itself.
+/// A label that the host itself provides.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReportedLabel {
-    /// The value as written there.
+    /// The value as written in the file.
     pub value: String,
-    /// File and line, as `labels.d/10-local:3` or `node-labels`.
+    /// The file and line, as `labels.d/10-local:3` or `node-labels`.
     pub source: String,
 }
 
-/// What became of a task on this host.
+/// The result of a task on this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Outcome {
-    /// It was so already.
+    /// The host already had the desired state.
     Unchanged,
-    /// It was made so.
+    /// The task changed the host to the desired state.
     Changed,
-    /// Mode `noop`: it would be changed.
+    /// The mode is `noop`, and the task would change the host.
     WouldChange,
-    /// It was tried and failed.
+    /// The task ran and failed.
     Failed,
-    /// Something that it requires failed.
+    /// A task that this one requires failed.
     DependencyFailed,
-    /// This agent has no such task type, or the host's own ceiling forbids it.
+    /// This agent does not support the task type, or the host's own ceiling forbids it.
     Unsupported,
-    /// Started, and not known to have ended; settled by `resolve-unknown`.
+    /// The task started, and it is not known whether it ended. An operator settles this with `resolve-unknown`.
     Unknown,
-    /// It stands out by its definition (`on_drift: report`): drift seen, not mended.
+    /// Drift was found and not mended, for example because the task sets `on_drift: report`.
     Drifted,
 }
 
 impl Outcome {
-    /// What it means for the state of its node.
-    pub const fn of_node(self) -> TaskOutcome {
+    /// Returns what this outcome means for the state of the node.
+    pub const fn to_task_outcome(self) -> TaskOutcome {
         match self {
             Self::Unchanged | Self::Changed => TaskOutcome::Succeeded,
             Self::WouldChange => TaskOutcome::WouldChange,
@@ -67,81 +68,81 @@ impl Outcome {
         }
     }
 
-    /// Whether what depends on the task may start after it.
+    /// Returns whether the tasks that depend on this one may start.
     pub const fn is_success(self) -> bool {
-        matches!(self.of_node(), TaskOutcome::Succeeded)
+        matches!(self.to_task_outcome(), TaskOutcome::Succeeded)
     }
 
-    /// Whether something is wrong, rather than still to come.
+    /// Returns whether the task failed: not only that it still waits, has drifted or would change something.
     pub const fn is_failure(self) -> bool {
-        matches!(self.of_node(), TaskOutcome::Failed)
+        matches!(self.to_task_outcome(), TaskOutcome::Failed)
     }
 }
 
-/// One result, with a number that grows on the host and never returns.
+/// The result of one task. Its sequence number grows on the host and is never reused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskResult {
     /// Sequence number on this host, from 1.
     pub sequence: u64,
-    /// The task set that it belongs to.
+    /// The digest of the task set to which the task belongs.
     pub task_set: PartDigest,
     /// The task's id.
     pub task: String,
-    /// What became of it.
+    /// The outcome.
     pub outcome: Outcome,
-    /// One sentence for people; empty where the outcome says all.
+    /// One sentence for people that explains the outcome. Empty if no explanation is needed.
     pub message: String,
-    /// The tail of its output, at most 4 KiB; empty for sensitive tasks.
+    /// The tail of the output, at most 4 KiB. Empty for sensitive tasks.
     #[serde(deserialize_with = "bounded::text::<_, 4096>")]
     pub output: String,
-    /// A unified diff, at most 16 KiB; empty for sensitive tasks.
+    /// A unified diff, at most 16 KiB. Empty for sensitive tasks.
     #[serde(deserialize_with = "bounded::text::<_, 16384>")]
     pub diff: String,
-    /// How long it took.
+    /// How long the task ran, in milliseconds.
     pub duration_ms: u64,
 }
 
-/// The rest of what a host says: kept as the last one, decides nothing.
+/// What a host reports in addition to its Observation. Only the last report is stored, and it decides nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
-    /// The agent's own version.
+    /// The version of the agent.
     #[serde(deserialize_with = "bounded::text::<_, 64>")]
     pub agent_version: String,
-    /// Facts that change by themselves (uptime, load, free memory), canonical JSON text by dotted path.
+    /// Volatile facts (uptime, load, free memory), as canonical JSON text by dotted path.
     #[serde(deserialize_with = "bounded::map::<_, _, _, 4096>")]
     pub facts: BTreeMap<String, String>,
-    /// Findings of the host (two keys that meet in `labels.env`, a label file that is no regular file, …).
+    /// Findings of the host: two keys that collide in `labels.env`, a label file that is not a regular file, …
     #[serde(deserialize_with = "bounded::list::<_, _, 256>")]
     pub findings: Vec<String>,
-    /// Where this host stands with its task set.
+    /// The progress of this host with its task set.
     pub progress: Progress,
-    /// `pause`, `hold` and `park` as said on the host.
+    /// Pause, hold and park as set on the host.
     pub local: LocalState,
 }
 
-/// Where a host stands with the task set that it holds.
+/// The progress of a host with the task set that it holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Progress {
-    /// Holds no task set, or has not begun.
+    /// The host holds no task set, or has not started it.
     #[default]
     Idle,
-    /// Tasks run.
+    /// Tasks are running.
     Running,
-    /// Every task was so or was made so.
+    /// Every task succeeded.
     Converged,
     /// At least one task failed.
     Failed,
-    /// Waits for a barrier or a lease.
+    /// The host waits for a barrier or a lease.
     Waiting,
 }
 
-/// What was said on the host itself.
+/// Pause, hold and park as set on the host itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LocalState {
-    /// `stemma-agent pause`: no applying until `resume`.
+    /// True after `stemma-agent pause`: nothing is applied until `resume`.
     pub paused: bool,
-    /// Held until this time (seconds since 1970), with a reason.
+    /// The end of the hold (seconds since 1970) and its reason.
     pub hold: Option<(u64, String)>,
-    /// Parked, with a reason.
+    /// The reason, if the host is parked.
     pub parked: Option<String>,
 }

@@ -1,7 +1,8 @@
-//! What carries a signature: desired state, open barriers, leases, a change of epoch.
+//! The signed messages: desired state, open barriers, leases, and a change of epoch.
 //!
-//! A desired state is signed by the batch: `proof` leads from its leaf (domain tag, node, epoch, revision, the
-//! digest of each part) to a root that was signed once for all nodes of the batch. `sign` builds and checks them.
+//! Desired states are signed in batches. `proof` leads from the leaf of a state (domain tag, node, epoch, revision, the
+//! digest of each part) to a root that is signed once for all nodes of the batch. The `sign` module builds and checks
+//! proofs and signatures.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +10,7 @@ use super::bounded;
 use super::desired::Barrier;
 use super::{Epoch, PartDigest, Revision};
 
-/// A desired state on its way. A part that the agent already holds is left out; its digest never is.
+/// A desired state as sent. A part that the agent already holds is omitted, and its digest is sent in any case.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SignedDesired {
     /// The store's epoch.
@@ -20,37 +21,38 @@ pub struct SignedDesired {
     pub known_digest: PartDigest,
     /// Digest of the task set.
     pub task_set_digest: PartDigest,
-    /// The encoding of `desired::Known`, as it was digested: postcard alone, without the version byte that stands before a
-    /// message ([`super::encode`]), since the message that carries it has one.
+    /// The encoding of `desired::Known` over which the digest was computed. It is postcard without a version byte
+    /// ([`super::encode_part`]), because the message that contains it has one.
     #[serde(deserialize_with = "bounded::maybe_bytes::<_, { 1 << 20 }>")]
     pub known: Option<Vec<u8>>,
-    /// The encoding of `desired::TaskSet`, as it was digested.
+    /// The encoding of `desired::TaskSet` over which the digest was computed.
     #[serde(deserialize_with = "bounded::maybe_bytes::<_, { 8 << 20 }>")]
     pub task_set: Option<Vec<u8>>,
-    /// The way from the leaf to a signed root.
+    /// The proof that the leaf of this state is in a signed batch.
     pub proof: Proof,
-    /// Comes before the first state of another epoch, and is refused otherwise.
+    /// The change from the epoch that the agent holds to that of this state. The agent refuses a state of another epoch
+    /// without it.
     pub epoch_change: Option<EpochChange>,
 }
 
-/// A place in a signed batch.
+/// A proof that a leaf is in a signed batch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Proof {
     /// The leaf's index in the batch.
     pub index: u64,
-    /// How many leaves the batch has.
+    /// The number of leaves in the batch.
     pub size: u64,
-    /// Sibling hashes from the leaf up, at most 32.
+    /// The sibling hashes from the leaf to the root, at most 32.
     #[serde(deserialize_with = "bounded::list::<_, _, 32>")]
     pub path: Vec<[u8; 32]>,
-    /// Ed25519 over the tagged root.
+    /// The Ed25519 signature over the tagged root.
     pub signature: Signature,
 }
 
-/// A signature with the certificate of who made it.
+/// A signature with the certificate of its signer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Signature {
-    /// 64 bytes of Ed25519.
+    /// The Ed25519 signature, 64 bytes.
     #[serde(deserialize_with = "bounded::bytes::<_, 64>")]
     pub bytes: Vec<u8>,
     /// The signer's certificate, then its issuer below the root, DER.
@@ -58,60 +60,60 @@ pub struct Signature {
     pub signer: Vec<Vec<u8>>,
 }
 
-/// Something small that is given for a task set held, and is no part of its digest.
+/// A signed permission for a task set that the node holds. It is not part of the task set's digest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SignedGrant {
     /// The store's epoch.
     pub epoch: Epoch,
-    /// The revision at which it was given.
+    /// The revision at which the permission was issued.
     pub revision: Revision,
-    /// What is given.
+    /// The signed permission.
     pub grant: Grant,
-    /// The way from the leaf to a signed root.
+    /// The proof that the leaf of this grant is in a signed batch.
     pub proof: Proof,
 }
 
-/// What may be given. The leaf also holds the node's uuid and a domain tag for each kind.
+/// A permission. Its leaf also contains the node's uuid and a domain tag for each kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Grant {
     /// All barriers of this task set that are open now.
     Barriers {
-        /// The task set.
+        /// The digest of the task set.
         task_set: PartDigest,
-        /// Those that are open.
+        /// The open barriers.
         #[serde(deserialize_with = "bounded::list::<_, _, 4096>")]
         open: Vec<Barrier>,
     },
-    /// Leave to do something that takes from the budget.
+    /// A permission to do something that uses the budget.
     Lease {
-        /// For what.
+        /// What the lease permits.
         kind: LeaseKind,
-        /// For how long, from its arrival, by the boot clock.
+        /// Its duration in seconds, from its arrival on the host, by the boot clock.
         duration_s: u32,
     },
 }
 
-/// What a lease is for.
+/// The actions that a lease can permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum LeaseKind {
     /// To interrupt something while mending drift.
     Mend,
-    /// To reboot.
+    /// The host may reboot.
     Reboot,
 }
 
-/// A store came back from a backup: revisions begin again in another epoch.
+/// A change of epoch: the store was restored from a backup, and revisions begin again in another epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EpochChange {
     /// The epoch that ends.
     pub from: Epoch,
     /// The epoch that begins.
     pub to: Epoch,
-    /// The revision at which it begins.
+    /// The first revision of the new epoch.
     pub at: Revision,
-    /// Why, for people.
+    /// The reason, for people.
     #[serde(deserialize_with = "bounded::text::<_, 1024>")]
     pub reason: String,
-    /// Signed on its own.
+    /// The signature of this change, which is not signed in a batch.
     pub signature: Signature,
 }

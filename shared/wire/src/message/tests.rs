@@ -1,8 +1,8 @@
-//! Golden files of each message, and decoders under what nobody meant to send.
+//! Golden files of each message, and decoders on malformed input.
 //!
-//! The files under `golden/v1` are what version 1 wrote, in hexadecimal. They are never made anew: a change of form is a new
-//! version with files of its own, and the old ones still decode. A message that is new gets its file by
-//! `STEMMA_WRITE_GOLDEN=1 cargo test -p stemma-wire golden`, which writes what is missing and nothing else.
+//! The files under `golden/v1` are what version 1 wrote, in hexadecimal. They are never regenerated. A change of form
+//! is a new version with its own files, and the old ones still decode. For a new message, run `STEMMA_WRITE_GOLDEN=1
+//! cargo test -p stemma-wire golden`, which writes missing files only.
 
 use std::fmt::Debug;
 use std::path::PathBuf;
@@ -10,10 +10,10 @@ use std::path::PathBuf;
 use stemma_core::task::Mode;
 use uuid::Uuid;
 
-use super::channel::{FromApply, FromSync};
-use super::checkin::{CheckIn, CheckInAnswer, GiveBack, Held, News};
+use super::channel::{ApplyMessage, SyncMessage};
+use super::checkin::{CheckIn, CheckInResponse, CheckInUpdate, HeldDesired, ReturnedItem};
 use super::desired::{Barrier, InputValue, Known, KnownLabel, Profile, ProfileTask, TaskSet};
-use super::enroll::{EnrollAnswer, EnrollRequest, NotAToken, RenewAnswer, RenewRequest, check_token};
+use super::enroll::{EnrollRequest, EnrollResponse, NotAToken, RenewRequest, RenewResponse, check_token};
 use super::observed::{LocalState, Observation, Outcome, Progress, Report, ReportedLabel, TaskResult};
 use super::signed::{EpochChange, Grant, LeaseKind, Proof, Signature, SignedDesired, SignedGrant};
 use super::*;
@@ -23,8 +23,7 @@ fn golden_path(name: &str) -> PathBuf {
 }
 
 fn to_hex(bytes: &[u8]) -> String {
-    let lines =
-        bytes.chunks(32).map(|line| line.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat() + "\n");
+    let lines = bytes.chunks(32).map(|line| line.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat() + "\n");
     lines.collect()
 }
 
@@ -34,16 +33,16 @@ fn from_hex(text: &str) -> Vec<u8> {
     digits.chunks(2).map(byte).collect()
 }
 
-/// What a test looks at in every message.
-trait Look {
-    fn at<M: Message + PartialEq + Debug>(&self, case: &str, message: &M);
+/// A check that runs on every message.
+trait MessageCheck {
+    fn check<M: Message + PartialEq + Debug>(&self, case: &str, message: &M);
 }
 
-/// The file of its name decodes to a message, and the message encodes to that file.
-struct Golden;
+/// Checks that the golden file decodes to the message, and that the message encodes to that file.
+struct GoldenFileCheck;
 
-impl Look for Golden {
-    fn at<M: Message + PartialEq + Debug>(&self, case: &str, message: &M) {
+impl MessageCheck for GoldenFileCheck {
+    fn check<M: Message + PartialEq + Debug>(&self, case: &str, message: &M) {
         let name = if case.is_empty() { M::NAME.to_owned() } else { format!("{}-{case}", M::NAME) };
         let path = golden_path(&name);
         if std::env::var_os("STEMMA_WRITE_GOLDEN").is_some() && !path.exists() {
@@ -55,14 +54,15 @@ impl Look for Golden {
     }
 }
 
-/// A later program reads what an earlier one writes, and is read by it when it writes its version. Neither takes one form for the other.
+/// Checks that a later program reads what an earlier one writes, and the reverse. Neither may decode one form as the
+/// other.
 #[cfg(debug_assertions)]
-struct Versions;
+struct VersionCheck;
 
 #[cfg(debug_assertions)]
-impl Look for Versions {
-    fn at<M: Message + PartialEq + Debug>(&self, case: &str, message: &M) {
-        let (old, new, name) = (WireVersion::CURRENT, WireVersion::THROW_AWAY, format!("{} {case}", M::NAME));
+impl MessageCheck for VersionCheck {
+    fn check<M: Message + PartialEq + Debug>(&self, case: &str, message: &M) {
+        let (old, new, name) = (WireVersion::CURRENT, WireVersion::NEXT, format!("{} {case}", M::NAME));
         for version in [old, new] {
             let bytes = encode_as(version, message);
             let (found, read) = decode_up_to::<M>(new, &bytes).expect("it is read");
@@ -71,11 +71,7 @@ impl Look for Versions {
         let (from_old, from_new) = (encode_as(old, message), encode_as(new, message));
         assert_eq!(decode_up_to::<M>(old, &from_old).map(|(_, read)| read).as_ref(), Ok(message), "{name}");
         let refused = DecodeError::Version { name: M::NAME, found: new.0, newest: old };
-        assert_eq!(
-            decode_up_to::<M>(old, &from_new),
-            Err(refused),
-            "{name}: an old program says which versions it reads"
-        );
+        assert_eq!(decode_up_to::<M>(old, &from_new), Err(refused), "{name}: an old program says which versions it reads");
         assert!(decode_part::<M>(old, &from_new[1..]).is_err(), "{name}: the new form is not the old one");
         assert!(decode_part::<M>(new, &from_old[1..]).is_err(), "{name}: the old form is not the new one");
     }
@@ -89,8 +85,8 @@ fn proof() -> Proof {
     Proof { index: 3, size: 1000, path: vec![[1; 32], [2; 32]], signature: signature() }
 }
 
-fn held() -> Held {
-    Held { epoch: Epoch([9; 16]), revision: Revision(300), known: PartDigest([4; 32]), task_set: PartDigest([5; 32]) }
+fn held_desired() -> HeldDesired {
+    HeldDesired { epoch: Epoch([9; 16]), revision: Revision(300), known: PartDigest([4; 32]), task_set: PartDigest([5; 32]) }
 }
 
 fn known() -> Known {
@@ -182,7 +178,7 @@ fn observation() -> Observation {
     }
 }
 
-fn local() -> LocalState {
+fn local_state() -> LocalState {
     LocalState { paused: true, hold: Some((1_800_000_000, "exam".to_owned())), parked: Some("broken fan".to_owned()) }
 }
 
@@ -192,21 +188,21 @@ fn report() -> Report {
         facts: [("load.one".to_owned(), "0.25".to_owned())].into(),
         findings: vec!["labels.d/20-x: a symlink".to_owned()],
         progress: Progress::Waiting,
-        local: local(),
+        local: local_state(),
     }
 }
 
 fn check_in() -> CheckIn {
     CheckIn {
         boot_id: [6; 16],
-        held: Some(held()),
+        held_desired: Some(held_desired()),
         results: vec![result()],
         observation_digest: PartDigest([3; 32]),
         observation: Some(observation()),
         report: Some(report()),
-        wants: vec![LeaseKind::Reboot],
-        gives_back: vec![GiveBack::Lease(LeaseKind::Mend), GiveBack::Primary("mysql".to_owned())],
-        local: local(),
+        requested_leases: vec![LeaseKind::Reboot],
+        returned_items: vec![ReturnedItem::Lease(LeaseKind::Mend), ReturnedItem::Primary("mysql".to_owned())],
+        local: local_state(),
         wait_ms: 60_000,
     }
 }
@@ -222,65 +218,65 @@ fn profile() -> Profile {
     Profile { tasks: vec![task("a", vec![]), task("b", vec![0])] }
 }
 
-fn news() -> CheckInAnswer {
-    CheckInAnswer::Current(Box::new(News {
+fn check_in_response() -> CheckInResponse {
+    CheckInResponse::Current(Box::new(CheckInUpdate {
         acknowledged: 41,
         observation: Some(PartDigest([3; 32])),
         desired: Some(desired()),
         grants: grants(),
-        next_ms: 500,
+        next_check_in_ms: 500,
     }))
 }
 
-fn enroll() -> EnrollRequest {
+fn enroll_request() -> EnrollRequest {
     EnrollRequest { token: "id.secret".to_owned(), csr: vec![0x30, 0], seal_key: [1; 32], name: "web-1".to_owned() }
 }
 
-/// Shows every message to a test.
-fn each_message(look: &impl Look) {
-    look.at("", &enroll());
+/// Runs a check on every message.
+fn check_each_message(check: &impl MessageCheck) {
+    check.check("", &enroll_request());
     let node = Uuid::from_u128(0x0190_b6c8_4c1e_7d2a_9f00_0123_4567_89ab);
     let chain = vec![vec![0x30, 1], vec![0x30, 2]];
-    look.at("", &EnrollAnswer { node, fleet: "prod".to_owned(), chain: chain.clone(), root: vec![0x30, 3] });
-    look.at("", &RenewRequest { csr: vec![0x30, 0] });
-    look.at("", &RenewAnswer { chain });
-    look.at("", &check_in());
-    look.at("superseded", &CheckInAnswer::Superseded);
-    look.at("current", &news());
-    look.at("", &known());
-    look.at("", &task_set());
-    look.at("", &profile());
-    look.at("", &observation());
-    look.at("hello", &FromApply::Hello { seal_key: [1; 32], held: Some(held()) });
-    look.at("accepted", &FromApply::Accepted(held()));
-    look.at("refused", &FromApply::Refused { reason: "older".to_owned() });
-    look.at("want", &FromApply::Want(Hash([8; 32])));
-    look.at("results", &FromApply::Results(vec![result()]));
-    look.at("observed", &FromApply::Observed(observation()));
-    look.at("report", &FromApply::Report(report()));
-    look.at("lease-wanted", &FromApply::LeaseWanted(vec![LeaseKind::Mend]));
-    look.at("give-back", &FromApply::GiveBack(vec![GiveBack::Primary("mysql".to_owned())]));
-    look.at("local", &FromApply::Local(local()));
-    look.at("offer", &FromSync::Offer { desired: Some(desired()), grants: grants(), acknowledged: 41 });
-    look.at("body", &FromSync::Body { hash: Hash([8; 32]), bytes: b"file".to_vec() });
-    look.at("no-body", &FromSync::NoBody(Hash([8; 32])));
-    look.at("local", &FromSync::Local(local()));
-    look.at("observed", &FromSync::Observed(PartDigest([3; 32])));
+    check.check("", &EnrollResponse { node, fleet: "prod".to_owned(), chain: chain.clone(), root: vec![0x30, 3] });
+    check.check("", &RenewRequest { csr: vec![0x30, 0] });
+    check.check("", &RenewResponse { chain });
+    check.check("", &check_in());
+    check.check("superseded", &CheckInResponse::Superseded);
+    check.check("current", &check_in_response());
+    check.check("", &known());
+    check.check("", &task_set());
+    check.check("", &profile());
+    check.check("", &observation());
+    check.check("hello", &ApplyMessage::Hello { seal_key: [1; 32], held: Some(held_desired()) });
+    check.check("accepted", &ApplyMessage::Accepted(held_desired()));
+    check.check("refused", &ApplyMessage::Refused { reason: "older".to_owned() });
+    check.check("want", &ApplyMessage::ContentRequest(Hash([8; 32])));
+    check.check("results", &ApplyMessage::Results(vec![result()]));
+    check.check("observed", &ApplyMessage::Observed(observation()));
+    check.check("report", &ApplyMessage::Report(report()));
+    check.check("lease-wanted", &ApplyMessage::LeaseRequest(vec![LeaseKind::Mend]));
+    check.check("give-back", &ApplyMessage::Returned(vec![ReturnedItem::Primary("mysql".to_owned())]));
+    check.check("local", &ApplyMessage::Local(local_state()));
+    check.check("offer", &SyncMessage::Offer { desired: Some(desired()), grants: grants(), acknowledged: 41 });
+    check.check("body", &SyncMessage::Body { hash: Hash([8; 32]), bytes: b"file".to_vec() });
+    check.check("no-body", &SyncMessage::BodyUnavailable(Hash([8; 32])));
+    check.check("local", &SyncMessage::Local(local_state()));
+    check.check("observed", &SyncMessage::Observed(PartDigest([3; 32])));
 }
 
 #[test]
-fn golden_files_of_version_1_decode() {
-    each_message(&Golden);
+fn decode_reads_golden_files_of_version_1() {
+    check_each_message(&GoldenFileCheck);
 }
 
 #[cfg(debug_assertions)]
 #[test]
-fn a_message_of_each_version_is_read_by_who_speaks_it_and_is_refused_by_who_does_not() {
-    each_message(&Versions);
+fn decode_rejects_message_when_version_is_unsupported() {
+    check_each_message(&VersionCheck);
 }
 
 #[test]
-fn s42_what_is_no_message_of_this_version_says_so() {
+fn s42_decode_explains_error_when_bytes_are_malformed() {
     let name = CheckIn::NAME;
     let good = encode(&check_in());
     assert_eq!(decode::<CheckIn>(&[]), Err(DecodeError::Empty { name }));
@@ -297,22 +293,22 @@ fn s42_what_is_no_message_of_this_version_says_so() {
     assert_eq!(decode::<CheckIn>(&large), Err(DecodeError::TooLarge { name, bytes: limit + 1, limit }));
 }
 
-/// A made-up second version of [`RenewAnswer`]: it says besides when the next renewal is due.
+/// A made-up second version of [`RenewResponse`], which also contains when the next renewal is due.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct RenewAnswer2 {
+struct RenewResponseV2 {
     chain: Vec<Vec<u8>>,
     due_unix_seconds: Option<u64>,
 }
 
-impl Message for RenewAnswer2 {
-    const NAME: &'static str = RenewAnswer::NAME;
-    const MAX_BYTES: usize = RenewAnswer::MAX_BYTES;
+impl Message for RenewResponseV2 {
+    const NAME: &'static str = RenewResponse::NAME;
+    const MAX_BYTES: usize = RenewResponse::MAX_BYTES;
 
     fn read(version: WireVersion, bytes: &[u8]) -> postcard::Result<(Self, &[u8])> {
         if version > WireVersion::FIRST {
             return postcard::take_from_bytes(bytes);
         }
-        let (RenewAnswer { chain }, rest) = RenewAnswer::read(version, bytes)?;
+        let (RenewResponse { chain }, rest) = RenewResponse::read(version, bytes)?;
         Ok((Self { chain, due_unix_seconds: None }, rest))
     }
 
@@ -320,18 +316,18 @@ impl Message for RenewAnswer2 {
         if version > WireVersion::FIRST {
             return postcard::to_extend(self, to);
         }
-        RenewAnswer { chain: self.chain.clone() }.write(version, to)
+        RenewResponse { chain: self.chain.clone() }.write(version, to)
     }
 }
 
 #[test]
-fn versions_from_1_to_the_newest_are_read_and_a_request_is_answered_in_its_own() {
+fn decode_up_to_reads_every_version_up_to_newest() {
     let second = WireVersion(2);
     let chain = vec![vec![0x30, 1], vec![0x30, 2]];
-    let old = from_hex(&std::fs::read_to_string(golden_path(RenewAnswer::NAME)).expect("the golden file"));
-    let (version, read) = decode_up_to::<RenewAnswer2>(second, &old).expect("version 1 is read");
-    assert_eq!((version, &read), (WireVersion::FIRST, &RenewAnswer2 { chain: chain.clone(), due_unix_seconds: None }));
-    let due = RenewAnswer2 { due_unix_seconds: Some(7), ..read };
+    let old = from_hex(&std::fs::read_to_string(golden_path(RenewResponse::NAME)).expect("the golden file"));
+    let (version, read) = decode_up_to::<RenewResponseV2>(second, &old).expect("version 1 is read");
+    assert_eq!((version, &read), (WireVersion::FIRST, &RenewResponseV2 { chain: chain.clone(), due_unix_seconds: None }));
+    let due = RenewResponseV2 { due_unix_seconds: Some(7), ..read };
     assert_eq!(encode_as(version, &due), old, "the answer to a request of version 1 is in version 1, to the byte");
 
     let new = encode_as(second, &due);
@@ -339,23 +335,24 @@ fn versions_from_1_to_the_newest_are_read_and_a_request_is_answered_in_its_own()
     assert_eq!(decode_up_to(second, &new), Ok((second, due)));
     for (newest, found) in [(WireVersion::FIRST, 2), (second, 3), (second, 0)] {
         let bytes = [&[found], &new[1..]].concat();
-        let refused = Err(DecodeError::Version { name: RenewAnswer::NAME, found, newest });
-        assert_eq!(decode_up_to::<RenewAnswer2>(newest, &bytes), refused, "{newest:?}");
+        let refused = Err(DecodeError::Version { name: RenewResponse::NAME, found, newest });
+        assert_eq!(decode_up_to::<RenewResponseV2>(newest, &bytes), refused, "{newest:?}");
     }
 }
 
 #[test]
-fn the_digest_of_a_part_belongs_to_its_version() {
+fn digest_part_differs_between_versions() {
     let of_first = digest_part(WireVersion::FIRST, b"part");
     assert_eq!(of_first.0, stemma_core::digest::sha256(b"part"), "version 1 hashes the bytes alone");
     assert_ne!(digest_part(WireVersion(2), b"part"), of_first);
     assert_ne!(digest_part(WireVersion(2), b"part"), digest_part(WireVersion(3), b"part"));
 }
 
-/// Of a part of version 1 the digest is a plain hash of its bytes, so nothing that a later version hashes may be such bytes: not even
-/// a host whose network half was taken over may be given one part under the signature of the other.
+/// In version 1 the digest of a part is a plain hash of its bytes. So nothing that a later version hashes may decode as
+/// such a part. Otherwise, a host whose network half was compromised could be given one part with the signature of
+/// another.
 #[test]
-fn what_a_later_version_hashes_is_no_part_of_the_first() {
+fn digest_part_input_of_later_version_never_decodes_as_first() {
     let hashed = |bytes: &[u8]| [&[0xff; 16][..], &[2], bytes].concat();
     assert_eq!(digest_part(WireVersion(2), b"part").0, stemma_core::digest::sha256(&hashed(b"part")));
     for bytes in [encode(&known()), encode(&task_set()), encode(&observation()), vec![0; 100]] {
@@ -367,7 +364,7 @@ fn what_a_later_version_hashes_is_no_part_of_the_first() {
 }
 
 #[test]
-fn y09_what_cannot_be_a_token_is_told_from_one_that_may_be_unknown() {
+fn y09_check_token_rejects_malformed_token() {
     let (id, secret) = ("0123456789abcdef", "0123456789abcdef".repeat(4));
     let token = format!("{id}.{secret}");
     let of_controller = format!("{id}.{}", "AZaz09-_".repeat(6).split_at(43).0);
@@ -396,7 +393,7 @@ fn y09_what_cannot_be_a_token_is_told_from_one_that_may_be_unknown() {
     }
 }
 
-/// A length as postcard writes it: seven bits a byte, the low ones first.
+/// Encodes a length as postcard does: seven bits a byte, least significant first.
 fn varint(mut value: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     while value >= 0x80 {
@@ -408,7 +405,7 @@ fn varint(mut value: u64) -> Vec<u8> {
 }
 
 #[test]
-fn s50_a_collection_beyond_its_bound_is_refused_however_small_its_entries() {
+fn s50_decode_rejects_collection_when_over_bound() {
     // A profile is one list of tasks; a task of empty texts and lists is five bytes.
     let profile = |said: u64, tasks: usize| [vec![WireVersion::CURRENT.0], varint(said), vec![0; tasks * 5]].concat();
     assert_eq!(decode::<Profile>(&profile(16384, 16384)).expect("at the bound").tasks.len(), 16384);
@@ -417,60 +414,58 @@ fn s50_a_collection_beyond_its_bound_is_refused_however_small_its_entries() {
     for said in [u64::from(u32::MAX), u64::MAX] {
         assert_eq!(decode::<Profile>(&profile(said, 10)), malformed, "a length of {said} on its word alone");
     }
-    // A chain is bounded in number and in the size of each certificate.
-    let chain = |count: usize, bytes: usize| RenewAnswer { chain: vec![vec![1; bytes]; count] };
-    assert!(decode::<RenewAnswer>(&encode(&chain(3, 4096))).is_ok());
-    assert!(decode::<RenewAnswer>(&encode(&chain(4, 1))).is_err());
-    assert!(decode::<RenewAnswer>(&encode(&chain(1, 4097))).is_err());
-    // The same key twice is no map.
+    // A chain is limited in its length and in the size of each certificate.
+    let chain = |count: usize, bytes: usize| RenewResponse { chain: vec![vec![1; bytes]; count] };
+    assert!(decode::<RenewResponse>(&encode(&chain(3, 4096))).is_ok());
+    assert!(decode::<RenewResponse>(&encode(&chain(4, 1))).is_err());
+    assert!(decode::<RenewResponse>(&encode(&chain(1, 4097))).is_err());
+    // A map with a duplicate key is refused.
     let twice = [&[WireVersion::CURRENT.0, 0, 0, 0, 0, 2][..], b"\x01a\x01x\x01a\x01y"].concat();
     assert!(decode::<Known>(&twice).is_err());
 }
 
 #[test]
-fn s50_texts_and_paths_have_their_bounds() {
-    assert!(decode::<EnrollRequest>(&encode(&EnrollRequest { token: "x".repeat(1024), ..enroll() })).is_ok());
-    assert!(decode::<EnrollRequest>(&encode(&EnrollRequest { token: "x".repeat(1025), ..enroll() })).is_err());
+fn s50_decode_rejects_text_or_path_when_over_bound() {
+    assert!(decode::<EnrollRequest>(&encode(&EnrollRequest { token: "x".repeat(1024), ..enroll_request() })).is_ok());
+    assert!(decode::<EnrollRequest>(&encode(&EnrollRequest { token: "x".repeat(1025), ..enroll_request() })).is_err());
     let long = |path: usize| {
         let mut desired = desired();
         desired.proof.path = vec![[0; 32]; path];
-        FromSync::Offer { desired: Some(desired), grants: vec![], acknowledged: 0 }
+        SyncMessage::Offer { desired: Some(desired), grants: vec![], acknowledged: 0 }
     };
-    assert!(decode::<FromSync>(&encode(&long(32))).is_ok());
-    assert!(decode::<FromSync>(&encode(&long(33))).is_err());
+    assert!(decode::<SyncMessage>(&encode(&long(32))).is_ok());
+    assert!(decode::<SyncMessage>(&encode(&long(33))).is_err());
     let output = |bytes| CheckIn { results: vec![TaskResult { output: "x".repeat(bytes), ..result() }], ..check_in() };
     assert!(decode::<CheckIn>(&encode(&output(4096))).is_ok());
     assert!(decode::<CheckIn>(&encode(&output(4097))).is_err());
 }
 
 #[test]
-fn a_source_names_a_blob_in_one_form_alone() {
+fn hash_from_source_accepts_only_canonical_form() {
     let digits = "0123456789abcdef".repeat(4);
-    assert_eq!(Hash::of_source(&format!("sha256:{digits}")), Ok(digits.parse().unwrap()));
+    assert_eq!(Hash::from_source(&format!("sha256:{digits}")), Ok(digits.parse().unwrap()));
     let upper = format!("sha256:{}", digits.to_uppercase());
     for bad in ["", "sha256:", &digits, &upper, "file.bin", &format!("SHA256:{digits}"), &format!("sha256:{digits}0")] {
-        assert_eq!(Hash::of_source(bad), Err(NotASource), "{bad:?}");
+        assert_eq!(Hash::from_source(bad), Err(NotASource), "{bad:?}");
     }
 }
 
 #[test]
-fn s54_a_hash_in_a_path_is_a_hash_or_nothing() {
+fn s54_hash_parse_accepts_only_canonical_spelling() {
     let good = "0123456789abcdef".repeat(4);
     assert_eq!(good.parse::<Hash>().map(|hash| hash.to_string()), Ok(good.clone()));
     let upper = good.to_uppercase();
     let (short, long) = (&good[1..], format!("{good}0"));
     let dots = format!("..{}", &good[2..]);
-    for bad in
-        ["", "..", "../../etc/passwd", "%2e%2e%2fetc%2fpasswd", "a/b", &upper, short, &long, &dots, &"é".repeat(32)]
-    {
+    for bad in ["", "..", "../../etc/passwd", "%2e%2e%2fetc%2fpasswd", "a/b", &upper, short, &long, &dots, &"é".repeat(32)] {
         assert_eq!(bad.parse::<Hash>(), Err(NotAHash), "{bad:?}");
     }
 }
 
-/// A small generator, so that a failure can be had again by its seed.
-struct Random(u64);
+/// A small generator with a seed, so that a failure can be reproduced.
+struct TestRng(u64);
 
-impl Random {
+impl TestRng {
     fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -484,9 +479,10 @@ impl Random {
     }
 }
 
-/// Decodes noise, and each good encoding with bytes changed, cut and doubled: an error or a message, and what decodes encodes again.
-fn endure<M: Message + PartialEq + Debug>(good: &M) {
-    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+/// Decodes noise, and a valid encoding with bytes changed or cut off. Each must fail or give a message that encodes and
+/// decodes again.
+fn check_decode_never_panics<M: Message + PartialEq + Debug>(good: &M) {
+    let mut random = TestRng(0x9e37_79b9_7f4a_7c15);
     let good = encode(good);
     for _ in 0..2000 {
         let mut noise = random.bytes(200);
@@ -509,21 +505,21 @@ fn check_round_trip<M: Message + PartialEq + Debug>(bytes: &[u8]) {
 }
 
 #[test]
-fn s50_decoders_endure_noise() {
-    endure(&enroll());
-    endure(&RenewAnswer { chain: vec![vec![1; 40]] });
-    endure(&check_in());
-    endure(&news());
-    endure(&known());
-    endure(&task_set());
-    endure(&profile());
-    endure(&FromApply::Results(vec![result()]));
-    endure(&FromSync::Offer { desired: Some(desired()), grants: grants(), acknowledged: 41 });
+fn s50_decode_never_panics_on_random_bytes() {
+    check_decode_never_panics(&enroll_request());
+    check_decode_never_panics(&RenewResponse { chain: vec![vec![1; 40]] });
+    check_decode_never_panics(&check_in());
+    check_decode_never_panics(&check_in_response());
+    check_decode_never_panics(&known());
+    check_decode_never_panics(&task_set());
+    check_decode_never_panics(&profile());
+    check_decode_never_panics(&ApplyMessage::Results(vec![result()]));
+    check_decode_never_panics(&SyncMessage::Offer { desired: Some(desired()), grants: grants(), acknowledged: 41 });
 }
 
-/// Records of the controller hold a task set as JSON, with the names of the modes capitalised since 118d023.
+/// The controller's records store a task set as JSON. The names of the modes are capitalized there since 118d023.
 #[test]
-fn stored_records_keep_the_names_of_the_modes() {
+fn task_set_json_keeps_mode_names() {
     for (mode, name) in [(Mode::Observe, "Observe"), (Mode::Noop, "Noop"), (Mode::Apply, "Apply")] {
         let stored = serde_json::to_value(TaskSet { mode, ..TaskSet::default() }).expect("a record");
         assert_eq!(stored["mode"], name);

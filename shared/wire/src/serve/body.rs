@@ -1,4 +1,4 @@
-//! A request's body, with its measure: how much of it is taken is decided before a byte is kept (S43).
+//! The body of a request, with its size limit: a body that is too large is refused before any byte is stored (S43).
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,30 +9,30 @@ use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
-use super::connections::Watch;
+use super::connections::ConnectionMonitor;
 use crate::error::ErrorType;
 
-/// The body of a request that a listener took. It ends with [`BodyError::TooLarge`] once it passes its limit, with and
-/// without a `Content-Length`.
+/// The body of a request that a listener accepted. It fails with [`BodyError::TooLarge`] once it exceeds its limit,
+/// with or without a `Content-Length`.
 #[derive(Debug)]
 pub struct RequestBody {
-    source: Source,
-    left: u64,
+    source: BodyOrigin,
+    remaining: u64,
 }
 
-/// Where a body comes from.
+/// The source from which a body is read.
 #[derive(Debug)]
-enum Source {
-    /// It came in one read with its head, and is here.
-    Whole(Bytes),
-    /// It comes through hyper.
-    Incoming(Incoming, Arc<Watch>),
+enum BodyOrigin {
+    /// The whole body, which arrived in one read with its head.
+    Buffered(Bytes),
+    /// A body that hyper reads.
+    Incoming(Incoming, Arc<ConnectionMonitor>),
 }
 
-/// A body that could not be taken whole.
+/// Why a body could not be read completely.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
-    /// It is larger than is taken here.
+    /// The body is larger than the limit.
     #[error("the body is larger than {limit} bytes")]
     TooLarge {
         /// The limit, in bytes.
@@ -44,7 +44,7 @@ pub enum BodyError {
 }
 
 impl BodyError {
-    /// The error type to answer with.
+    /// Returns the error type to respond with.
     pub fn kind(&self) -> ErrorType {
         match self {
             Self::TooLarge { .. } => ErrorType::RequestTooLarge,
@@ -54,12 +54,13 @@ impl BodyError {
 }
 
 impl RequestBody {
-    pub(super) fn new(incoming: Incoming, whole: Option<Bytes>, watch: Arc<Watch>, limit: u64) -> Self {
-        let source = whole.map_or_else(|| Source::Incoming(incoming, watch), Source::Whole);
-        Self { source, left: limit }
+    pub(super) fn new(incoming: Incoming, buffered: Option<Bytes>, monitor: Arc<ConnectionMonitor>, limit: u64) -> Self {
+        let source = buffered.map_or_else(|| BodyOrigin::Incoming(incoming, monitor), BodyOrigin::Buffered);
+        Self { source, remaining: limit }
     }
 
-    /// Reads it whole, up to `limit` bytes. What says at once that it is larger is refused before a byte is read.
+    /// Reads the whole body, up to `limit` bytes. A body with a larger declared length is refused before a byte is
+    /// read.
     ///
     /// # Errors
     /// [`BodyError`].
@@ -67,21 +68,22 @@ impl RequestBody {
         if self.size_hint().lower() > limit {
             return Err(BodyError::TooLarge { limit });
         }
-        if let Source::Whole(body) = self.source {
+        if let BodyOrigin::Buffered(body) = self.source {
             return Ok(body);
         }
-        self.left = self.left.min(limit);
-        let mut whole = Parts::None;
+        self.remaining = self.remaining.min(limit);
+        let mut pieces = BodyPieces::None;
         while let Some(frame) = self.frame().await {
             if let Ok(data) = frame.map_err(|error| error.with_limit(limit))?.into_data() {
-                whole.push(data);
+                pieces.push(data);
             }
         }
-        Ok(whole.into_bytes())
+        Ok(pieces.into_bytes())
     }
 }
 
 impl BodyError {
+    /// Returns the error with the limit of the whole body, instead of the remaining bytes.
     fn with_limit(self, limit: u64) -> Self {
         match self {
             Self::TooLarge { .. } => Self::TooLarge { limit },
@@ -90,14 +92,15 @@ impl BodyError {
     }
 }
 
-/// What was read so far: one piece is kept as it is, without a copy.
-enum Parts {
+/// The pieces of a body that were read so far. A single piece is kept without a copy.
+enum BodyPieces {
     None,
     One(Bytes),
     Many(BytesMut),
 }
 
-impl Parts {
+impl BodyPieces {
+    /// Adds a piece. The pieces are copied into one buffer from the second piece on.
     fn push(&mut self, data: Bytes) {
         *self = match std::mem::replace(self, Self::None) {
             Self::None => Self::One(data),
@@ -129,36 +132,36 @@ impl Body for RequestBody {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let frame = match &mut self.source {
-            Source::Whole(body) if body.is_empty() => None,
-            Source::Whole(body) => Some(Frame::data(std::mem::take(body))),
-            Source::Incoming(incoming, watch) => match ready!(Pin::new(incoming).poll_frame(cx)) {
+            BodyOrigin::Buffered(body) if body.is_empty() => None,
+            BodyOrigin::Buffered(body) => Some(Frame::data(std::mem::take(body))),
+            BodyOrigin::Incoming(incoming, monitor) => match ready!(Pin::new(incoming).poll_frame(cx)) {
                 Some(frame) => Some(frame.map_err(BodyError::Broken)?),
                 None => {
-                    // A chunked body's end is known here alone.
-                    watch.body_open.store(false, Ordering::Relaxed);
-                    watch.expect_nothing();
+                    // The end of a chunked body is known only here, because `HeadReader` does not parse chunks.
+                    monitor.is_body_open.store(false, Ordering::Relaxed);
+                    monitor.clear_deadline();
                     None
                 }
             },
         };
         let Some(frame) = frame else { return Poll::Ready(None) };
         let bytes = frame.data_ref().map_or(0, |data| data.len() as u64);
-        let left = self.left.checked_sub(bytes).ok_or(BodyError::TooLarge { limit: self.left })?;
-        self.left = left;
+        let remaining = self.remaining.checked_sub(bytes).ok_or(BodyError::TooLarge { limit: self.remaining })?;
+        self.remaining = remaining;
         Poll::Ready(Some(Ok(frame)))
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.source {
-            Source::Whole(body) => body.is_empty(),
-            Source::Incoming(incoming, _) => incoming.is_end_stream(),
+            BodyOrigin::Buffered(body) => body.is_empty(),
+            BodyOrigin::Incoming(incoming, _) => incoming.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.source {
-            Source::Whole(body) => SizeHint::with_exact(body.len() as u64),
-            Source::Incoming(incoming, _) => incoming.size_hint(),
+            BodyOrigin::Buffered(body) => SizeHint::with_exact(body.len() as u64),
+            BodyOrigin::Incoming(incoming, _) => incoming.size_hint(),
         }
     }
 }

@@ -1,8 +1,8 @@
-//! The connections that are open: caps, deadlines and cuts.
+//! The open connections: maximum numbers, deadlines and forced closes.
 //!
-//! A timer for each connection would cost a timer wheel entry for every request. Instead each connection keeps its deadline
-//! in one atomic, and one sweep twice a second looks at all of them (10,000 loads are 20 µs); a deadline is met
-//! within half a second, which is enough for limits of 5 s and more.
+//! A timer for each connection would cost a timer wheel entry for every request. Instead each connection stores its
+//! deadline in one atomic, and one sweep twice a second checks all of them (10,000 loads are 20 µs). A deadline is
+//! enforced within half a second, which is enough for limits of 5 s and more.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -13,400 +13,413 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use stemma_core::object::ClusterId;
-use stemma_core::shares::Holder;
+use stemma_core::shares::ShareHolder;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::peer::{Peer, Room, Seat};
-use super::{Limits, Rejected};
-use crate::net::network;
+use super::peer::{AdmitOutcome, Peer, PrincipalSlot};
+use super::{ListenerLimits, RejectionCounter};
+use crate::net::network_prefix;
 use crate::tls::Identity;
 
-/// How often deadlines are looked at.
-const SWEEP: Duration = Duration::from_millis(500);
-/// No deadline.
-const NEVER: u64 = u64::MAX;
+/// The time between two checks of the deadlines.
+const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
+/// The value of `deadline_ms` for a connection without a deadline.
+const NO_DEADLINE: u64 = u64::MAX;
 
-/// What a connection is waited for, while there is a deadline.
+/// The event that a connection with a deadline waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Awaited {
+pub(super) enum AwaitedEvent {
     Handshake,
     Head,
     Body,
-    Reader,
+    WriteProgress,
     Request,
     Close,
 }
 
-impl Awaited {
-    /// The reason that is counted when it does not come; an idle connection is closed and nothing is counted.
-    fn reason(self) -> Option<&'static str> {
+impl AwaitedEvent {
+    /// Returns the rejection reason to count if the event does not happen in time. An idle connection is closed without
+    /// a count.
+    fn rejection_reason(self) -> Option<&'static str> {
         match self {
             Self::Handshake => Some("slow_handshake"),
             Self::Head => Some("slow_header"),
             Self::Body => Some("slow_body"),
-            Self::Reader => Some("slow_reader"),
+            Self::WriteProgress => Some("slow_reader"),
             Self::Request | Self::Close => None,
         }
     }
 
     fn from_u8(value: u8) -> Self {
-        [Self::Handshake, Self::Head, Self::Body, Self::Reader, Self::Request]
+        [Self::Handshake, Self::Head, Self::Body, Self::WriteProgress, Self::Request]
             .into_iter()
             .find(|awaited| *awaited as u8 == value)
             .unwrap_or(Self::Close)
     }
 }
 
-/// What the sweep, the guard and the handler of one connection share.
+/// The state that the sweep, the guard and the handler of one connection share.
 #[derive(Debug)]
-pub(super) struct Watch {
-    since: Instant,
+pub(super) struct ConnectionMonitor {
+    opened_at: Instant,
     deadline_ms: AtomicU64,
     awaited: AtomicU8,
-    /// A request's body has not come in whole.
-    pub(super) body_open: AtomicBool,
-    /// An answer is being written: progress keeps the connection.
-    pub(super) answering: AtomicBool,
-    /// A request has come.
-    pub(super) used: AtomicBool,
-    draining: AtomicBool,
+    /// True while a request's body has not arrived completely.
+    pub(super) is_body_open: AtomicBool,
+    /// True while a response is being written. The connection is kept as long as the peer reads.
+    pub(super) is_answering: AtomicBool,
+    /// True once a request has arrived.
+    pub(super) has_request: AtomicBool,
+    is_draining: AtomicBool,
     waker: Mutex<Option<Waker>>,
-    /// How many requests hyper has handed over.
-    pub(super) calls: AtomicU32,
-    /// The body of the request that hyper hands over next, where it came in one piece with its head.
-    whole: Mutex<Option<Bytes>>,
+    /// The number of requests that hyper has passed on.
+    pub(super) request_count: AtomicU32,
+    /// The body of the request that hyper passes on next, if it arrived in one read with its head.
+    buffered_body: Mutex<Option<Bytes>>,
 }
 
-impl Watch {
-    fn new(since: Instant) -> Self {
+impl ConnectionMonitor {
+    fn new(opened_at: Instant) -> Self {
         Self {
-            since,
-            deadline_ms: AtomicU64::new(NEVER),
-            awaited: AtomicU8::new(Awaited::Handshake as u8),
-            body_open: AtomicBool::new(false),
-            answering: AtomicBool::new(false),
-            used: AtomicBool::new(false),
-            draining: AtomicBool::new(false),
+            opened_at,
+            deadline_ms: AtomicU64::new(NO_DEADLINE),
+            awaited: AtomicU8::new(AwaitedEvent::Handshake as u8),
+            is_body_open: AtomicBool::new(false),
+            is_answering: AtomicBool::new(false),
+            has_request: AtomicBool::new(false),
+            is_draining: AtomicBool::new(false),
             waker: Mutex::new(None),
-            calls: AtomicU32::new(0),
-            whole: Mutex::new(None),
+            request_count: AtomicU32::new(0),
+            buffered_body: Mutex::new(None),
         }
     }
 
-    /// Waits for something for so long, from now.
-    pub(super) fn expect(&self, awaited: Awaited, within: Duration) {
-        self.expect_until(awaited, Instant::now() + within);
+    /// Sets a deadline for an event, relative to now.
+    pub(super) fn expect(&self, awaited: AwaitedEvent, timeout: Duration) {
+        self.expect_until(awaited, Instant::now() + timeout);
     }
 
-    /// Waits for something until then.
-    pub(super) fn expect_until(&self, awaited: Awaited, deadline: Instant) {
+    /// Sets a deadline for an event, as a time. If the event does not happen before it, the sweep closes the
+    /// connection.
+    pub(super) fn expect_until(&self, awaited: AwaitedEvent, deadline: Instant) {
         self.awaited.store(awaited as u8, Ordering::Relaxed);
-        self.deadline_ms.store(millis(deadline.duration_since(self.since)), Ordering::Relaxed);
+        self.deadline_ms.store(millis(deadline.duration_since(self.opened_at)), Ordering::Relaxed);
     }
 
-    /// Waits for something for so long, from a time that the sweep took: never less, and half a second more at the
-    /// most. It costs no look at the clock, which each answer would pay for.
-    pub(super) fn expect_about(&self, awaited: Awaited, swept_ms: u64, within: Duration) {
+    /// Sets a deadline for an event, relative to the time of the last sweep instead of now, so that the clock is not
+    /// read for each response. The deadline is at most one sweep interval too late, and never too early.
+    pub(super) fn expect_after_sweep(&self, awaited: AwaitedEvent, last_sweep_ms: u64, timeout: Duration) {
         self.awaited.store(awaited as u8, Ordering::Relaxed);
-        self.deadline_ms.store(swept_ms.saturating_add(millis(within + SWEEP)), Ordering::Relaxed);
+        self.deadline_ms.store(last_sweep_ms.saturating_add(millis(timeout + SWEEP_INTERVAL)), Ordering::Relaxed);
     }
 
-    /// Waits for nothing from the peer: a handler is at work, or holds a check-in.
-    pub(super) fn expect_nothing(&self) {
-        self.deadline_ms.store(NEVER, Ordering::Relaxed);
+    /// Clears the deadline: a handler is running, or holds a check-in.
+    pub(super) fn clear_deadline(&self) {
+        self.deadline_ms.store(NO_DEADLINE, Ordering::Relaxed);
     }
 
-    /// Whether a handler is at work for it.
-    fn is_at_work(&self) -> bool {
-        self.deadline_ms.load(Ordering::Relaxed) == NEVER
+    /// Returns whether a handler is running for the connection.
+    fn is_handler_running(&self) -> bool {
+        self.deadline_ms.load(Ordering::Relaxed) == NO_DEADLINE
     }
 
-    /// Whether the connection is to end after what it is doing.
+    /// Returns whether the connection is to end after its current request.
     pub(super) fn is_draining(&self) -> bool {
-        self.draining.load(Ordering::Relaxed)
+        self.is_draining.load(Ordering::Relaxed)
     }
 
-    /// Keeps a body for the request that is handed over next.
-    pub(super) fn put_whole(&self, body: Bytes) {
-        *self.whole.lock().unwrap_or_else(PoisonError::into_inner) = Some(body);
+    /// Stores a body for the request that hyper passes on next.
+    pub(super) fn buffer_body(&self, body: Bytes) {
+        *self.buffered_body.lock().unwrap_or_else(PoisonError::into_inner) = Some(body);
     }
 
-    /// Counts a request that is handed over, and gives its body where it was kept.
-    pub(super) fn take_whole(&self) -> Option<Bytes> {
-        self.calls.fetch_add(1, Ordering::Relaxed);
-        self.whole.lock().unwrap_or_else(PoisonError::into_inner).take()
+    /// Counts a request that hyper passes on, and returns its body if it was stored.
+    pub(super) fn take_buffered_body(&self) -> Option<Bytes> {
+        self.request_count.fetch_add(1, Ordering::Relaxed);
+        self.buffered_body.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Keeps the task's waker, so that a drain reaches it.
+    /// Stores the waker of the connection's task, so that a drain can wake the task.
     pub(super) fn register(&self, waker: &Waker) {
         *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(waker.clone());
     }
 
+    /// Marks the connection to end after its current request, and wakes its task.
     fn drain(&self) {
-        self.draining.store(true, Ordering::Relaxed);
+        self.is_draining.store(true, Ordering::Relaxed);
         if let Some(waker) = self.waker.lock().unwrap_or_else(PoisonError::into_inner).take() {
             waker.wake();
         }
     }
 
-    fn overdue(&self, now: Instant) -> Option<Awaited> {
-        let late = millis(now.duration_since(self.since)) > self.deadline_ms.load(Ordering::Relaxed);
-        late.then(|| Awaited::from_u8(self.awaited.load(Ordering::Relaxed)))
+    /// Returns the event that did not happen before its deadline, if any.
+    fn overdue_event(&self, now: Instant) -> Option<AwaitedEvent> {
+        let is_overdue = millis(now.duration_since(self.opened_at)) > self.deadline_ms.load(Ordering::Relaxed);
+        is_overdue.then(|| AwaitedEvent::from_u8(self.awaited.load(Ordering::Relaxed)))
     }
 }
 
 fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(NEVER - 1)
+    u64::try_from(duration.as_millis()).unwrap_or(NO_DEADLINE - 1)
 }
 
-/// The open connections of a listener. A handle: clones speak of the same ones.
+/// The open connections of a listener. A clone refers to the same connections.
 #[derive(Clone, Debug)]
-pub struct Connections(Arc<Shared>);
+pub struct OpenConnections(Arc<ConnectionTable>);
 
+/// The limits and the connections of a listener.
 #[derive(Debug)]
-struct Shared {
-    began: Instant,
-    /// When the sweep looked last, since `began`.
-    swept_ms: AtomicU64,
-    max_total: usize,
-    max_of_address: usize,
-    max_handshakes_of_address: usize,
-    max_strangers_of_address: usize,
-    max_of_principal: Option<usize>,
-    for_admins: usize,
-    networks_are_addresses: bool,
-    open: Mutex<Open>,
+struct ConnectionTable {
+    started_at: Instant,
+    /// The time of the last sweep, in milliseconds since `started_at`.
+    last_sweep_ms: AtomicU64,
+    max_connections: usize,
+    max_per_address: usize,
+    max_handshakes_per_address: usize,
+    max_unauthenticated_per_address: usize,
+    max_per_principal: Option<usize>,
+    reserved_for_admins: usize,
+    is_per_network: bool,
+    connections: Mutex<ConnectionMap>,
 }
 
+/// The connections by id, with an index by address and one by principal.
 #[derive(Debug, Default)]
-struct Open {
-    next: u64,
-    by_id: HashMap<u64, Entry>,
-    by_address: HashMap<IpAddr, OfAddress>,
-    /// Of each principal that is known, the first one first.
+struct ConnectionMap {
+    next_id: u64,
+    by_id: HashMap<u64, ConnectionEntry>,
+    by_address: HashMap<IpAddr, AddressConnections>,
+    /// The connections of each known principal, oldest first.
     by_principal: HashMap<String, BTreeSet<u64>>,
 }
 
-/// The connections of one address.
+/// The connections from one address.
 #[derive(Debug, Default)]
-struct OfAddress {
-    all: usize,
-    /// Those of which nothing is known yet.
-    handshakes: usize,
-    /// Those who showed no certificate, the first one first. Who has shown a good token since is taken out when there is no more room.
-    strangers: BTreeSet<u64>,
+struct AddressConnections {
+    total: usize,
+    /// The number of connections whose peer is not identified yet.
+    pending_handshakes: usize,
+    /// The connections that presented no certificate, oldest first. A connection that has presented a valid token is
+    /// removed from this set only when the set has reached its limit.
+    unauthenticated: BTreeSet<u64>,
 }
 
+/// An open connection.
 #[derive(Debug)]
-struct Entry {
+struct ConnectionEntry {
     address: IpAddr,
-    watch: Arc<Watch>,
+    monitor: Arc<ConnectionMonitor>,
     peer: Option<Arc<Peer>>,
-    /// Among whose it is counted.
-    holder: Option<String>,
-    /// Among those of which cluster.
-    within: Option<ClusterId>,
+    /// The principal that the connection is counted for.
+    principal: Option<String>,
+    /// The cluster that the connection is counted for.
+    cluster: Option<ClusterId>,
     task: Option<AbortHandle>,
 }
 
-/// The place of one connection among those of its principal.
+/// A connection that can be counted for a principal.
 #[derive(Debug)]
-struct OwnSeat {
-    connections: Weak<Shared>,
+struct PrincipalConnection {
+    connections: Weak<ConnectionTable>,
     id: u64,
 }
 
-impl Seat for OwnSeat {
-    fn hold(&self, holder: &Holder) -> Room {
-        self.connections.upgrade().map_or(Room::Free, |shared| Connections(shared).hold(self.id, holder))
+impl PrincipalSlot for PrincipalConnection {
+    fn admit(&self, holder: &ShareHolder) -> AdmitOutcome {
+        self.connections.upgrade().map_or(AdmitOutcome::Admitted, |shared| OpenConnections(shared).admit_holder(self.id, holder))
     }
 }
 
-/// One connection's place; given back when dropped.
+/// One connection's place in the table of connections. When the guard is dropped, the place is free again.
 #[derive(Debug)]
-pub(super) struct Place {
-    connections: Connections,
+pub(super) struct ConnectionGuard {
+    connections: OpenConnections,
     id: u64,
-    /// Under which it is counted.
-    counted: IpAddr,
-    pub(super) watch: Arc<Watch>,
+    /// The address or network that the connection is counted for.
+    counted_address: IpAddr,
+    pub(super) monitor: Arc<ConnectionMonitor>,
 }
 
-impl Entry {
-    fn is_stranger(&self) -> bool {
-        self.peer.as_deref().is_none_or(Peer::is_stranger)
+impl ConnectionEntry {
+    fn is_unauthenticated(&self) -> bool {
+        self.peer.as_deref().is_none_or(Peer::is_unauthenticated)
     }
 
-    /// Its task, where no handler is at work for it.
+    /// Returns the task of the connection if no handler is running for it.
     fn idle_task(&self) -> Option<&AbortHandle> {
-        self.task.as_ref().filter(|_| !self.watch.is_at_work())
+        self.task.as_ref().filter(|_| !self.monitor.is_handler_running())
     }
 }
 
-impl Connections {
-    pub(super) fn new(limits: &Limits) -> Self {
-        Self(Arc::new(Shared {
-            began: Instant::now(),
-            swept_ms: AtomicU64::new(0),
-            max_total: limits.connections,
-            max_of_address: limits.connections_of_one_address,
-            max_handshakes_of_address: limits.handshakes_of_one_address,
-            max_strangers_of_address: limits.strangers_of_one_address,
-            max_of_principal: limits.connections_of_one_principal,
-            for_admins: limits.connections_for_admins,
-            networks_are_addresses: limits.networks_are_addresses,
-            open: Mutex::default(),
+impl OpenConnections {
+    pub(super) fn new(limits: &ListenerLimits) -> Self {
+        Self(Arc::new(ConnectionTable {
+            started_at: Instant::now(),
+            last_sweep_ms: AtomicU64::new(0),
+            max_connections: limits.max_connections,
+            max_per_address: limits.max_connections_per_address,
+            max_handshakes_per_address: limits.max_handshakes_per_address,
+            max_unauthenticated_per_address: limits.max_unauthenticated_per_address,
+            max_per_principal: limits.max_connections_per_principal,
+            reserved_for_admins: limits.reserved_for_admins,
+            is_per_network: limits.is_per_network,
+            connections: Mutex::default(),
         }))
     }
 
-    /// When the sweep looked last.
-    pub(super) fn swept_ms(&self) -> u64 {
-        self.0.swept_ms.load(Ordering::Relaxed)
+    /// Returns the time of the last sweep.
+    pub(super) fn last_sweep_ms(&self) -> u64 {
+        self.0.last_sweep_ms.load(Ordering::Relaxed)
     }
 
-    /// How many are open.
+    /// Returns the number of open connections.
     pub fn count(&self) -> usize {
         self.lock().by_id.len()
     }
 
-    /// Cuts the connections of the peers for which `condemned` holds, parked check-ins too, and says how many. What a revocation calls.
-    pub fn cut(&self, condemned: impl Fn(&Peer) -> bool) -> usize {
-        let open = self.lock();
-        let cut = open.by_id.values().filter(|entry| entry.peer.as_deref().is_some_and(&condemned));
-        cut.filter_map(|entry| entry.task.as_ref()).map(AbortHandle::abort).count()
+    /// Closes the connections of all peers for which `should_close` returns true, including those with a held check-in.
+    /// Returns the number of closed connections. A revocation of certificates calls this.
+    pub fn close_where(&self, should_close: impl Fn(&Peer) -> bool) -> usize {
+        let map = self.lock();
+        let matching = map.by_id.values().filter(|entry| entry.peer.as_deref().is_some_and(&should_close));
+        matching.filter_map(|entry| entry.task.as_ref()).map(AbortHandle::abort).count()
     }
 
-    /// Takes a place, or says which cap is reached.
-    pub(super) fn enter(&self, address: IpAddr) -> Result<Place, &'static str> {
-        let mut open = self.lock();
-        if open.by_id.len() >= self.0.max_total {
+    /// Adds a connection from an address. Fails with the name of the limit if one is reached.
+    pub(super) fn register(&self, address: IpAddr) -> Result<ConnectionGuard, &'static str> {
+        let mut map = self.lock();
+        if map.by_id.len() >= self.0.max_connections {
             return Err("too_many_connections");
         }
-        let counted = if self.0.networks_are_addresses { network(address) } else { address };
-        let of_address = open.by_address.entry(counted).or_default();
-        if of_address.all >= self.0.max_of_address {
+        let counted_address = if self.0.is_per_network { network_prefix(address) } else { address };
+        let in_address = map.by_address.entry(counted_address).or_default();
+        if in_address.total >= self.0.max_per_address {
             return Err("too_many_connections_of_one_address");
         }
-        if of_address.handshakes >= self.0.max_handshakes_of_address {
+        if in_address.pending_handshakes >= self.0.max_handshakes_per_address {
             return Err("too_many_handshakes_of_one_address");
         }
-        of_address.all += 1;
-        of_address.handshakes += 1;
-        let id = open.next;
-        open.next += 1;
-        let watch = Arc::new(Watch::new(self.0.began));
-        open.by_id.insert(
+        in_address.total += 1;
+        in_address.pending_handshakes += 1;
+        let id = map.next_id;
+        map.next_id += 1;
+        let monitor = Arc::new(ConnectionMonitor::new(self.0.started_at));
+        map.by_id.insert(
             id,
-            Entry { address, watch: Arc::clone(&watch), peer: None, holder: None, within: None, task: None },
+            ConnectionEntry { address, monitor: Arc::clone(&monitor), peer: None, principal: None, cluster: None, task: None },
         );
-        Ok(Place { connections: self.clone(), id, counted, watch })
+        Ok(ConnectionGuard { connections: self.clone(), id, counted_address, monitor })
     }
 
-    /// Counts a connection among those of a principal. It is no other's from then on.
-    fn hold(&self, id: u64, holder: &Holder) -> Room {
-        let Some(most) = self.0.max_of_principal else { return Room::Free };
-        let mut open = self.lock();
-        let count = open.by_id.len();
-        let Some(before) = open.by_id.get(&id).map(|entry| entry.holder.clone()) else { return Room::Free };
-        if before.as_ref() == Some(&holder.name) {
-            return Room::Free;
+    /// Counts a connection for a principal, and no longer for the previous principal. If the principal or its cluster
+    /// has its maximum, closes the principal's oldest connection without a request in progress, or refuses.
+    fn admit_holder(&self, id: u64, holder: &ShareHolder) -> AdmitOutcome {
+        let Some(max) = self.0.max_per_principal else { return AdmitOutcome::Admitted };
+        let mut map = self.lock();
+        let count = map.by_id.len();
+        let Some(previous) = map.by_id.get(&id).map(|entry| entry.principal.clone()) else {
+            return AdmitOutcome::Admitted;
+        };
+        if previous.as_ref() == Some(&holder.name) {
+            return AdmitOutcome::Admitted;
         }
-        if !holder.is_fleet_admin && count.saturating_add(self.0.for_admins) > self.0.max_total {
-            return Room::Full;
+        if !holder.is_fleet_admin && count.saturating_add(self.0.reserved_for_admins) > self.0.max_connections {
+            return AdmitOutcome::Full;
         }
-        let is_cluster_full = holder.within.is_some_and(|cluster| open.of_cluster(cluster) >= most.saturating_mul(2));
-        if is_cluster_full && !open.by_principal.contains_key(&holder.name) {
-            return Room::Full;
+        let is_cluster_full = holder.cluster.is_some_and(|cluster| map.count_in_cluster(cluster) >= max.saturating_mul(2));
+        if is_cluster_full && !map.by_principal.contains_key(&holder.name) {
+            return AdmitOutcome::Full;
         }
-        let Open { by_id, by_principal, .. } = &mut *open;
-        let held = by_principal.entry(holder.name.clone()).or_default();
-        let mut room = Room::Free;
-        if held.len() >= most || is_cluster_full {
-            let idle = held.iter().find_map(|id| Some((*id, by_id.get(id)?.idle_task()?)));
-            let Some((oldest, task)) = idle else { return Room::Full };
+        let ConnectionMap { by_id, by_principal, .. } = &mut *map;
+        let connections = by_principal.entry(holder.name.clone()).or_default();
+        let mut outcome = AdmitOutcome::Admitted;
+        if connections.len() >= max || is_cluster_full {
+            let idle = connections.iter().find_map(|id| Some((*id, by_id.get(id)?.idle_task()?)));
+            let Some((oldest, task)) = idle else { return AdmitOutcome::Full };
             task.abort();
-            held.remove(&oldest);
+            connections.remove(&oldest);
             if let Some(entry) = by_id.get_mut(&oldest) {
-                entry.within = None;
+                entry.cluster = None;
             }
-            room = Room::OfAnother;
+            outcome = AdmitOutcome::Replaced;
         }
-        held.insert(id);
+        connections.insert(id);
         if let Some(entry) = by_id.get_mut(&id) {
-            entry.holder = Some(holder.name.clone());
-            entry.within = holder.within;
+            entry.principal = Some(holder.name.clone());
+            entry.cluster = holder.cluster;
         }
-        if let Some(before) = before {
-            open.leave(&before, id);
+        if let Some(before) = previous {
+            map.remove_from_principal(&before, id);
         }
-        room
+        outcome
     }
 
-    /// Asks all to end after what they are doing; the idle ones end at once.
-    pub(super) fn drain(&self) {
-        self.lock().by_id.values().for_each(|entry| entry.watch.drain());
+    /// Makes all connections end after their current request. Idle connections end at once.
+    pub(super) fn drain_all(&self) {
+        self.lock().by_id.values().for_each(|entry| entry.monitor.drain());
     }
 
-    /// Ends all that are left.
-    pub(super) fn abort(&self) {
+    /// Closes all remaining connections.
+    pub(super) fn abort_all(&self) {
         self.lock().by_id.values().filter_map(|entry| entry.task.as_ref()).for_each(AbortHandle::abort);
     }
 
-    /// Looks at the deadlines for as long as it is polled.
-    pub(super) async fn sweep(&self, rejected: &Rejected) {
-        let mut ticks = tokio::time::interval(SWEEP);
+    /// Closes connections whose deadline has passed, and counts them as rejections, periodically. Never returns.
+    pub(super) async fn run_sweep(&self, rejections: &RejectionCounter) {
+        let mut ticks = tokio::time::interval(SWEEP_INTERVAL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            for (address, awaited) in self.cut_overdue(Instant::now()) {
-                if let Some(reason) = awaited.reason() {
-                    rejected.refuse(reason, Some(address));
+            for (address, awaited) in self.close_overdue(Instant::now()) {
+                if let Some(reason) = awaited.rejection_reason() {
+                    rejections.record(reason, Some(address));
                 }
             }
         }
     }
 
-    fn cut_overdue(&self, now: Instant) -> Vec<(IpAddr, Awaited)> {
-        self.0.swept_ms.store(millis(now.duration_since(self.0.began)), Ordering::Relaxed);
-        let open = self.lock();
-        let mut cut = Vec::new();
-        for entry in open.by_id.values() {
-            if let (Some(awaited), Some(task)) = (entry.watch.overdue(now), &entry.task) {
-                // Aborted once: until the task is dropped it is not overdue again.
-                entry.watch.expect_nothing();
+    /// Closes the connections whose deadline has passed. Returns the address and the missing event of each.
+    fn close_overdue(&self, now: Instant) -> Vec<(IpAddr, AwaitedEvent)> {
+        self.0.last_sweep_ms.store(millis(now.duration_since(self.0.started_at)), Ordering::Relaxed);
+        let map = self.lock();
+        let mut closed = Vec::new();
+        for entry in map.by_id.values() {
+            if let (Some(awaited), Some(task)) = (entry.monitor.overdue_event(now), &entry.task) {
+                // The task is aborted once: without a deadline it is not overdue again before it is dropped.
+                entry.monitor.clear_deadline();
                 task.abort();
-                cut.push((entry.address, awaited));
+                closed.push((entry.address, awaited));
             }
         }
-        cut
+        closed
     }
 
-    fn lock(&self) -> MutexGuard<'_, Open> {
-        self.0.open.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, ConnectionMap> {
+        self.0.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Open {
-    /// How many are those of principals that are bound to a cluster.
-    fn of_cluster(&self, cluster: ClusterId) -> usize {
-        self.by_id.values().filter(|entry| entry.within == Some(cluster)).count()
+impl ConnectionMap {
+    /// Returns the number of connections of principals that are bound to a cluster.
+    fn count_in_cluster(&self, cluster: ClusterId) -> usize {
+        self.by_id.values().filter(|entry| entry.cluster == Some(cluster)).count()
     }
 
-    /// Takes a connection out of those of a principal.
-    fn leave(&mut self, principal: &str, id: u64) {
-        let Some(held) = self.by_principal.get_mut(principal) else { return };
-        held.remove(&id);
-        if held.is_empty() {
+    /// Removes a connection from the set of a principal's connections.
+    fn remove_from_principal(&mut self, principal: &str, id: u64) {
+        let Some(connections) = self.by_principal.get_mut(principal) else { return };
+        connections.remove(&id);
+        if connections.is_empty() {
             self.by_principal.remove(principal);
         }
     }
 }
 
-impl Place {
-    /// Which task to cut.
-    pub(super) fn set_task(connections: &Connections, id: u64, task: AbortHandle) {
+impl ConnectionGuard {
+    /// Stores the task of the connection, which is aborted to close the connection.
+    pub(super) fn set_task(connections: &OpenConnections, id: u64, task: AbortHandle) {
         if let Some(entry) = connections.lock().by_id.get_mut(&id) {
             entry.task = Some(task);
         }
@@ -416,67 +429,67 @@ impl Place {
         self.id
     }
 
-    /// Counts it among those of the principal of its certificate.
-    pub(super) fn hold(&self, holder: &Holder) -> Room {
-        self.connections.hold(self.id, holder)
+    /// Counts the connection for the principal of its certificate.
+    pub(super) fn admit_holder(&self, holder: &ShareHolder) -> AdmitOutcome {
+        self.connections.admit_holder(self.id, holder)
     }
 
-    /// Counts it among those who showed no certificate. Where its address has its share of them, the one that is there for the longest is
-    /// cut for it. One whose request is being answered is not: a crowd of hosts that join at once would never come to an end.
-    pub(super) fn count_stranger(&self) -> Room {
-        let most = self.connections.0.max_strangers_of_address;
-        let mut open = self.connections.lock();
-        let Open { by_id, by_address, .. } = &mut *open;
+    /// Counts the connection as unauthenticated. If its address has the maximum of unauthenticated connections, closes
+    /// the oldest one without a request in progress. One with a request is not closed, because otherwise many hosts
+    /// that join at once would never finish.
+    pub(super) fn admit_unauthenticated(&self) -> AdmitOutcome {
+        let max = self.connections.0.max_unauthenticated_per_address;
+        let mut map = self.connections.lock();
+        let ConnectionMap { by_id, by_address, .. } = &mut *map;
         let by_id = &*by_id;
-        let strangers = &mut by_address.entry(self.counted).or_default().strangers;
-        let mut room = Room::Free;
-        if strangers.len() >= most {
-            strangers.retain(|id| by_id.get(id).is_some_and(Entry::is_stranger));
+        let unauthenticated = &mut by_address.entry(self.counted_address).or_default().unauthenticated;
+        let mut outcome = AdmitOutcome::Admitted;
+        if unauthenticated.len() >= max {
+            unauthenticated.retain(|id| by_id.get(id).is_some_and(ConnectionEntry::is_unauthenticated));
         }
-        if strangers.len() >= most {
-            let Some((id, task)) = strangers.iter().find_map(|id| Some((*id, by_id.get(id)?.idle_task()?))) else {
-                return Room::Full;
+        if unauthenticated.len() >= max {
+            let Some((id, task)) = unauthenticated.iter().find_map(|id| Some((*id, by_id.get(id)?.idle_task()?))) else {
+                return AdmitOutcome::Full;
             };
             task.abort();
-            strangers.remove(&id);
-            room = Room::OfAnother;
+            unauthenticated.remove(&id);
+            outcome = AdmitOutcome::Replaced;
         }
-        strangers.insert(self.id);
-        room
+        unauthenticated.insert(self.id);
+        outcome
     }
 
-    /// Who it is, once the handshake is made, or at once where there is none.
-    pub(super) fn meet(&self, address: SocketAddr, identity: Option<Identity>) -> Arc<Peer> {
+    /// Stores the peer of the connection, after the handshake or, without TLS, at once.
+    pub(super) fn identify(&self, address: SocketAddr, identity: Option<Identity>) -> Arc<Peer> {
         let peer = Peer::new(address, identity);
         let shared = &self.connections.0;
-        let peer = match shared.max_of_principal {
-            Some(_) => peer.seated(Box::new(OwnSeat { connections: Arc::downgrade(shared), id: self.id })),
+        let peer = match shared.max_per_principal {
+            Some(_) => peer.with_slot(Box::new(PrincipalConnection { connections: Arc::downgrade(shared), id: self.id })),
             None => peer,
         };
         let peer = Arc::new(peer);
-        let mut open = self.connections.lock();
-        let is_known_now =
-            open.by_id.get_mut(&self.id).is_some_and(|entry| entry.peer.replace(Arc::clone(&peer)).is_none());
-        if let Some(of_address) = open.by_address.get_mut(&self.counted) {
-            of_address.handshakes -= usize::from(is_known_now);
+        let mut map = self.connections.lock();
+        let is_newly_known = map.by_id.get_mut(&self.id).is_some_and(|entry| entry.peer.replace(Arc::clone(&peer)).is_none());
+        if let Some(of_address) = map.by_address.get_mut(&self.counted_address) {
+            of_address.pending_handshakes -= usize::from(is_newly_known);
         }
         peer
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
-        let mut open = self.connections.lock();
-        let Some(entry) = open.by_id.remove(&self.id) else { return };
-        if let Some(holder) = &entry.holder {
-            open.leave(holder, self.id);
+        let mut map = self.connections.lock();
+        let Some(entry) = map.by_id.remove(&self.id) else { return };
+        if let Some(holder) = &entry.principal {
+            map.remove_from_principal(holder, self.id);
         }
-        if let Some(of_address) = open.by_address.get_mut(&self.counted) {
-            of_address.all -= 1;
-            of_address.handshakes -= usize::from(entry.peer.is_none());
-            of_address.strangers.remove(&self.id);
-            if of_address.all == 0 {
-                open.by_address.remove(&self.counted);
+        if let Some(of_address) = map.by_address.get_mut(&self.counted_address) {
+            of_address.total -= 1;
+            of_address.pending_handshakes -= usize::from(entry.peer.is_none());
+            of_address.unauthenticated.remove(&self.id);
+            if of_address.total == 0 {
+                map.by_address.remove(&self.counted_address);
             }
         }
     }
@@ -487,11 +500,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn w10_09_a_network_of_64_bits_has_the_share_of_one_address() {
+    fn w10_09_open_connections_count_ipv6_network_as_one_address() {
         for (networks_are_addresses, refused) in [(true, true), (false, false)] {
-            let limits = Limits { connections_of_one_address: 1, networks_are_addresses, ..Limits::default() };
-            let connections = Connections::new(&limits);
-            let enter = |address: &str| connections.enter(address.parse().expect("an address"));
+            let limits = ListenerLimits {
+                max_connections_per_address: 1,
+                is_per_network: networks_are_addresses,
+                ..ListenerLimits::default()
+            };
+            let connections = OpenConnections::new(&limits);
+            let enter = |address: &str| connections.register(address.parse().expect("an address"));
             let first = enter("2001:db8::1");
             assert_eq!(enter("2001:db8::ffff:2").is_err(), refused);
             assert!(enter("2001:db8:0:1::1").is_ok() && enter("192.0.2.1").is_ok(), "others are unharmed");

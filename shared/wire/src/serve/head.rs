@@ -1,8 +1,10 @@
-//! Reads the raw head of each request, ahead of hyper, for what hyper lets pass (docs/trust.md, Facts measured: a missing or doubled
-//! `Host`, bare LF, a length beside an encoding). Two programs that see two requests in the same bytes is how one is
-//! smuggled past the other; whatever could be read in two ways is refused (S47), and so are heads without measure (S46).
+//! Checks the raw head of each request before hyper parses it, for what hyper accepts (docs/trust.md, Facts measured: a
+//! missing or doubled `Host`, bare LF, a length next to an encoding). If two programs see different requests in the
+//! same bytes, a request can be smuggled past one of them. So every ambiguous head is refused (S47), and so are
+//! oversized heads (S46).
 //!
-//! Pure: bytes in, a fault or the new phase out. It copies a line only when a read ends in the middle of one.
+//! The parser does no input or output: it takes bytes, and returns an error or changes its phase. It copies a line only
+//! if a read ends in the middle of the line.
 
 use std::ops::Range;
 
@@ -10,47 +12,48 @@ use memchr::memchr;
 
 use crate::error::ErrorType;
 
-/// The most bytes of a head: request line and headers.
+/// Maximum size of a head (request line and headers), in bytes.
 pub(crate) const MAX_HEAD_BYTES: usize = 16 * 1024;
-/// The most header lines.
+/// Maximum number of header lines.
 pub(crate) const MAX_HEADERS: usize = 64;
 
-/// Where in the stream of requests the bytes seen so far end.
+/// The parser's position in the stream of requests.
 ///
 /// ```text
-/// Between ──first byte──▶ Head ──blank line──▶ Body(n) ──n bytes──▶ Between
-///                          │                        (n = 0: at once)
-///                          └─ chunked ──▶ Chunked (the connection's last request)
+/// Idle ──first byte──▶ Head ──blank line──▶ Body(n) ──n bytes──▶ Idle
+///                       │                       (n = 0: at once)
+///                       └─ chunked ──▶ Chunked (the connection's last request)
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(crate) enum ParsePhase {
     /// Before a request's first byte.
     #[default]
-    Between,
-    /// Within a head.
+    Idle,
+    /// In a head, before its blank line.
     Head,
-    /// Within a body of which so many bytes are to come.
+    /// In a body, with this number of bytes to come.
     Body(u64),
-    /// Within or after a chunked body. Its end is not looked for: the connection is closed after the answer.
+    /// In or after a chunked body. Its end is not looked for, because the connection is closed after the response.
     Chunked,
 }
 
-/// What is wrong with a head.
+/// Why the head of a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// More bytes or more lines than a head may have.
+pub enum HeadError {
+    /// The head has too many bytes or lines.
     TooLarge,
-    /// A line that ends without CR, a folded one, no request line, another protocol.
+    /// A line ends without CR or is folded, or the request line is invalid or names another protocol.
     Line,
-    /// No `Host`, two, or an empty one.
+    /// There is no header `Host`, more than one, or an empty one.
     Host,
-    /// A length that is no number, two lengths, a length beside an encoding, an encoding other than `chunked`.
+    /// The length of the body is ambiguous: a length that is not a number, two lengths, a length and an encoding, or an
+    /// encoding other than `chunked`.
     Framing,
 }
 
-impl Fault {
-    /// The reason for which a listener refuses it, by its stable name.
-    pub fn reason(self) -> &'static str {
+impl HeadError {
+    /// Returns the stable name of the rejection reason.
+    pub fn rejection_reason(self) -> &'static str {
         match self {
             Self::TooLarge => "head_too_large",
             Self::Line => "head_malformed",
@@ -59,7 +62,7 @@ impl Fault {
         }
     }
 
-    pub(crate) fn error(self) -> ErrorType {
+    pub(crate) fn error_type(self) -> ErrorType {
         match self {
             Self::TooLarge => ErrorType::RequestHeadTooLarge,
             Self::Line | Self::Framing => ErrorType::RequestMalformed,
@@ -68,64 +71,64 @@ impl Fault {
     }
 }
 
-/// The reader of one connection's heads.
+/// The parser of the heads of one connection.
 #[derive(Debug, Default)]
 pub struct HeadReader {
-    phase: Phase,
-    bytes: u16,
-    /// Lines ended so far in this head, the request line among them.
-    lines: u8,
-    hosts: u8,
-    length: Option<u64>,
-    chunked: bool,
-    /// Heads that ended so far on this connection.
-    heads: u32,
-    /// Where the digits of the length stand, counted from the head's first byte.
-    length_at: Range<u16>,
-    /// The head that ended last.
-    last: Option<LastHead>,
-    /// The beginning of a line whose end has not come yet.
-    partial: Vec<u8>,
+    phase: ParsePhase,
+    head_bytes: u16,
+    /// The number of complete lines in this head, including the request line.
+    line_count: u8,
+    host_count: u8,
+    content_length: Option<u64>,
+    is_chunked: bool,
+    /// The number of complete heads on this connection.
+    head_count: u32,
+    /// The range of the digits of the content length, from the first byte of the head.
+    length_range: Range<u16>,
+    /// The last complete head.
+    last_head: Option<LastHead>,
+    /// The beginning of an incomplete line.
+    partial_line: Vec<u8>,
 }
 
-/// What is known of a head that ended: its size, its body's length, and where that length is written in it.
+/// A complete head: its size, the length of its body, and the range of the digits of that length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LastHead {
     pub(crate) bytes: usize,
-    pub(crate) length: u64,
-    pub(crate) length_at: Range<usize>,
+    pub(crate) content_length: u64,
+    pub(crate) length_range: Range<usize>,
 }
 
 impl HeadReader {
-    /// How many heads have ended so far.
-    pub(crate) fn heads(&self) -> u32 {
-        self.heads
+    /// Returns the number of complete heads so far.
+    pub(crate) fn head_count(&self) -> u32 {
+        self.head_count
     }
 
-    /// The head that ended last; of no use once the next one has begun.
-    pub(crate) fn last(&self) -> Option<&LastHead> {
-        self.last.as_ref()
+    /// Returns the last complete head. It is outdated once the next head has begun.
+    pub(crate) fn last_head(&self) -> Option<&LastHead> {
+        self.last_head.as_ref()
     }
 
-    pub(crate) fn phase(&self) -> Phase {
+    pub(crate) fn phase(&self) -> ParsePhase {
         self.phase
     }
 
-    /// Takes the next bytes of the connection.
+    /// Parses the next bytes of the connection.
     ///
     /// # Errors
-    /// [`Fault`] of the head that they are a part of; nothing more may be taken then.
-    pub fn feed(&mut self, mut bytes: &[u8]) -> Result<(), Fault> {
+    /// [`HeadError`] of the head that contains these bytes. No more bytes may be passed after an error.
+    pub fn feed(&mut self, mut bytes: &[u8]) -> Result<(), HeadError> {
         while !bytes.is_empty() {
             match self.phase {
-                Phase::Chunked => return Ok(()),
-                Phase::Body(left) => {
-                    let taken = usize::try_from(left).map_or(bytes.len(), |left| left.min(bytes.len()));
-                    self.phase = body_phase(left - taken as u64);
-                    bytes = &bytes[taken..];
+                ParsePhase::Chunked => return Ok(()),
+                ParsePhase::Body(remaining) => {
+                    let consumed = usize::try_from(remaining).map_or(bytes.len(), |left| left.min(bytes.len()));
+                    self.phase = body_phase(remaining - consumed as u64);
+                    bytes = &bytes[consumed..];
                 }
-                Phase::Between | Phase::Head => {
-                    self.phase = Phase::Head;
+                ParsePhase::Idle | ParsePhase::Head => {
+                    self.phase = ParsePhase::Head;
                     bytes = self.feed_head(bytes)?;
                 }
             }
@@ -133,136 +136,142 @@ impl HeadReader {
         Ok(())
     }
 
-    /// Takes one line, or the beginning of one; gives back what follows.
-    fn feed_head<'a>(&mut self, bytes: &'a [u8]) -> Result<&'a [u8], Fault> {
+    /// Parses one line, or stores the beginning of one. Returns the remaining bytes.
+    fn feed_head<'a>(&mut self, bytes: &'a [u8]) -> Result<&'a [u8], HeadError> {
         let end = memchr(b'\n', bytes).map(|at| at + 1);
         let (line, rest) = bytes.split_at(end.unwrap_or(bytes.len()));
-        self.count(line.len())?;
+        self.add_bytes(line.len())?;
         if end.is_none() {
-            self.partial.extend_from_slice(line);
+            self.partial_line.extend_from_slice(line);
             return Ok(rest);
         }
-        if self.partial.is_empty() {
+        if self.partial_line.is_empty() {
             self.end_line(line)?;
         } else {
-            let mut whole = std::mem::take(&mut self.partial);
+            let mut whole = std::mem::take(&mut self.partial_line);
             whole.extend_from_slice(line);
             self.end_line(&whole)?;
         }
         Ok(rest)
     }
 
-    fn count(&mut self, more: usize) -> Result<(), Fault> {
-        let bytes = usize::from(self.bytes) + more;
+    /// Counts bytes of the head. Fails if the head becomes too large.
+    fn add_bytes(&mut self, count: usize) -> Result<(), HeadError> {
+        let bytes = usize::from(self.head_bytes) + count;
         if bytes > MAX_HEAD_BYTES {
-            return Err(Fault::TooLarge);
+            return Err(HeadError::TooLarge);
         }
-        self.bytes = u16::try_from(bytes).map_err(|_| Fault::TooLarge)?;
+        self.head_bytes = u16::try_from(bytes).map_err(|_| HeadError::TooLarge)?;
         Ok(())
     }
 
-    fn end_line(&mut self, line: &[u8]) -> Result<(), Fault> {
-        let line = line.strip_suffix(b"\r\n").ok_or(Fault::Line)?;
-        match (self.lines, line) {
+    /// Parses a complete line: the request line, a header, or the blank line that ends the head.
+    fn end_line(&mut self, line: &[u8]) -> Result<(), HeadError> {
+        let line = line.strip_suffix(b"\r\n").ok_or(HeadError::Line)?;
+        match (self.line_count, line) {
             (0, request_line) if is_request_line(request_line) => {}
-            (0, _) => return Err(Fault::Line),
+            (0, _) => return Err(HeadError::Line),
             (_, []) => return self.end_head(),
-            (_, header) => self.take_header(header)?,
+            (_, header) => self.parse_header(header)?,
         }
-        self.lines += 1;
-        if usize::from(self.lines) > MAX_HEADERS + 1 {
-            return Err(Fault::TooLarge);
+        self.line_count += 1;
+        if usize::from(self.line_count) > MAX_HEADERS + 1 {
+            return Err(HeadError::TooLarge);
         }
         Ok(())
     }
 
-    fn take_header(&mut self, line: &[u8]) -> Result<(), Fault> {
-        // A name that is folded, empty, or followed by a space is read differently by different programs.
-        let colon = memchr(b':', line).ok_or(Fault::Line)?;
+    /// Checks a header line. Stores what determines the body: the content length, and whether it is chunked.
+    fn parse_header(&mut self, line: &[u8]) -> Result<(), HeadError> {
+        // Programs disagree about a name that is folded, empty, or followed by a space.
+        let colon = memchr(b':', line).ok_or(HeadError::Line)?;
         let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
-        if name.is_empty() || !all_are(TOKEN, name) || !all_are(VALUE, value) {
-            return Err(Fault::Line);
+        if name.is_empty() || !all_in_class(TOKEN_CLASS, name) || !all_in_class(VALUE_CLASS, value) {
+            return Err(HeadError::Line);
         }
         if name.eq_ignore_ascii_case(b"host") {
-            self.hosts = self.hosts.saturating_add(1);
-            if value.is_empty() || self.hosts > 1 {
-                return Err(Fault::Host);
+            self.host_count = self.host_count.saturating_add(1);
+            if value.is_empty() || self.host_count > 1 {
+                return Err(HeadError::Host);
             }
         } else if name.eq_ignore_ascii_case(b"content-length") {
-            let length = decimal(value).ok_or(Fault::Framing)?;
-            self.length_at = self.place_of(line, value);
-            if self.length.replace(length).is_some() {
-                return Err(Fault::Framing);
+            let length = parse_decimal(value).ok_or(HeadError::Framing)?;
+            self.length_range = self.range_in_head(line, value);
+            if self.content_length.replace(length).is_some() {
+                return Err(HeadError::Framing);
             }
         } else if name.eq_ignore_ascii_case(b"transfer-encoding") {
-            if !value.eq_ignore_ascii_case(b"chunked") || self.chunked {
-                return Err(Fault::Framing);
+            if !value.eq_ignore_ascii_case(b"chunked") || self.is_chunked {
+                return Err(HeadError::Framing);
             }
-            self.chunked = true;
+            self.is_chunked = true;
         }
         Ok(())
     }
 
-    fn end_head(&mut self) -> Result<(), Fault> {
-        if self.hosts != 1 {
-            return Err(Fault::Host);
+    /// Checks the complete head, and resets the parser for the body and the next head.
+    fn end_head(&mut self) -> Result<(), HeadError> {
+        if self.host_count != 1 {
+            return Err(HeadError::Host);
         }
-        let phase = match (self.length, self.chunked) {
-            (Some(_), true) => return Err(Fault::Framing),
-            (None, true) => Phase::Chunked,
+        let phase = match (self.content_length, self.is_chunked) {
+            (Some(_), true) => return Err(HeadError::Framing),
+            (None, true) => ParsePhase::Chunked,
             (length, false) => body_phase(length.unwrap_or(0)),
         };
-        let length = self.length.unwrap_or(0);
-        let length_at = usize::from(self.length_at.start)..usize::from(self.length_at.end);
-        let last = LastHead { bytes: usize::from(self.bytes), length, length_at };
-        *self = Self { phase, heads: self.heads.wrapping_add(1), last: Some(last), ..Self::default() };
+        let length = self.content_length.unwrap_or(0);
+        let length_at = usize::from(self.length_range.start)..usize::from(self.length_range.end);
+        let last = LastHead { bytes: usize::from(self.head_bytes), content_length: length, length_range: length_at };
+        *self = Self { phase, head_count: self.head_count.wrapping_add(1), last_head: Some(last), ..Self::default() };
         Ok(())
     }
 
-    /// Where in the head a part of the line stands that has just been counted.
-    fn place_of(&self, line: &[u8], part: &[u8]) -> Range<u16> {
+    /// Returns the range of a part of the current line in the head. The line must be counted already.
+    fn range_in_head(&self, line: &[u8], part: &[u8]) -> Range<u16> {
         let in_line = part.as_ptr().addr() - line.as_ptr().addr();
-        // The line has its CR and LF behind it.
-        let start = usize::from(self.bytes) - line.len() - 2 + in_line;
-        let place = |at: usize| u16::try_from(at).unwrap_or(0);
-        place(start)..place(start + part.len())
+        // The line's CR and LF were counted too.
+        let start = usize::from(self.head_bytes) - line.len() - 2 + in_line;
+        let offset = |at: usize| u16::try_from(at).unwrap_or(0);
+        offset(start)..offset(start + part.len())
     }
 }
 
-fn body_phase(left: u64) -> Phase {
-    if left == 0 { Phase::Between } else { Phase::Body(left) }
+/// Returns the phase for a body with this number of bytes to come.
+fn body_phase(remaining: u64) -> ParsePhase {
+    if remaining == 0 { ParsePhase::Idle } else { ParsePhase::Body(remaining) }
 }
 
-/// `METHOD TARGET HTTP/1.1`, the target in the characters that a URI has.
+/// Returns whether a line has the form `METHOD TARGET HTTP/1.1`, with only URI characters in the target.
 fn is_request_line(line: &[u8]) -> bool {
     let Some(words) = line.strip_suffix(b" HTTP/1.1") else { return false };
     let Some(space) = memchr(b' ', words) else { return false };
     let (method, target) = (&words[..space], &words[space + 1..]);
-    !method.is_empty() && all_are(TOKEN, method) && !target.is_empty() && all_are(TARGET, target)
+    !method.is_empty() && all_in_class(TOKEN_CLASS, method) && !target.is_empty() && all_in_class(TARGET_CLASS, target)
 }
 
-/// RFC 9110's token characters: what names of headers and methods are made of.
-const TOKEN: u8 = 1;
-/// What a request's target is made of: what is visible in ASCII, less what no URI has.
-const TARGET: u8 = 2;
-/// What a header's value is made of: all but controls, with the tab.
-const VALUE: u8 = 4;
+/// The token characters of RFC 9110, which header names and methods consist of.
+const TOKEN_CLASS: u8 = 1;
+/// The characters of a request target: visible ASCII, except those that a URI cannot contain.
+const TARGET_CLASS: u8 = 2;
+/// The characters of a header value: all except control characters, but including the tab.
+const VALUE_CLASS: u8 = 4;
 
-/// The classes of each byte; one look-up instead of a dozen comparisons, for each byte of each head.
-static CLASSES: [u8; 256] = classes();
+/// The classes of each byte. One lookup for each byte of a head replaces a dozen comparisons.
+static BYTE_CLASSES: [u8; 256] = byte_classes();
 
-const fn classes() -> [u8; 256] {
+/// Builds the table of classes at compile time.
+const fn byte_classes() -> [u8; 256] {
     let mut classes = [0; 256];
     let mut byte = 0_u8;
     loop {
-        let mark = matches!(
+        let is_mark = matches!(
             byte,
             b'!' | b'#' | b'$' | b'%' | b'&' | b'\'' | b'*' | b'+' | b'-' | b'.' | b'^' | b'_' | b'`' | b'|' | b'~'
         );
-        let token = if byte.is_ascii_alphanumeric() || mark { TOKEN } else { 0 };
-        let no_uri = matches!(byte, b'"' | b'#' | b'<' | b'>' | b'`');
-        let target = if byte.is_ascii_graphic() && !no_uri { TARGET } else { 0 };
-        let value = if !byte.is_ascii_control() || byte == b'\t' { VALUE } else { 0 };
+        let token = if byte.is_ascii_alphanumeric() || is_mark { TOKEN_CLASS } else { 0 };
+        let is_excluded = matches!(byte, b'"' | b'#' | b'<' | b'>' | b'`');
+        let target = if byte.is_ascii_graphic() && !is_excluded { TARGET_CLASS } else { 0 };
+        let value = if !byte.is_ascii_control() || byte == b'\t' { VALUE_CLASS } else { 0 };
         classes[byte as usize] = token | target | value;
         if byte == u8::MAX {
             return classes;
@@ -271,12 +280,13 @@ const fn classes() -> [u8; 256] {
     }
 }
 
-fn all_are(class: u8, bytes: &[u8]) -> bool {
-    bytes.iter().fold(class, |so_far, byte| so_far & CLASSES[usize::from(*byte)]) != 0
+/// Returns whether all bytes are in a class.
+fn all_in_class(class: u8, bytes: &[u8]) -> bool {
+    bytes.iter().fold(class, |common, byte| common & BYTE_CLASSES[usize::from(*byte)]) != 0
 }
 
-/// Digits alone, as the standard has it: no sign, no list, no blank.
-fn decimal(text: &[u8]) -> Option<u64> {
+/// Parses a number of digits only, as the standard requires: no sign, no list, no spaces.
+fn parse_decimal(text: &[u8]) -> Option<u64> {
     if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
         return None;
     }
@@ -287,58 +297,58 @@ fn decimal(text: &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn read(bytes: &[u8]) -> Result<Phase, Fault> {
+    fn feed_all(bytes: &[u8]) -> Result<ParsePhase, HeadError> {
         let mut reader = HeadReader::default();
         reader.feed(bytes)?;
         Ok(reader.phase())
     }
 
     #[test]
-    fn a_request_is_followed_to_its_end_however_it_is_cut() {
+    fn head_reader_follows_request_when_split_anywhere() {
         let two = b"POST /a HTTP/1.1\r\nHost: h\r\ncontent-Length: 5\r\n\r\nhelloGET /b HTTP/1.1\r\nhost: h\r\n\r\n";
         for cut in 0..=two.len() {
             let mut reader = HeadReader::default();
             reader.feed(&two[..cut]).expect("a good half");
             reader.feed(&two[cut..]).expect("the other");
-            assert_eq!(reader.phase(), Phase::Between, "cut at {cut}");
+            assert_eq!(reader.phase(), ParsePhase::Idle, "cut at {cut}");
         }
         let mut reader = HeadReader::default();
         for byte in two {
             reader.feed(std::slice::from_ref(byte)).expect("a good byte");
         }
-        assert_eq!(reader.phase(), Phase::Between);
+        assert_eq!(reader.phase(), ParsePhase::Idle);
     }
 
     #[test]
-    fn the_phase_says_what_is_to_come() {
+    fn head_reader_reports_next_phase() {
         for (bytes, phase) in [
-            (&b""[..], Phase::Between),
-            (b"G", Phase::Head),
-            (b"GET / HTTP/1.1\r\nHost: h\r\n", Phase::Head),
-            (b"PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\nabc", Phase::Body(7)),
-            (b"PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: 18446744073709551615\r\n\r\n", Phase::Body(u64::MAX)),
-            (b"PUT / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n", Phase::Chunked),
+            (&b""[..], ParsePhase::Idle),
+            (b"G", ParsePhase::Head),
+            (b"GET / HTTP/1.1\r\nHost: h\r\n", ParsePhase::Head),
+            (b"PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\nabc", ParsePhase::Body(7)),
+            (b"PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: 18446744073709551615\r\n\r\n", ParsePhase::Body(u64::MAX)),
+            (b"PUT / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n", ParsePhase::Chunked),
         ] {
-            assert_eq!(read(bytes), Ok(phase), "{:?}", String::from_utf8_lossy(bytes));
+            assert_eq!(feed_all(bytes), Ok(phase), "{:?}", String::from_utf8_lossy(bytes));
         }
     }
 
     #[test]
-    fn the_last_head_says_where_its_length_is_written() {
+    fn last_head_has_range_of_content_length() {
         let bytes = b"POST /a HTTP/1.1\r\nHost: h\r\ncontent-length:  15 \r\n\r\nhello";
         for cut in 0..bytes.len() - 5 {
             let mut reader = HeadReader::default();
             reader.feed(&bytes[..cut]).expect("a good half");
             reader.feed(&bytes[cut..]).expect("the other");
-            let last = reader.last().expect("a head");
-            assert_eq!((last.bytes, last.length, reader.heads()), (bytes.len() - 5, 15, 1));
-            assert_eq!(&bytes[last.length_at.clone()], b"15", "cut at {cut}");
+            let last = reader.last_head().expect("a head");
+            assert_eq!((last.bytes, last.content_length, reader.head_count()), (bytes.len() - 5, 15, 1));
+            assert_eq!(&bytes[last.length_range.clone()], b"15", "cut at {cut}");
         }
     }
 
     #[test]
-    fn s47_what_could_be_read_in_two_ways_is_refused() {
-        use Fault::{Framing, Host, Line};
+    fn s47_head_reader_rejects_ambiguous_framing() {
+        use HeadError::{Framing, Host, Line};
         for (head, fault) in [
             ("GET / HTTP/1.1\nHost: h\n\n", Line),
             ("GET / HTTP/1.1\r\nHost: h\n\r\n", Line),
@@ -377,22 +387,22 @@ mod tests {
             ("POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n", Framing),
             ("POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: xchunked\r\n\r\n", Framing),
         ] {
-            assert_eq!(read(head.as_bytes()), Err(fault), "{head:?}");
+            assert_eq!(feed_all(head.as_bytes()), Err(fault), "{head:?}");
         }
     }
 
     #[test]
-    fn s46_a_head_without_measure_is_refused() {
+    fn s46_head_reader_rejects_oversized_head() {
         let with_headers = |count: usize| {
             let lines = (0..count).map(|n| format!("x{n}: y\r\n")).collect::<Vec<_>>().concat();
             format!("GET / HTTP/1.1\r\nHost: h\r\n{lines}\r\n")
         };
-        assert_eq!(read(with_headers(MAX_HEADERS - 1).as_bytes()), Ok(Phase::Between));
-        assert_eq!(read(with_headers(MAX_HEADERS).as_bytes()), Err(Fault::TooLarge));
+        assert_eq!(feed_all(with_headers(MAX_HEADERS - 1).as_bytes()), Ok(ParsePhase::Idle));
+        assert_eq!(feed_all(with_headers(MAX_HEADERS).as_bytes()), Err(HeadError::TooLarge));
         let with_bytes = |bytes: usize| format!("GET / HTTP/1.1\r\nHost: h\r\nx: {}\r\n\r\n", "y".repeat(bytes));
         let rest = with_bytes(0).len();
-        assert_eq!(read(with_bytes(MAX_HEAD_BYTES - rest).as_bytes()), Ok(Phase::Between));
-        assert_eq!(read(with_bytes(MAX_HEAD_BYTES - rest + 1).as_bytes()), Err(Fault::TooLarge));
-        assert_eq!(read(&vec![b'a'; MAX_HEAD_BYTES + 1]), Err(Fault::TooLarge), "a line without end");
+        assert_eq!(feed_all(with_bytes(MAX_HEAD_BYTES - rest).as_bytes()), Ok(ParsePhase::Idle));
+        assert_eq!(feed_all(with_bytes(MAX_HEAD_BYTES - rest + 1).as_bytes()), Err(HeadError::TooLarge));
+        assert_eq!(feed_all(&vec![b'a'; MAX_HEAD_BYTES + 1]), Err(HeadError::TooLarge), "a line without end");
     }
 }

@@ -1,22 +1,23 @@
 //! The accept loop of both listeners.
 //!
-//! `axum::serve` sets no timer (half a header is still connected after 45 s), and the agents' listener has no
-//! router crate at all, so connections are taken here: handshake 5 s, header 5 s, body 15 s and longer only at a least rate, idle 60 s (a
-//! check-in that is held by its handler is not idle), caps in all and for one address, and the checks of each head that hyper
-//! does not make. A handler is given who asks ([`Peer`]) and the request, and answers; the agents' side matches its few paths itself, the
-//! admin side hands the request to its router.
+//! `axum::serve` sets no timer (half a header is still connected after 45 s), and the agents' listener has no router
+//! crate at all. So this module accepts the connections itself. It limits the handshake to 5 s, a header to 5 s, a body
+//! to 15 s (longer only above a minimum rate) and idle time to 60 s. A check-in that its handler holds is not idle. It
+//! also limits the number of connections, in total and per address, and makes the checks of each head that hyper does
+//! not make. A handler gets the caller ([`Peer`]) and the request, and returns the response. The agents' handler
+//! matches its few paths itself; the admin handler passes the request to its router.
 //!
-//! A handler runs in its connection's task: when the peer goes away, the handler's future is dropped where it stands.
-//! What must not be left half done is spawned, or sent to who does it.
+//! A handler runs in the task of its connection. When the peer disconnects, the handler's future is dropped at its
+//! current await point. So a handler must spawn work that has to be completed, or send it to another task.
 
-mod answer;
 mod body;
 mod connections;
-mod guard;
+mod dispatch;
+mod guarded_stream;
 mod head;
-mod pace;
 mod peer;
-mod rejected;
+mod rate;
+mod rejections;
 
 #[cfg(test)]
 mod tests;
@@ -36,124 +37,131 @@ use hyper::service::service_fn;
 use hyper::{Request, Response, Uri};
 use hyper_util::rt::TokioIo;
 use rustls::ServerConfig;
-use stemma_core::shares::Holder;
+use stemma_core::shares::ShareHolder;
 use tokio_rustls::TlsAcceptor;
 
-use self::answer::Answerer;
-use self::connections::{Awaited, Place, Watch};
-use self::guard::Guard;
+use self::connections::{AwaitedEvent, ConnectionGuard, ConnectionMonitor};
+use self::dispatch::Dispatcher;
+use self::guarded_stream::GuardedStream;
 use crate::clock::Clock;
 use crate::error::ErrorType;
-use crate::net::{Listen, Stream};
+use crate::net::{Accept, ByteStream};
 use crate::tls::{Identity, Refusal, peer_identity};
 
 pub use body::{BodyError, RequestBody};
-pub use connections::Connections;
-pub use head::{Fault, HeadReader};
-pub use peer::{Peer, Room};
-pub use rejected::{Refused, Rejected, Witness};
+pub use connections::OpenConnections;
+pub use head::{HeadError, HeadReader};
+pub use peer::{AdmitOutcome, Peer};
+pub use rejections::{RefusalObserver, RefusedPeer, RejectionCounter};
 
-/// Any error that a body or a connection may end with.
+/// An error of any type, with which a body or a connection may end.
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
-/// Why a connection of a principal that has its part of the places is refused, or another one of it was cut.
-pub const TOO_MANY_OF_ONE_PRINCIPAL: &str = "too_many_connections_of_one_principal";
+/// The reason of a rejection when a principal has its maximum of connections: the new connection was refused, or an
+/// older one was closed for it.
+pub const PRINCIPAL_LIMIT_REASON: &str = "too_many_connections_of_one_principal";
 
-/// How long accepting waits after the system refused (out of descriptors, mostly).
+/// How long the accept loop pauses after `accept` failed (usually because no descriptors are left).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// hyper's buffer for a connection: large enough for the largest head.
-const MAX_BUFFER: usize = 32 * 1024;
+/// hyper's buffer for one connection: large enough for the largest head.
+const MAX_BUFFER_BYTES: usize = 32 * 1024;
 
-/// The measures of a listener.
+/// The limits of a listener: timeouts, sizes, and numbers of connections.
 #[derive(Clone, Debug)]
-pub struct Limits {
-    /// For the TLS handshake.
-    pub handshake: Duration,
-    /// For a head, from its first byte.
-    pub header: Duration,
-    /// For how long the peer of a body is waited for. Each time that it sends as much as the least rate asks of this time, the time begins anew.
-    pub body: Duration,
-    /// The least rate at which a body may take longer than that, in bytes a second.
-    pub body_bytes_per_second: u64,
-    /// For how long a peer is waited for that takes an answer, likewise.
-    pub write: Duration,
-    /// The least rate at which an answer may be taken longer than that, in bytes a second.
-    pub write_bytes_per_second: u64,
-    /// For the next request, and for the next bytes of an answer that is streamed.
-    pub idle: Duration,
-    /// The largest body that any handler takes, in bytes; a handler may take less.
-    pub body_bytes: u64,
-    /// Connections in all.
-    pub connections: usize,
-    /// Connections of one address.
-    pub connections_of_one_address: usize,
-    /// Connections of one address that have not finished their handshake. What somebody can hold who says nothing at all.
-    pub handshakes_of_one_address: usize,
-    /// Connections of one address that showed neither a certificate nor a good token, once their handshake is made. What strangers can
-    /// hold. One more takes the place of the one that is there for the longest, so that nobody is locked out by those who only sit there.
-    pub strangers_of_one_address: usize,
-    /// Connections of one principal that has shown who it is, by certificate or token; `None`: they are not counted. One more takes the place of the
-    /// one that is there for the longest, where its request is not being answered. All principals that are bound to one cluster have twice as many together.
-    pub connections_of_one_principal: Option<usize>,
-    /// How many of all connections are kept for admins of the fleet, where those of principals are counted: who shows to be another has none of
-    /// the last ones.
-    pub connections_for_admins: usize,
-    /// Whether an IPv6 network of 64 bits, which one host may have all to itself, counts as one address. A fleet may stand in one.
-    pub networks_are_addresses: bool,
-    /// How long requests in hand may take after the listener was told to stop.
-    pub shutdown: Duration,
+pub struct ListenerLimits {
+    /// Maximum time of the TLS handshake.
+    pub handshake_timeout: Duration,
+    /// Maximum time of a head, from its first byte.
+    pub header_timeout: Duration,
+    /// Maximum time spent waiting for the peer to send a body. The time restarts whenever the peer has sent as much as
+    /// the minimum rate requires for this time.
+    pub body_timeout: Duration,
+    /// Minimum rate of a body that takes longer than `body_timeout`, in bytes per second.
+    pub min_body_bytes_per_second: u64,
+    /// Maximum time spent waiting for the peer to read a response. It restarts as `body_timeout` does.
+    pub write_timeout: Duration,
+    /// Minimum rate of a response that takes longer than `write_timeout`, in bytes per second.
+    pub min_write_bytes_per_second: u64,
+    /// Maximum time until the next request, and until the next bytes of a streamed response.
+    pub idle_timeout: Duration,
+    /// Maximum size of a body, in bytes. A handler may set a lower limit.
+    pub max_body_bytes: u64,
+    /// Maximum number of connections in total.
+    pub max_connections: usize,
+    /// Maximum number of connections from one address.
+    pub max_connections_per_address: usize,
+    /// Maximum number of connections from one address with an unfinished handshake. It limits what a client that sends
+    /// nothing can hold.
+    pub max_handshakes_per_address: usize,
+    /// Maximum number of connections from one address that finished the handshake but presented neither a certificate
+    /// nor a valid token. When it is reached, a new connection replaces the oldest one, so that idle unauthenticated
+    /// clients lock nobody out.
+    pub max_unauthenticated_per_address: usize,
+    /// Maximum number of connections of one principal, known by certificate or token. `None`: no limit. When it is
+    /// reached, a new connection replaces the oldest one that has no request in progress. All principals that are bound
+    /// to one cluster together may have twice this number.
+    pub max_connections_per_principal: Option<usize>,
+    /// How many of `max_connections` only fleet admins may use. It applies where connections are counted per principal:
+    /// any other authenticated principal is refused when only these are left.
+    pub reserved_for_admins: usize,
+    /// True if an IPv6 /64 network counts as one address, because one host may own all of it. A whole fleet may be in
+    /// one such network.
+    pub is_per_network: bool,
+    /// Maximum time that requests in progress may take after the listener was told to stop.
+    pub shutdown_timeout: Duration,
 }
 
-impl Default for Limits {
-    /// docs/trust.md's timers; 64 MiB (the largest blob) a body; 18,000 connections, as a process has 20,000
-    /// descriptors, and all of them may come from one address (a fleet behind one translator), but for those who show
-    /// no certificate, and for those who have shown nothing yet: of these a fleet that comes back at once has a few
-    /// thousand, and one address never all of the places.
+impl Default for ListenerLimits {
+    /// Returns the timeouts of docs/trust.md and a maximum body of 64 MiB (the largest blob). 18,000 connections fit in
+    /// the 20,000 descriptors of a process. All of them may come from one address (a fleet behind one NAT). Only
+    /// clients without a certificate and unfinished handshakes have lower limits per address. A fleet that reconnects
+    /// at once needs a few thousand handshakes, and one address must never get all places.
     fn default() -> Self {
         Self {
-            handshake: Duration::from_secs(5),
-            header: Duration::from_secs(5),
-            body: Duration::from_secs(15),
-            body_bytes_per_second: 16 * 1024,
-            write: Duration::from_secs(15),
-            write_bytes_per_second: 1024,
-            idle: Duration::from_mins(1),
-            body_bytes: 64 * 1024 * 1024,
-            connections: 18_000,
-            connections_of_one_address: 18_000,
-            handshakes_of_one_address: 4096,
-            strangers_of_one_address: 256,
-            connections_of_one_principal: None,
-            connections_for_admins: 0,
-            networks_are_addresses: false,
-            shutdown: Duration::from_secs(10),
+            handshake_timeout: Duration::from_secs(5),
+            header_timeout: Duration::from_secs(5),
+            body_timeout: Duration::from_secs(15),
+            min_body_bytes_per_second: 16 * 1024,
+            write_timeout: Duration::from_secs(15),
+            min_write_bytes_per_second: 1024,
+            idle_timeout: Duration::from_mins(1),
+            max_body_bytes: 64 * 1024 * 1024,
+            max_connections: 18_000,
+            max_connections_per_address: 18_000,
+            max_handshakes_per_address: 4096,
+            max_unauthenticated_per_address: 256,
+            max_connections_per_principal: None,
+            reserved_for_admins: 0,
+            is_per_network: false,
+            shutdown_timeout: Duration::from_secs(10),
         }
     }
 }
 
-/// What answers the requests of a listener. Implemented by closures `Fn(&Arc<Peer>, Request<RequestBody>) -> Future`.
+/// Handles the requests of a listener. Implemented for closures `Fn(&Arc<Peer>, Request<RequestBody>) -> Future`.
 pub trait Handler: Send + Sync + 'static {
-    /// The body of its answers.
+    /// The body of the responses.
     type Body: Body<Data = Bytes, Error: Into<BoxError>> + Unpin + Send + 'static;
-    /// The answer to come.
+    /// The future of a response.
     type Future: Future<Output = Response<Self::Body>> + Send + 'static;
 
-    /// Answers one request. The future lies in the connection's memory for as long as that is open, so one that is large is to be boxed.
+    /// Handles one request, and returns its response. The future is stored in the connection's memory for as long as
+    /// the connection is open, so a large future should be boxed.
     fn call(&self, peer: &Arc<Peer>, request: Request<RequestBody>) -> Self::Future;
 
-    /// Hears of a request to this path that was refused before it came here.
-    fn note_refused(&self, _peer: &Arc<Peer>, _path: &str, _kind: ErrorType) {}
+    /// Called when a request was refused before it reached the handler, for example because its body is too large.
+    fn on_refused(&self, _peer: &Arc<Peer>, _path: &str, _kind: ErrorType) {}
 }
 
-/// A handler, beside one who hears of what is refused before it comes there.
-pub struct Hearing<H, N> {
-    /// The handler.
+/// A handler with an observer, which is called for each request that was refused before it reached the handler.
+pub struct ObservedHandler<H, N> {
+    /// The handler of the requests that are not refused.
     pub handler: H,
-    /// Who hears: of whom, the path, and why.
-    pub note: N,
+    /// The observer, which is called with the peer, the path and the error type of each refused request.
+    pub observer: N,
 }
 
-impl<H, N> Handler for Hearing<H, N>
+impl<H, N> Handler for ObservedHandler<H, N>
 where
     H: Handler,
     N: Fn(&Arc<Peer>, &str, ErrorType) + Send + Sync + 'static,
@@ -165,8 +173,8 @@ where
         self.handler.call(peer, request)
     }
 
-    fn note_refused(&self, peer: &Arc<Peer>, path: &str, kind: ErrorType) {
-        (self.note)(peer, path, kind);
+    fn on_refused(&self, peer: &Arc<Peer>, path: &str, kind: ErrorType) {
+        (self.observer)(peer, path, kind);
     }
 }
 
@@ -184,99 +192,104 @@ where
     }
 }
 
-/// The TLS config of a new connection; asked each time, so that a renewed certificate is served without a restart.
+/// Returns the TLS config for a new connection. Called for each connection, so that a renewed certificate is served
+/// without a restart.
 pub type TlsSource = Arc<dyn Fn() -> Arc<ServerConfig> + Send + Sync>;
 
-/// Whose a connection is by its certificate; `None`: no principal's.
-pub type HolderSource = Arc<dyn Fn(&Identity) -> Option<Holder> + Send + Sync>;
+/// Returns the principal that a connection's certificate belongs to, or `None` if the certificate is not a principal's.
+pub type HolderSource = Arc<dyn Fn(&Identity) -> Option<ShareHolder> + Send + Sync>;
 
-/// A listener with what it needs.
+/// A listener with its TLS config and limits.
 pub struct Server<L> {
-    listen: L,
+    listener: L,
     tls: Option<TlsSource>,
     holders: Option<HolderSource>,
     http: http1::Builder,
-    usual: Option<Uri>,
-    shared: Arc<Shared>,
+    common_path: Option<Uri>,
+    shared: Arc<ServerShared>,
 }
 
-struct Shared {
-    limits: Limits,
+/// The state of a server that all of its connections share.
+struct ServerShared {
+    limits: ListenerLimits,
     clock: Arc<dyn Clock>,
-    rejected: Arc<Rejected>,
-    connections: Connections,
+    rejections: Arc<RejectionCounter>,
+    connections: OpenConnections,
 }
 
-impl<L: Listen> Server<L> {
-    /// A listener; without `tls` it speaks plain HTTP (the loopback listener for development).
+impl<L: Accept> Server<L> {
+    /// Creates a server on a listener. Without `tls` it serves plain HTTP (the loopback listener for development).
     pub fn new(
-        listen: L,
+        listener: L,
         tls: Option<TlsSource>,
-        limits: Limits,
+        limits: ListenerLimits,
         clock: Arc<dyn Clock>,
-        rejected: Arc<Rejected>,
+        rejections: Arc<RejectionCounter>,
     ) -> Self {
-        let connections = Connections::new(&limits);
+        let connections = OpenConnections::new(&limits);
         let mut http = http1::Builder::new();
-        // Deadlines are the sweep's; hyper's own timer would cost an allocation for each request.
-        http.header_read_timeout(None).max_buf_size(MAX_BUFFER);
-        let shared = Arc::new(Shared { limits, clock, rejected, connections });
-        Self { listen, tls, holders: None, http, usual: None, shared }
+        // The sweep enforces the deadlines; hyper's own timer would cost an allocation for each request.
+        http.header_read_timeout(None).max_buf_size(MAX_BUFFER_BYTES);
+        let shared = Arc::new(ServerShared { limits, clock, rejections, connections });
+        Self { listener, tls, holders: None, http, common_path: None, shared }
     }
 
-    /// For a listener that counts the connections of principals: whose one is, is known once its handshake is made.
+    /// Makes the server count connections per principal. The principal is known after the handshake.
     #[must_use]
-    pub fn known_by(self, holders: HolderSource) -> Self {
+    pub fn with_holders(self, holders: HolderSource) -> Self {
         Self { holders: Some(holders), ..self }
     }
 
-    /// For a listener whose clients are all of our own: no `Date` in the answers, which none of them looks at, and
-    /// requests without their headers, which hold the connection's buffer, so that it could not be used again while
-    /// the handler is at work. `usual` is the path of nearly every request.
+    /// Optimizes the server for a listener that only Stemma's own agents use. Responses have no `Date`, because no
+    /// agent reads it. Requests have no headers, because these hold the connection's buffer, which then could not be
+    /// reused while the handler runs. `common_path` is the path of nearly every request.
     #[must_use]
-    pub fn lean(mut self, usual: &'static str) -> Self {
+    pub fn for_own_clients(mut self, common_path: &'static str) -> Self {
         self.http.auto_date_header(false);
-        self.usual = Some(Uri::from_static(usual));
+        self.common_path = Some(Uri::from_static(common_path));
         self
     }
 
-    /// The connections, to count and to cut.
-    pub fn connections(&self) -> Connections {
+    /// Returns the open connections, to count and to close them.
+    pub fn connections(&self) -> OpenConnections {
         self.shared.connections.clone()
     }
 
-    /// Takes connections until `stop` is ready; then closes the idle ones, lets requests in hand end within
-    /// [`Limits::shutdown`], and cuts the rest. Handlers that hold check-ins are to be told by who stops the listener.
+    /// Accepts connections until `stop` is ready. Then closes the idle ones, lets requests in progress finish within
+    /// [`ListenerLimits::shutdown_timeout`], and closes the rest. The caller that stops the listener must notify
+    /// handlers that hold check-ins.
     pub async fn run<H: Handler>(mut self, handler: H, stop: impl Future<Output = ()> + Send) {
         let handler = Arc::new(handler);
         let shared = Arc::clone(&self.shared);
         tokio::select! {
-            () = self.accept(handler) => {}
-            () = shared.connections.sweep(&shared.rejected) => {}
+            () = self.accept_connections(handler) => {}
+            () = shared.connections.run_sweep(&shared.rejections) => {}
             () = stop => {}
         }
-        shared.connections.drain();
-        let emptied = async {
+        shared.connections.drain_all();
+        let all_closed = async {
             while shared.connections.count() > 0 {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        if tokio::time::timeout(shared.limits.shutdown, emptied).await.is_err() {
-            log::warn!(connections = shared.connections.count(); "requests in hand were cut at the end of the time to stop");
-            shared.connections.abort();
+        if tokio::time::timeout(shared.limits.shutdown_timeout, all_closed).await.is_err() {
+            log::warn!(connections = shared.connections.count(); "requests still in progress were cut off at the shutdown timeout");
+            shared.connections.abort_all();
         }
     }
 
-    async fn accept<H: Handler>(&mut self, handler: Arc<H>) {
-        let mut failing = false;
+    /// Accepts connections and starts a task for each. Logs the first of several consecutive errors, and pauses after
+    /// each.
+    async fn accept_connections<H: Handler>(&mut self, handler: Arc<H>) {
+        let mut is_failing = false;
         loop {
-            match self.listen.accept().await {
+            match self.listener.accept().await {
                 Ok((stream, address)) => {
-                    failing = false;
-                    self.take(stream, address, &handler);
+                    is_failing = false;
+                    self.spawn_connection(stream, address, &handler);
                 }
                 Err(error) => {
-                    if !std::mem::replace(&mut failing, true) {
+                    if !std::mem::replace(&mut is_failing, true) {
                         log::error!(error:% = error; "connections cannot be accepted");
                     }
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -285,119 +298,124 @@ impl<L: Listen> Server<L> {
         }
     }
 
-    fn take<H: Handler>(&self, stream: L::Stream, address: std::net::SocketAddr, handler: &Arc<H>) {
+    /// Starts the task of a connection, unless a maximum number of connections is reached.
+    fn spawn_connection<H: Handler>(&self, stream: L::Stream, address: std::net::SocketAddr, handler: &Arc<H>) {
         let shared = &self.shared;
-        let place = match shared.connections.enter(address.ip()) {
-            Ok(place) => place,
-            Err(reason) => return shared.rejected.refuse(reason, Some(address.ip())),
+        let guard = match shared.connections.register(address.ip()) {
+            Ok(guard) => guard,
+            Err(reason) => return shared.rejections.record(reason, Some(address.ip())),
         };
-        let id = place.id();
-        let greeting = match &self.tls {
-            Some(source) => Greeting::Handshake(source()),
-            // Before its task runs: there is no handshake that it could leave unfinished.
-            None => Greeting::Nothing(place.meet(address, None)),
+        let id = guard.id();
+        let start = match &self.tls {
+            Some(source) => ConnectionStart::Handshake(source()),
+            // Without TLS there is no handshake. The peer is identified at once, so that the connection does not count
+            // as an unfinished handshake.
+            None => ConnectionStart::Plain(guard.identify(address, None)),
         };
-        let task = Task {
-            place,
+        let task = ConnectionTask {
+            guard,
             address,
             shared: Arc::clone(shared),
             http: self.http.clone(),
-            usual: self.usual.clone(),
+            common_path: self.common_path.clone(),
             holders: self.holders.clone(),
             handler: Arc::clone(handler),
         };
-        let task = tokio::spawn(task.run(stream, greeting));
-        Place::set_task(&shared.connections, id, task.abort_handle());
+        let task = tokio::spawn(task.run(stream, start));
+        ConnectionGuard::set_task(&shared.connections, id, task.abort_handle());
     }
 }
 
-/// What a connection begins with.
-enum Greeting {
-    /// A TLS handshake, which says who the peer is.
+/// How a connection starts: with TLS or without.
+enum ConnectionStart {
+    /// With a TLS handshake, which identifies the peer.
     Handshake(Arc<ServerConfig>),
-    /// Its first request: nobody says who they are.
-    Nothing(Arc<Peer>),
+    /// With its first request, and an unidentified peer.
+    Plain(Arc<Peer>),
 }
 
-/// One connection, from its handshake on.
-struct Task<H> {
-    place: Place,
+/// All that the task of one connection needs, from the handshake to the end.
+struct ConnectionTask<H> {
+    guard: ConnectionGuard,
     address: std::net::SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<ServerShared>,
     http: http1::Builder,
-    usual: Option<Uri>,
+    common_path: Option<Uri>,
     holders: Option<HolderSource>,
     handler: Arc<H>,
 }
 
-impl<H: Handler> Task<H> {
-    /// Each stage is boxed, so that what a handshake needs is not kept for as long as the connection lives.
-    async fn run<S: Stream>(self, stream: S, greeting: Greeting) {
-        let tls = match greeting {
-            Greeting::Handshake(tls) => tls,
-            Greeting::Nothing(peer) => return Box::pin(self.serve(stream, peer)).await,
+impl<H: Handler> ConnectionTask<H> {
+    /// Runs the connection to its end. Each stage is boxed, so that the memory of the handshake is freed after it.
+    async fn run<S: ByteStream>(self, stream: S, start: ConnectionStart) {
+        let tls = match start {
+            ConnectionStart::Handshake(tls) => tls,
+            ConnectionStart::Plain(peer) => return Box::pin(self.serve(stream, peer)).await,
         };
-        self.place.watch.expect(Awaited::Handshake, self.shared.limits.handshake);
+        self.guard.monitor.expect(AwaitedEvent::Handshake, self.shared.limits.handshake_timeout);
         let accepted = Box::pin(TlsAcceptor::from(tls).accept(stream)).await;
         let stream = match accepted {
             Ok(stream) => stream,
-            Err(error) => return self.refuse(handshake_reason(&error)),
+            Err(error) => return self.refuse(handshake_rejection_reason(&error)),
         };
         match peer_identity(stream.get_ref().1, self.shared.clock.unix_seconds()) {
-            Ok(None) if !self.admits_stranger() => {}
-            Ok(Some(identity)) if !self.admits_holder(&identity) => {}
+            Ok(None) if !self.admit_unauthenticated() => {}
+            Ok(Some(identity)) if !self.admit_holder(&identity) => {}
             Ok(identity) => {
-                let peer = self.place.meet(self.address, identity);
+                let peer = self.guard.identify(self.address, identity);
                 Box::pin(self.serve(stream, peer)).await;
             }
             Err(refusal) => self.refuse(refusal.reason()),
         }
     }
 
-    async fn serve<S: Stream>(self, stream: S, peer: Arc<Peer>) {
-        let watch = Arc::clone(&self.place.watch);
-        watch.expect(Awaited::Request, self.shared.limits.idle);
-        let guard = Guard::new(stream, Arc::clone(&watch), Arc::clone(&self.shared), Arc::clone(&peer));
+    /// Serves the requests of a connection after its handshake.
+    async fn serve<S: ByteStream>(self, stream: S, peer: Arc<Peer>) {
+        let monitor = Arc::clone(&self.guard.monitor);
+        monitor.expect(AwaitedEvent::Request, self.shared.limits.idle_timeout);
+        let guard = GuardedStream::new(stream, Arc::clone(&monitor), Arc::clone(&self.shared), Arc::clone(&peer));
         let shared = Arc::clone(&self.shared);
-        let (handler, usual) = (self.handler, self.usual);
-        let answerer =
-            Arc::new(Answerer { handler, peer: Arc::clone(&peer), watch: Arc::clone(&watch), usual, shared });
-        let service = service_fn(move |request| answerer.answer(request));
+        let (handler, common_path) = (self.handler, self.common_path);
+        let dispatcher =
+            Arc::new(Dispatcher { handler, peer: Arc::clone(&peer), monitor: Arc::clone(&monitor), common_path, server: shared });
+        let service = service_fn(move |request| dispatcher.respond(request));
         let connection = self.http.serve_connection(TokioIo::new(guard), service);
-        let ended = Drained { connection, watch, registered: false, told: false }.await;
-        if ended.is_err_and(|error| error.is_parse()) {
-            self.shared.rejected.refuse_peer("head_malformed", &peer);
+        let result = DrainingConnection { connection, monitor, is_registered: false, is_shutdown_sent: false }.await;
+        if result.is_err_and(|error| error.is_parse()) {
+            self.shared.rejections.record_peer("head_malformed", &peer);
         }
-        drop(self.place);
+        drop(self.guard);
     }
 
-    /// Whether who showed no certificate has a place. What another lost for it is counted as what is refused.
-    fn admits_stranger(&self) -> bool {
-        let room = self.place.count_stranger();
-        if room != Room::Free {
-            self.shared.rejected.refuse("too_many_strangers_of_one_address", Some(self.address.ip()));
+    /// Returns whether a client without a certificate gets a place among the connections of its address. Records a
+    /// rejection if there is no place, or if another connection was closed to make one.
+    fn admit_unauthenticated(&self) -> bool {
+        let outcome = self.guard.admit_unauthenticated();
+        if outcome != AdmitOutcome::Admitted {
+            self.shared.rejections.record("too_many_strangers_of_one_address", Some(self.address.ip()));
         }
-        room != Room::Full
+        outcome != AdmitOutcome::Full
     }
 
-    /// Whether who showed a certificate has a place among those of its principal. What another lost for it is counted likewise.
-    fn admits_holder(&self, identity: &Identity) -> bool {
+    /// Returns whether a client with a certificate gets a place among the connections of its principal. Records a
+    /// rejection if there is no place, or if another connection was closed to make one.
+    fn admit_holder(&self, identity: &Identity) -> bool {
         let holder = self.holders.as_ref().and_then(|holder_of| holder_of(identity));
-        let room = holder.map_or(Room::Free, |holder| self.place.hold(&holder));
-        if room != Room::Free {
-            self.shared.rejected.refuse(TOO_MANY_OF_ONE_PRINCIPAL, Some(self.address.ip()));
+        let outcome = holder.map_or(AdmitOutcome::Admitted, |holder| self.guard.admit_holder(&holder));
+        if outcome != AdmitOutcome::Admitted {
+            self.shared.rejections.record(PRINCIPAL_LIMIT_REASON, Some(self.address.ip()));
         }
-        room != Room::Full
+        outcome != AdmitOutcome::Full
     }
 
     fn refuse(self, reason: &'static str) {
-        self.shared.rejected.refuse(reason, Some(self.address.ip()));
+        self.shared.rejections.record(reason, Some(self.address.ip()));
     }
 }
 
-/// Why a handshake failed, by its stable name.
-fn handshake_reason(error: &std::io::Error) -> &'static str {
-    if let Some(refusal) = Refusal::of_io(error) {
+/// Returns the stable name of the reason why a handshake failed.
+fn handshake_rejection_reason(error: &std::io::Error) -> &'static str {
+    if let Some(refusal) = Refusal::from_io_error(error) {
         return refusal.reason();
     }
     match error.get_ref().and_then(|source| source.downcast_ref::<rustls::Error>()) {
@@ -408,17 +426,17 @@ fn handshake_reason(error: &std::io::Error) -> &'static str {
     }
 }
 
-/// A connection that ends when the listener is told to stop: at once when idle, else after its answer.
-struct Drained<C> {
+/// A connection that ends when the listener is told to stop: at once if it is idle, otherwise after its response.
+struct DrainingConnection<C> {
     connection: C,
-    watch: Arc<Watch>,
-    registered: bool,
-    told: bool,
+    monitor: Arc<ConnectionMonitor>,
+    is_registered: bool,
+    is_shutdown_sent: bool,
 }
 
-impl<S, V, B> Future for Drained<http1::Connection<TokioIo<Guard<S>>, V>>
+impl<S, V, B> Future for DrainingConnection<http1::Connection<TokioIo<GuardedStream<S>>, V>>
 where
-    S: Stream,
+    S: ByteStream,
     V: hyper::service::HttpService<hyper::body::Incoming, ResBody = B> + Unpin,
     V::Error: Into<BoxError>,
     B: Body + 'static,
@@ -427,14 +445,14 @@ where
     type Output = hyper::Result<()>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if !self.registered {
-            self.registered = true;
-            self.watch.register(cx.waker());
+        if !self.is_registered {
+            self.is_registered = true;
+            self.monitor.register(cx.waker());
         }
-        if self.watch.is_draining() && !self.told {
-            self.told = true;
-            if !self.watch.used.load(Ordering::Relaxed) {
-                // hyper would wait for a first request.
+        if self.monitor.is_draining() && !self.is_shutdown_sent {
+            self.is_shutdown_sent = true;
+            if !self.monitor.has_request.load(Ordering::Relaxed) {
+                // Without this, hyper would wait for a first request.
                 return Poll::Ready(Ok(()));
             }
             Pin::new(&mut self.connection).graceful_shutdown();

@@ -1,78 +1,79 @@
-//! Who is at the other end, as a handler is told.
+//! The other end of a connection, as a handler sees it.
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use stemma_core::shares::Holder;
+use stemma_core::shares::ShareHolder;
 
-use crate::tls::{Class, Identity};
+use crate::tls::{Identity, IdentityClass};
 
-/// What room there was for a connection.
+/// The result of counting a connection for an address or principal: whether it got a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Room {
-    /// There was some.
-    Free,
-    /// Another connection of the same address or principal was cut for it.
-    OfAnother,
-    /// There was none.
+pub enum AdmitOutcome {
+    /// The connection got a place that was free.
+    Admitted,
+    /// Another connection of the same address or principal was closed to make a place.
+    Replaced,
+    /// The connection got no place, because the maximum is reached and no connection could be closed.
     Full,
 }
 
-/// A connection's place among those of its principal.
-pub(super) trait Seat: fmt::Debug + Send + Sync {
-    /// Counts the connection among those of a principal.
-    fn hold(&self, holder: &Holder) -> Room;
+/// A connection that can be counted for a principal.
+pub(super) trait PrincipalSlot: fmt::Debug + Send + Sync {
+    /// Counts the connection for a principal.
+    fn admit(&self, holder: &ShareHolder) -> AdmitOutcome;
 }
 
-/// The other end of a connection.
+/// The other end of a connection: its address, and who it has proved to be.
 #[derive(Debug)]
 pub struct Peer {
-    /// Its address.
+    /// The address of the peer.
     pub address: SocketAddr,
-    /// Who it is by its certificate; `None` where it showed none, or speaks plain HTTP.
+    /// The identity in its certificate. `None` without a certificate, or with plain HTTP.
     pub identity: Option<Identity>,
-    /// It showed by other means who it is.
-    vouched: AtomicBool,
-    /// None on a listener that does not count the connections of principals.
-    seat: Option<Box<dyn Seat>>,
+    /// True once the peer presented a valid token.
+    is_authenticated: AtomicBool,
+    /// The connection's slot. `None` on a listener that does not count connections per principal.
+    principal_slot: Option<Box<dyn PrincipalSlot>>,
 }
 
 impl Peer {
-    /// The other end of a connection that has just been made.
+    /// Creates the peer of a new connection.
     pub fn new(address: SocketAddr, identity: Option<Identity>) -> Self {
-        Self { address, identity, vouched: AtomicBool::new(false), seat: None }
+        Self { address, identity, is_authenticated: AtomicBool::new(false), principal_slot: None }
     }
 
-    /// The same where its connections are counted among those of a principal, once it is known.
-    pub(super) fn seated(self, seat: Box<dyn Seat>) -> Self {
-        Self { seat: Some(seat), ..self }
+    /// Adds the slot that counts the connection for its principal once the principal is known.
+    pub(super) fn with_slot(self, slot: Box<dyn PrincipalSlot>) -> Self {
+        Self { principal_slot: Some(slot), ..self }
     }
 
-    /// Counts its connection among those of the principal whose it shows to be. Where that has its part of the places, the one of its connections
-    /// that is there for the longest and whose request is not being answered is cut for it; without such a one there is no room.
-    /// So it is where all of the same cluster have theirs.
-    pub fn hold(&self, holder: &Holder) -> Room {
-        self.seat.as_ref().map_or(Room::Free, |seat| seat.hold(holder))
+    /// Counts the connection for the principal that authenticated on it. If the principal or its cluster has its
+    /// maximum of connections, the principal's oldest connection without a request in progress is closed. If there is
+    /// no such connection, returns [`AdmitOutcome::Full`].
+    pub fn admit(&self, holder: &ShareHolder) -> AdmitOutcome {
+        self.principal_slot.as_ref().map_or(AdmitOutcome::Admitted, |slot| slot.admit(holder))
     }
 
-    /// Notes that it showed a good token: from then on it is no stranger, and has no place among the strangers of its address.
-    pub fn vouch(&self) {
-        self.vouched.store(true, Ordering::Relaxed);
+    /// Records that the peer presented a valid token. It then no longer counts among the unauthenticated connections of
+    /// its address.
+    pub fn mark_authenticated(&self) {
+        self.is_authenticated.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it has shown nothing so far by which it is known.
-    pub fn is_stranger(&self) -> bool {
-        self.identity.is_none() && !self.vouched.load(Ordering::Relaxed)
+    /// Returns whether the peer has not authenticated so far.
+    pub fn is_unauthenticated(&self) -> bool {
+        self.identity.is_none() && !self.is_authenticated.load(Ordering::Relaxed)
     }
 
-    /// The caller's name in the audit: the name of a principal, or `node/UUID`. `None` without a certificate.
-    pub fn principal(&self) -> Option<String> {
+    /// Returns the caller's name in the audit: the name of a principal, or `node/UUID`. `None` without a certificate.
+    pub fn principal_name(&self) -> Option<String> {
         Some(match &self.identity.as_ref()?.class {
-            Class::Admin(name) | Class::Principal(name) => name.as_str().to_owned(),
-            Class::Node(uuid) => format!("node/{uuid}"),
-            Class::Controller(uuid) => format!("controller/{uuid}"),
-            Class::Signer(uuid) => format!("signer/{uuid}"),
+            IdentityClass::Admin(name) | IdentityClass::Principal(name) => name.as_str().to_owned(),
+            IdentityClass::Node(uuid) => format!("node/{uuid}"),
+            IdentityClass::Controller(uuid) => format!("controller/{uuid}"),
+            IdentityClass::Signer(uuid) => format!("signer/{uuid}"),
         })
     }
 }

@@ -1,47 +1,48 @@
-//! Merkle trees in the form of RFC 6962: a tree of n leaves is split at the largest power of two below n, leaves and inner nodes
-//! are told apart by a prefix, and a path is checked as RFC 9162, section 2.1.3.2 has it.
+//! Merkle trees in the form of RFC 6962. A tree of n leaves is split at the largest power of two below n. A prefix
+//! distinguishes leaves from inner nodes. A path is verified as in RFC 9162, section 2.1.3.2.
 
 use sha2::{Digest, Sha256};
 
 use super::Leaf;
 
 /// The prefix of a leaf's hash.
-pub(super) const LEAF: u8 = 0;
+pub(super) const LEAF_PREFIX: u8 = 0;
 /// The prefix of an inner node's hash.
-const INNER: u8 = 1;
+const NODE_PREFIX: u8 = 1;
 
-/// The longest path, in hashes; a batch has at most 2³² leaves.
-pub const MAX_PATH: usize = 32;
+/// Maximum length of a path, in hashes. A batch has at most 2³² leaves.
+pub const MAX_PATH_HASHES: usize = 32;
 
-/// A tree's root.
+/// The root hash of a Merkle tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Root(pub [u8; 32]);
+pub struct MerkleRoot(pub [u8; 32]);
 
-/// A tree with all of its levels, leaves first: twice the leaves in memory, and each path is a look-up.
+/// A tree with all of its levels, leaves first. It needs twice the memory of the leaves alone, but a path needs no
+/// hashing.
 #[derive(Debug)]
-pub(super) struct Tree {
+pub(super) struct MerkleTree {
     levels: Vec<Vec<[u8; 32]>>,
 }
 
-impl Tree {
-    /// Builds the tree over at least one leaf. Joining neighbours level by level, with the odd one at the end carried
-    /// up as it is, is the RFC's tree.
-    pub(super) fn build(leaves: &[Leaf]) -> Self {
+impl MerkleTree {
+    /// Builds the tree over at least one leaf. Hashing pairs level by level, and moving an odd last node up unchanged,
+    /// gives the tree of the RFC.
+    pub(super) fn from_leaves(leaves: &[Leaf]) -> Self {
         let mut levels = vec![leaves.iter().map(|leaf| leaf.0).collect::<Vec<_>>()];
-        while let Some(below) = levels.last().filter(|level| level.len() > 1) {
-            let level = below.chunks(2).map(join).collect();
+        while let Some(lower_level) = levels.last().filter(|level| level.len() > 1) {
+            let level = lower_level.chunks(2).map(hash_pair).collect();
             levels.push(level);
         }
         Self { levels }
     }
 
-    /// The root; the RFC's hash of nothing where there is no leaf.
-    pub(super) fn root(&self) -> Root {
+    /// Returns the root. Without leaves, it is the RFC's hash of an empty tree.
+    pub(super) fn root(&self) -> MerkleRoot {
         let top = self.levels.last().and_then(|level| level.first());
-        Root(top.copied().unwrap_or_else(|| Sha256::digest([]).into()))
+        MerkleRoot(top.copied().unwrap_or_else(|| Sha256::digest([]).into()))
     }
 
-    /// The hashes beside the way up from a leaf.
+    /// Returns the sibling hashes on the way from a leaf to the root.
     pub(super) fn path(&self, mut index: usize) -> Vec<[u8; 32]> {
         let mut path = Vec::with_capacity(self.levels.len());
         for level in &self.levels {
@@ -52,24 +53,25 @@ impl Tree {
     }
 }
 
-fn join(pair: &[[u8; 32]]) -> [u8; 32] {
+fn hash_pair(pair: &[[u8; 32]]) -> [u8; 32] {
     match pair {
-        [left, right] => inner(left, right),
-        [alone] => *alone,
+        [left, right] => hash_node(left, right),
+        [node] => *node,
         _ => unreachable!("chunks of two"),
     }
 }
 
-fn inner(left: &[u8; 32], right: &[u8; 32]) -> [u8; 32] {
-    let mut hash = Sha256::new_with_prefix([INNER]);
-    hash.update(left);
-    hash.update(right);
-    hash.finalize().into()
+fn hash_node(left: &[u8; 32], right: &[u8; 32]) -> [u8; 32] {
+    let mut hasher = Sha256::new_with_prefix([NODE_PREFIX]);
+    hasher.update(left);
+    hasher.update(right);
+    hasher.finalize().into()
 }
 
-/// The root that a leaf's path leads to; `None` where the path is not one of a leaf at that place in a tree of that size.
-pub(super) fn root_of(leaf: Leaf, index: u64, size: u64, path: &[[u8; 32]]) -> Option<Root> {
-    if path.len() > MAX_PATH || index >= size {
+/// Returns the root that a leaf's path leads to, or `None` if the path does not fit a leaf at this index in a tree of
+/// this size.
+pub(super) fn root_from_path(leaf: Leaf, index: u64, size: u64, path: &[[u8; 32]]) -> Option<MerkleRoot> {
+    if path.len() > MAX_PATH_HASHES || index >= size {
         return None;
     }
     let (mut node, mut last, mut hash) = (index, size - 1, leaf.0);
@@ -78,15 +80,15 @@ pub(super) fn root_of(leaf: Leaf, index: u64, size: u64, path: &[[u8; 32]]) -> O
             return None;
         }
         if node & 1 == 1 || node == last {
-            hash = inner(sibling, &hash);
-            // Levels at which this node was carried up alone have no sibling in the path.
+            hash = hash_node(sibling, &hash);
+            // If this node was moved up without a sibling, the path has no hash for those levels.
             while node & 1 == 0 && node != 0 {
                 (node, last) = (node >> 1, last >> 1);
             }
         } else {
-            hash = inner(&hash, sibling);
+            hash = hash_node(&hash, sibling);
         }
         (node, last) = (node >> 1, last >> 1);
     }
-    (last == 0).then_some(Root(hash))
+    (last == 0).then_some(MerkleRoot(hash))
 }

@@ -1,18 +1,19 @@
-//! What a controller signs and an agent's root half checks (docs/trust.md, rule 6). Wire format, from the first version on.
+//! The messages that a controller signs and that the root half of an agent checks (docs/trust.md, rule 6). They are
+//! part of the wire format since version 1.
 //!
-//! A signature costs 17 to 25 µs and a hash 0.1 to 0.4, and one template label may reach 10,000 hosts at once: so a
-//! batch is signed, not a state. Each state (or grant) is a [`Leaf`]; the leaves of one pass of the reconciler are a
-//! Merkle tree in RFC 6962's form, and its root is signed once. An answer carries the leaf's index, its path and that
-//! signature.
+//! A signature costs 17 to 25 µs and a hash 0.1 to 0.4 µs, and one template label may reach 10,000 hosts at once. So
+//! batches are signed, not single states. Each state (or grant) is a [`Leaf`]. The leaves of one reconcile of the
+//! controller are a Merkle tree in RFC 6962's form, and the root of the tree is signed once. A response contains the
+//! leaf's index, its path and the signature of the root.
 //!
 //! # Bytes
-//! Integers are big-endian; `tag(x)` is the ASCII text `stemma/x/v1` and a zero byte, so that no signature or leaf of
-//! one kind is one of another.
+//! Integers are big-endian. `tag(x)` is the ASCII text `stemma/x/v1` and a zero byte, so that a signature or leaf of
+//! one kind is never valid as another kind.
 //!
-//! - leaf of a desired state: SHA-256 of `00`, `tag(desired)`, node (16), epoch (16), revision (8), known digest
-//!   (32), task set digest (32)
-//! - leaf of open barriers: SHA-256 of `00`, `tag(barriers)`, node, epoch, revision, task set digest, their number
-//!   (4), and for each: length (4) and text of the task, length (4) and text of the selector
+//! - leaf of a desired state: SHA-256 of `00`, `tag(desired)`, node (16), epoch (16), revision (8), known digest (32),
+//!   task set digest (32)
+//! - leaf of open barriers: SHA-256 of `00`, `tag(barriers)`, node, epoch, revision, task set digest, their number (4),
+//!   and for each: length (4) and text of the task, length (4) and text of the selector
 //! - leaf of a lease: SHA-256 of `00`, `tag(lease)`, node, epoch, revision, kind (1: mend 1, reboot 2), seconds (4)
 //! - inner node: SHA-256 of `01`, left, right
 //! - signed for a batch: `tag(batch)`, number of leaves (8), root (32)
@@ -31,93 +32,93 @@ use uuid::Uuid;
 use crate::message::signed::{EpochChange, Grant, LeaseKind, SignedDesired, SignedGrant};
 use crate::message::{Epoch, PartDigest, Revision};
 
-pub use merkle::{MAX_PATH, Root};
-pub use signer::{Batch, SignedBatch, Signer, SignerKeyError};
+pub use merkle::{MAX_PATH_HASHES, MerkleRoot};
+pub use signer::{SignedBatch, Signer, SignerKeyError, SigningBatch};
 pub use verify::{NotSigned, Verifier};
 
-/// The hash that stands for one signed statement in its batch.
+/// The hash of one signed statement in its batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Leaf(pub [u8; 32]);
 
 impl Leaf {
-    /// The leaf of a node's desired state.
-    pub fn desired(node: Uuid, epoch: Epoch, revision: Revision, known: PartDigest, task_set: PartDigest) -> Self {
-        let mut hash = leaf_of(b"stemma/desired/v1\0", node, epoch, revision);
-        hash.update(known.0);
-        hash.update(task_set.0);
-        Self(hash.finalize().into())
+    /// Returns the leaf of a node's desired state.
+    pub fn for_desired(node: Uuid, epoch: Epoch, revision: Revision, known: PartDigest, task_set: PartDigest) -> Self {
+        let mut hasher = leaf_hasher(b"stemma/desired/v1\0", node, epoch, revision);
+        hasher.update(known.0);
+        hasher.update(task_set.0);
+        Self(hasher.finalize().into())
     }
 
-    /// The leaf of what is given to a node.
-    pub fn grant(node: Uuid, epoch: Epoch, revision: Revision, grant: &Grant) -> Self {
-        let hash = match grant {
+    /// Returns the leaf of a grant to a node.
+    pub fn for_grant(node: Uuid, epoch: Epoch, revision: Revision, grant: &Grant) -> Self {
+        let hasher = match grant {
             Grant::Barriers { task_set, open } => {
-                let mut hash = leaf_of(b"stemma/barriers/v1\0", node, epoch, revision);
-                hash.update(task_set.0);
-                hash.update(length(open.len()));
+                let mut hasher = leaf_hasher(b"stemma/barriers/v1\0", node, epoch, revision);
+                hasher.update(task_set.0);
+                hasher.update(length_prefix(open.len()));
                 for barrier in open {
-                    update_text(&mut hash, &barrier.task);
-                    update_text(&mut hash, &barrier.selector);
+                    hash_text(&mut hasher, &barrier.task);
+                    hash_text(&mut hasher, &barrier.selector);
                 }
-                hash
+                hasher
             }
             Grant::Lease { kind, duration_s } => {
-                let mut hash = leaf_of(b"stemma/lease/v1\0", node, epoch, revision);
-                hash.update([match kind {
+                let mut hasher = leaf_hasher(b"stemma/lease/v1\0", node, epoch, revision);
+                hasher.update([match kind {
                     LeaseKind::Mend => 1,
                     LeaseKind::Reboot => 2,
                 }]);
-                hash.update(duration_s.to_be_bytes());
-                hash
+                hasher.update(duration_s.to_be_bytes());
+                hasher
             }
         };
-        Self(hash.finalize().into())
+        Self(hasher.finalize().into())
     }
 
-    /// The leaf of a desired state as it arrived.
-    pub fn of_desired(node: Uuid, state: &SignedDesired) -> Self {
-        Self::desired(node, state.epoch, state.revision, state.known_digest, state.task_set_digest)
+    /// Returns the leaf of a received desired state.
+    pub fn from_signed_desired(node: Uuid, state: &SignedDesired) -> Self {
+        Self::for_desired(node, state.epoch, state.revision, state.known_digest, state.task_set_digest)
     }
 
-    /// The leaf of a grant as it arrived.
-    pub fn of_grant(node: Uuid, signed: &SignedGrant) -> Self {
-        Self::grant(node, signed.epoch, signed.revision, &signed.grant)
+    /// Returns the leaf of a received grant.
+    pub fn from_signed_grant(node: Uuid, signed: &SignedGrant) -> Self {
+        Self::for_grant(node, signed.epoch, signed.revision, &signed.grant)
     }
 }
 
-fn leaf_of(tag: &[u8], node: Uuid, epoch: Epoch, revision: Revision) -> Sha256 {
-    let mut hash = Sha256::new_with_prefix([merkle::LEAF]);
-    hash.update(tag);
-    hash.update(node.as_bytes());
-    hash.update(epoch.0);
-    hash.update(revision.0.to_be_bytes());
-    hash
+fn leaf_hasher(tag: &[u8], node: Uuid, epoch: Epoch, revision: Revision) -> Sha256 {
+    let mut hasher = Sha256::new_with_prefix([merkle::LEAF_PREFIX]);
+    hasher.update(tag);
+    hasher.update(node.as_bytes());
+    hasher.update(epoch.0);
+    hasher.update(revision.0.to_be_bytes());
+    hasher
 }
 
-fn update_text(hash: &mut Sha256, text: &str) {
-    hash.update(length(text.len()));
-    hash.update(text.as_bytes());
+fn hash_text(hasher: &mut Sha256, text: &str) {
+    hasher.update(length_prefix(text.len()));
+    hasher.update(text.as_bytes());
 }
 
-fn length(of: usize) -> [u8; 4] {
-    u32::try_from(of).expect("messages are bounded far below 4 GiB").to_be_bytes()
+fn length_prefix(len: usize) -> [u8; 4] {
+    u32::try_from(len).expect("messages are bounded far below 4 GiB").to_be_bytes()
 }
 
-/// What is signed for a batch.
-fn batch_statement(size: u64, root: &Root) -> Vec<u8> {
+/// Returns the bytes that are signed for a batch.
+fn batch_statement(size: u64, root: &MerkleRoot) -> Vec<u8> {
     let mut statement = b"stemma/batch/v1\0".to_vec();
     statement.extend(size.to_be_bytes());
     statement.extend(root.0);
     statement
 }
 
-/// What is signed for a change of epoch: all of it but the signature.
+/// Returns the bytes that are signed for a change of epoch: all fields except the signature.
 fn epoch_change_statement(change: &EpochChange) -> Vec<u8> {
     let mut statement = b"stemma/epoch-change/v1\0".to_vec();
     statement.extend(change.from.0);
     statement.extend(change.to.0);
     statement.extend(change.at.0.to_be_bytes());
-    statement.extend(length(change.reason.len()));
+    statement.extend(length_prefix(change.reason.len()));
     statement.extend(change.reason.as_bytes());
     statement
 }

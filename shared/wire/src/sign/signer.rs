@@ -1,82 +1,83 @@
-//! The controller's side: signing batches.
+//! The controller's side: it signs batches.
 
 use ring::signature::Ed25519KeyPair;
 
-use super::merkle::Tree;
+use super::merkle::MerkleTree;
 use super::{Leaf, batch_statement, epoch_change_statement};
 use crate::message::signed::{EpochChange, Proof, Signature};
 use crate::message::{Epoch, Revision};
 
-/// A controller's signing key, with the certificate that goes with each signature.
+/// A controller's signing key, with the certificate chain that is sent with each signature.
 pub struct Signer {
     key: Ed25519KeyPair,
-    /// Leaf, then the signers issuer, DER.
+    /// The leaf, then the signers issuer, DER.
     chain: Vec<Vec<u8>>,
 }
 
-/// The key is no Ed25519 key in PKCS#8.
+/// The error for a key that is not an Ed25519 key in PKCS#8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the signer's key is no Ed25519 key in PKCS#8")]
+#[error("the signer's key is not an Ed25519 key in PKCS#8")]
 pub struct SignerKeyError;
 
-/// Leaves that are to be signed together.
+/// The leaves that are signed together, by one signature.
 #[derive(Debug, Default)]
-pub struct Batch {
+pub struct SigningBatch {
     leaves: Vec<Leaf>,
 }
 
-/// A signed batch: gives each leaf its proof.
+/// A signed batch, which provides the proof of each leaf.
 #[derive(Debug)]
 pub struct SignedBatch {
-    tree: Tree,
+    tree: MerkleTree,
     size: u64,
     signature: Signature,
 }
 
 impl Signer {
-    /// A signer from its PKCS#8 key (DER) and its chain: its own certificate, then the signers issuer.
+    /// Creates a signer from its PKCS#8 key (DER) and its chain: its own certificate, then the signers issuer.
     ///
     /// # Errors
     /// [`SignerKeyError`].
     pub fn new(pkcs8: &[u8], chain: Vec<Vec<u8>>) -> Result<Self, SignerKeyError> {
-        // Version 1 of PKCS#8 holds no public key to compare with; the certificate does, and every agent compares.
+        // Version 1 of PKCS#8 contains no public key to compare with. The certificate does, and every agent compares
+        // the two.
         let key = Ed25519KeyPair::from_pkcs8_maybe_unchecked(pkcs8).map_err(|_| SignerKeyError)?;
         Ok(Self { key, chain })
     }
 
-    /// Signs a batch: one signature, whatever its size.
-    pub fn sign(&self, batch: &Batch) -> SignedBatch {
-        let tree = Tree::build(&batch.leaves);
+    /// Signs a batch with one signature, whatever its size.
+    pub fn sign(&self, batch: &SigningBatch) -> SignedBatch {
+        let tree = MerkleTree::from_leaves(&batch.leaves);
         let size = batch.leaves.len() as u64;
-        let signature = self.signature(&batch_statement(size, &tree.root()));
+        let signature = self.sign_statement(&batch_statement(size, &tree.root()));
         SignedBatch { tree, size, signature }
     }
 
-    /// Signs the change from an epoch to another one, which begins at this revision.
+    /// Signs the change from one epoch to another, which begins at this revision.
     pub fn sign_epoch_change(&self, (from, to): (Epoch, Epoch), at: Revision, reason: &str) -> EpochChange {
         let unsigned = Signature { bytes: Vec::new(), signer: Vec::new() };
         let change = EpochChange { from, to, at, reason: reason.to_owned(), signature: unsigned };
-        let signature = self.signature(&epoch_change_statement(&change));
+        let signature = self.sign_statement(&epoch_change_statement(&change));
         EpochChange { signature, ..change }
     }
 
-    fn signature(&self, statement: &[u8]) -> Signature {
+    fn sign_statement(&self, statement: &[u8]) -> Signature {
         Signature { bytes: self.key.sign(statement).as_ref().to_vec(), signer: self.chain.clone() }
     }
 }
 
-impl FromIterator<Leaf> for Batch {
+impl FromIterator<Leaf> for SigningBatch {
     fn from_iter<I: IntoIterator<Item = Leaf>>(leaves: I) -> Self {
         Self { leaves: leaves.into_iter().collect() }
     }
 }
 
 impl SignedBatch {
-    /// The proof of the leaf at this place; `None` beyond the end.
+    /// Returns the proof of the leaf at this index, or `None` if there is no such leaf.
     pub fn proof(&self, index: usize) -> Option<Proof> {
-        let place = index as u64;
-        (place < self.size).then(|| Proof {
-            index: place,
+        let leaf_index = index as u64;
+        (leaf_index < self.size).then(|| Proof {
+            index: leaf_index,
             size: self.size,
             path: self.tree.path(index),
             signature: self.signature.clone(),

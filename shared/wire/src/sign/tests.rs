@@ -1,37 +1,41 @@
-//! Trees against an independent recursion and by hand; signatures against every change of what was signed.
+//! Compares trees with an independent recursion and with known values. Checks signatures against every change of the
+//! signed bytes.
 
 use rcgen::{SigningKey as _, date_time_ymd};
 
-use super::merkle::{Tree, root_of};
+use super::merkle::{MerkleTree, root_from_path};
 use super::*;
 use crate::message::desired::Barrier;
 use crate::message::signed::{Proof, Signature};
 use crate::message::{WireVersion, digest_part, encode};
-use crate::testing::{Authority, DAY, Fleeting, Leaf as Wanted, NODE, NOW, fleet};
+use crate::testing::{DAY_SECONDS, NODE_ID, NOW_UNIX_SECONDS, TestAuthority, TestFleet, TestLeaf as Wanted, fleet};
 use crate::tls::Refusal;
 
-/// RFC 6962, section 2.1, word by word, over leaves that are hashes already.
-fn naive_root(leaves: &[Leaf]) -> [u8; 32] {
+/// Implements RFC 6962, section 2.1, literally, over leaves that are already hashes.
+fn reference_root(leaves: &[Leaf]) -> [u8; 32] {
     match leaves {
         [] => Sha256::digest([]).into(),
         [leaf] => leaf.0,
         _ => {
             let k = (leaves.len() - 1).checked_ilog2().map_or(1, |log| 1 << log);
             let (left, right) = leaves.split_at(k);
-            sha256(&[&[1], &naive_root(left), &naive_root(right)])
+            sha256(&[&[1], &reference_root(left), &reference_root(right)])
         }
     }
 }
 
-/// RFC 6962, section 2.1.1: the audit path of leaf m.
-fn naive_path(m: usize, leaves: &[Leaf]) -> Vec<[u8; 32]> {
+/// Returns the audit path of leaf m (RFC 6962, section 2.1.1).
+fn reference_path(m: usize, leaves: &[Leaf]) -> Vec<[u8; 32]> {
     if leaves.len() <= 1 {
         return Vec::new();
     }
     let k = 1 << (leaves.len() - 1).ilog2();
     let (left, right) = leaves.split_at(k);
-    let (mut path, sibling) =
-        if m < k { (naive_path(m, left), naive_root(right)) } else { (naive_path(m - k, right), naive_root(left)) };
+    let (mut path, sibling) = if m < k {
+        (reference_path(m, left), reference_root(right))
+    } else {
+        (reference_path(m - k, right), reference_root(left))
+    };
     path.push(sibling);
     path
 }
@@ -49,21 +53,21 @@ fn leaves(count: usize) -> Vec<Leaf> {
 }
 
 #[test]
-fn trees_are_those_of_rfc_6962() {
+fn merkle_tree_matches_rfc_6962_definition() {
     for count in 0..70 {
         let leaves = leaves(count);
-        let tree = Tree::build(&leaves);
-        assert_eq!(tree.root().0, naive_root(&leaves), "{count} leaves");
+        let tree = MerkleTree::from_leaves(&leaves);
+        assert_eq!(tree.root().0, reference_root(&leaves), "{count} leaves");
         for (index, leaf) in leaves.iter().enumerate() {
             let path = tree.path(index);
-            assert_eq!(path, naive_path(index, &leaves), "leaf {index} of {count}");
-            assert_eq!(root_of(*leaf, index as u64, count as u64, &path), Some(tree.root()), "leaf {index} of {count}");
+            assert_eq!(path, reference_path(index, &leaves), "leaf {index} of {count}");
+            assert_eq!(root_from_path(*leaf, index as u64, count as u64, &path), Some(tree.root()), "leaf {index} of {count}");
         }
     }
 }
 
 #[test]
-fn a_tree_of_certificate_transparency_has_its_known_root() {
+fn merkle_tree_reproduces_certificate_transparency_root() {
     // The test data of RFC 6962's reference implementation: 8 inputs, and the roots of their first 1, 3, 7 and 8.
     let inputs: [&[u8]; 8] = [
         &[],
@@ -82,7 +86,7 @@ fn a_tree_of_certificate_transparency_has_its_known_root() {
         (7, "ddb89be403809e325750d3d263cd78929c2942b7942a34b77e122c9594a74c8c"),
         (8, "5dc9da79a70659a9ad559cb701ded9a2ab9d823aad2f4960cfe370eff4604328"),
     ] {
-        assert_eq!(hex(&Tree::build(&leaves[..count]).root().0), root, "{count} leaves");
+        assert_eq!(hex(&MerkleTree::from_leaves(&leaves[..count]).root().0), root, "{count} leaves");
     }
 }
 
@@ -91,70 +95,70 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn a_path_from_elsewhere_leads_nowhere() {
+fn root_from_path_rejects_path_of_another_leaf() {
     let leaves = leaves(11);
-    let tree = Tree::build(&leaves);
+    let tree = MerkleTree::from_leaves(&leaves);
     let root = Some(tree.root());
     for index in 0..11_u64 {
         let path = tree.path(usize::try_from(index).expect("small"));
         let leaf = leaves[usize::try_from(index).expect("small")];
         for other in (0..11).filter(|other| *other != index) {
-            assert_ne!(root_of(leaf, other, 11, &path), root, "leaf {index} as {other}");
+            assert_ne!(root_from_path(leaf, other, 11, &path), root, "leaf {index} as {other}");
         }
-        assert_eq!(root_of(leaf, index + 11, 11, &path), None);
-        assert_ne!(root_of(leaf, index, 64, &path), root, "in a tree of another size");
-        assert_ne!(root_of(leaf, index, 11, &path[1..]), root, "shortened");
+        assert_eq!(root_from_path(leaf, index + 11, 11, &path), None);
+        assert_ne!(root_from_path(leaf, index, 64, &path), root, "in a tree of another size");
+        assert_ne!(root_from_path(leaf, index, 11, &path[1..]), root, "shortened");
         let mut longer = path.clone();
         longer.push([0; 32]);
-        assert_ne!(root_of(leaf, index, 11, &longer), root, "lengthened");
+        assert_ne!(root_from_path(leaf, index, 11, &longer), root, "lengthened");
     }
-    assert_eq!(root_of(leaves[0], 0, u64::MAX, &[[0; 32]; 33]), None, "longer than 32");
-    assert_eq!(root_of(leaves[0], 0, 0, &[]), None, "of an empty tree");
+    assert_eq!(root_from_path(leaves[0], 0, u64::MAX, &[[0; 32]; 33]), None, "longer than 32");
+    assert_eq!(root_from_path(leaves[0], 0, 0, &[]), None, "of an empty tree");
 }
 
 #[test]
-fn leaves_hash_the_bytes_that_are_documented() {
-    let node: Uuid = NODE.parse().expect("a uuid");
+fn leaf_hashes_documented_bytes() {
+    let node: Uuid = NODE_ID.parse().expect("a uuid");
     let (epoch, revision) = (Epoch([0xee; 16]), Revision(0x0102_0304_0506_0708));
     let (known, set) = (PartDigest([0xaa; 32]), PartDigest([0xbb; 32]));
     let fixed: &[u8] = &[&node.as_bytes()[..], &[0xee; 16], &[1, 2, 3, 4, 5, 6, 7, 8]].concat();
-    let desired = Leaf::desired(node, epoch, revision, known, set);
+    let desired = Leaf::for_desired(node, epoch, revision, known, set);
     assert_eq!(desired.0, sha256(&[&[0], b"stemma/desired/v1\0", fixed, &[0xaa; 32], &[0xbb; 32]]));
     let open = vec![Barrier { task: "db".to_owned(), selector: "tag=a".to_owned() }];
-    let barriers = Leaf::grant(node, epoch, revision, &Grant::Barriers { task_set: set, open });
+    let barriers = Leaf::for_grant(node, epoch, revision, &Grant::Barriers { task_set: set, open });
     let listed = b"\0\0\0\x01\0\0\0\x02db\0\0\0\x05tag=a";
     assert_eq!(barriers.0, sha256(&[&[0], b"stemma/barriers/v1\0", fixed, &[0xbb; 32], listed]));
-    let lease = Leaf::grant(node, epoch, revision, &Grant::Lease { kind: LeaseKind::Reboot, duration_s: 600 });
+    let lease = Leaf::for_grant(node, epoch, revision, &Grant::Lease { kind: LeaseKind::Reboot, duration_s: 600 });
     assert_eq!(lease.0, sha256(&[&[0], b"stemma/lease/v1\0", fixed, &[2], &[0, 0, 2, 0x58]]));
 }
 
-struct Signed {
-    of: Fleeting,
+struct SigningFixture {
+    fleet: TestFleet,
     signer: Signer,
     verifier: Verifier,
     node: Uuid,
 }
 
-fn signer_of(of: &Fleeting, issuer: &Authority, wanted: &Wanted) -> Signer {
+fn new_signer(test_fleet: &TestFleet, issuer: &TestAuthority, wanted: &Wanted) -> Signer {
     let leaf = issuer.issue(wanted);
     let chain = vec![leaf.der.to_vec(), issuer.der.to_vec()];
-    let own = Signer::new(&leaf.key.serialize_der(), chain.clone());
-    // A key that is no Ed25519 key cannot sign; what then stands is another's signature under this chain.
-    own.unwrap_or_else(|_| {
-        Signer::new(&of.signers.issue(&Wanted::signer()).key.serialize_der(), chain).expect("an Ed25519 key")
+    let signer = Signer::new(&leaf.key.serialize_der(), chain.clone());
+    // A key that is not Ed25519 cannot sign. Another key then signs under this chain.
+    signer.unwrap_or_else(|_| {
+        Signer::new(&test_fleet.signers.issue(&Wanted::signer()).key.serialize_der(), chain).expect("an Ed25519 key")
     })
 }
 
-fn signed() -> Signed {
-    let of = Fleeting::new();
-    let signer = signer_of(&of, &of.signers, &Wanted::signer());
-    let verifier = Verifier::new(fleet(), std::slice::from_ref(&of.root.der)).expect("a root");
-    Signed { of, signer, verifier, node: NODE.parse().expect("a uuid") }
+fn signing_fixture() -> SigningFixture {
+    let test_fleet = TestFleet::new();
+    let signer = new_signer(&test_fleet, &test_fleet.signers, &Wanted::signer());
+    let verifier = Verifier::new(fleet(), std::slice::from_ref(&test_fleet.root.der)).expect("a root");
+    SigningFixture { fleet: test_fleet, signer, verifier, node: NODE_ID.parse().expect("a uuid") }
 }
 
-impl Signed {
-    /// A state for our node among others, signed by this signer.
-    fn state_by(&self, signer: &Signer) -> SignedDesired {
+impl SigningFixture {
+    /// Returns a state for our node, signed by this signer in a batch with others.
+    fn desired_state_by(&self, signer: &Signer) -> SignedDesired {
         let known = encode(&crate::message::desired::Known { name: "web-1".to_owned(), ..Default::default() });
         let task_set = encode(&crate::message::desired::TaskSet::default());
         let unsigned = Signature { bytes: vec![], signer: vec![] };
@@ -169,45 +173,45 @@ impl Signed {
             epoch_change: None,
         };
         let others = leaves(9);
-        let own = [Leaf::of_desired(self.node, &state)];
-        let batch: Batch = others[..5].iter().chain(&own).chain(&others[8..]).copied().collect();
+        let own = [Leaf::from_signed_desired(self.node, &state)];
+        let batch: SigningBatch = others[..5].iter().chain(&own).chain(&others[8..]).copied().collect();
         state.proof = signer.sign(&batch).proof(5).expect("our place");
         state
     }
 
-    /// A change of epoch, whose signed bytes are written here by hand: no program makes one yet.
+    /// Returns a change of epoch. Its signed bytes are written here by hand, as a reference for the documented form.
     fn epoch_change(&self) -> EpochChange {
-        let leaf = self.of.signers.issue(&Wanted::signer());
+        let leaf = self.fleet.signers.issue(&Wanted::signer());
         let parts: [&[u8]; 5] = [&[1; 16], &[2; 16], &[0, 0, 0, 0, 0, 0, 0, 40], &[0, 0, 0, 8], b"restored"];
         let statement = [&b"stemma/epoch-change/v1\0"[..], &parts.concat()].concat();
         let signature = Signature {
             bytes: leaf.key.sign(&statement).expect("a key that signs"),
-            signer: vec![leaf.der.to_vec(), self.of.signers.der.to_vec()],
+            signer: vec![leaf.der.to_vec(), self.fleet.signers.der.to_vec()],
         };
         let (from, to, at) = (Epoch([1; 16]), Epoch([2; 16]), Revision(40));
         EpochChange { from, to, at, reason: "restored".to_owned(), signature }
     }
 
-    fn check(&self, state: &SignedDesired) -> Result<(), NotSigned> {
-        self.verifier.check_desired(self.node, WireVersion::CURRENT, state, NOW)
+    fn check_desired(&self, state: &SignedDesired) -> Result<(), NotSigned> {
+        self.verifier.check_desired(self.node, WireVersion::CURRENT, state, NOW_UNIX_SECONDS)
     }
 }
 
 #[test]
-fn a_state_that_was_signed_is_accepted_with_and_without_its_parts() {
-    let of = signed();
-    let state = of.state_by(&of.signer);
-    assert_eq!(of.check(&state), Ok(()));
-    assert_eq!(of.check(&SignedDesired { known: None, task_set: None, ..state }), Ok(()));
+fn verifier_accepts_signed_state_with_or_without_parts() {
+    let of = signing_fixture();
+    let state = of.desired_state_by(&of.signer);
+    assert_eq!(of.check_desired(&state), Ok(()));
+    assert_eq!(of.check_desired(&SignedDesired { known: None, task_set: None, ..state }), Ok(()));
 }
 
-/// A change that someone on the way could make, and what it leads to.
+/// A change that an attacker on the network could make, and the error that it must cause.
 type Tampering = (fn(&mut SignedDesired), NotSigned);
 
 #[test]
-fn s76_a_state_that_was_changed_is_refused() {
-    let of = signed();
-    let state = of.state_by(&of.signer);
+fn s76_verifier_rejects_state_when_tampered() {
+    let of = signing_fixture();
+    let state = of.desired_state_by(&of.signer);
     let changes: [Tampering; 11] = [
         (|state| state.epoch.0[0] ^= 1, NotSigned::Signature),
         (|state| state.revision.0 += 1, NotSigned::Signature),
@@ -224,74 +228,74 @@ fn s76_a_state_that_was_changed_is_refused() {
     for (number, (change, refusal)) in changes.into_iter().enumerate() {
         let mut other = state.clone();
         change(&mut other);
-        assert_eq!(of.check(&other), Err(refusal), "change {number}");
+        assert_eq!(of.check_desired(&other), Err(refusal), "change {number}");
     }
     let other = Uuid::from_u128(of.node.as_u128() + 1);
     assert_eq!(
-        of.verifier.check_desired(other, WireVersion::CURRENT, &state, NOW),
+        of.verifier.check_desired(other, WireVersion::CURRENT, &state, NOW_UNIX_SECONDS),
         Err(NotSigned::Signature),
         "another node's"
     );
-    let kin = signer_of(&of.of, &of.of.signers, &Wanted::signer());
+    let kin = new_signer(&of.fleet, &of.fleet.signers, &Wanted::signer());
     let mut swapped = state.clone();
-    swapped.proof.signature.signer = of.state_by(&kin).proof.signature.signer;
-    assert_eq!(of.check(&swapped), Err(NotSigned::Signature), "under another signer's certificate");
+    swapped.proof.signature.signer = of.desired_state_by(&kin).proof.signature.signer;
+    assert_eq!(of.check_desired(&swapped), Err(NotSigned::Signature), "under another signer's certificate");
 }
 
 #[test]
-fn the_signers_chain_must_hold_up_to_the_pinned_root() {
-    let of = signed();
-    let other = Fleeting::new();
-    let expired = Wanted::signer().with(|leaf| {
+fn verifier_rejects_signer_when_chain_misses_pinned_root() {
+    let of = signing_fixture();
+    let other = TestFleet::new();
+    let expired = Wanted::signer().with_params(|leaf| {
         leaf.not_before = date_time_ymd(2026, 5, 1);
         leaf.not_after = date_time_ymd(2026, 6, 1);
     });
     let elsewhere =
-        Wanted::signer().with(|leaf| leaf.subject_alt_names = vec![crate::testing::uri("spiffe://test/admin/ada")]);
-    let as_node = Wanted::signer().with(|leaf| {
-        leaf.subject_alt_names = vec![crate::testing::uri(&format!("spiffe://prod/node/{NODE}"))];
+        Wanted::signer().with_params(|leaf| leaf.subject_alt_names = vec![crate::testing::uri_name("spiffe://test/admin/ada")]);
+    let as_node = Wanted::signer().with_params(|leaf| {
+        leaf.subject_alt_names = vec![crate::testing::uri_name(&format!("spiffe://prod/node/{NODE_ID}"))];
     });
     let p256 = Wanted { algorithm: &rcgen::PKCS_ECDSA_P256_SHA256, ..Wanted::signer() };
     for (issuer, wanted, refusal) in [
         (&other.signers, Wanted::signer(), Refusal::UnknownIssuer),
-        (&of.of.agents, Wanted::signer(), Refusal::WrongUse),
-        (&of.of.admin, Wanted::signer(), Refusal::WrongUse),
-        (&of.of.signers, expired, Refusal::Expired { not_after: 1_780_272_000, now: NOW }),
-        (&of.of.signers, elsewhere, Refusal::OtherFleet),
-        (&of.of.signers, as_node, Refusal::WrongClass),
-        (&of.of.signers, p256, Refusal::WrongKeyKind),
+        (&of.fleet.agents, Wanted::signer(), Refusal::WrongUse),
+        (&of.fleet.admin, Wanted::signer(), Refusal::WrongUse),
+        (&of.fleet.signers, expired, Refusal::Expired { not_after: 1_780_272_000, now: NOW_UNIX_SECONDS }),
+        (&of.fleet.signers, elsewhere, Refusal::OtherFleet),
+        (&of.fleet.signers, as_node, Refusal::WrongClass),
+        (&of.fleet.signers, p256, Refusal::WrongKeyKind),
     ] {
-        let state = of.state_by(&signer_of(&of.of, issuer, &wanted));
-        assert_eq!(of.check(&state), Err(NotSigned::Signer(refusal)), "{:?}", wanted.params.subject_alt_names);
+        let state = of.desired_state_by(&new_signer(&of.fleet, issuer, &wanted));
+        assert_eq!(of.check_desired(&state), Err(NotSigned::Signer(refusal)), "{:?}", wanted.params.subject_alt_names);
     }
-    let state = of.state_by(&of.signer);
-    let late = of.verifier.check_desired(of.node, WireVersion::CURRENT, &state, NOW + DAY);
+    let state = of.desired_state_by(&of.signer);
+    let late = of.verifier.check_desired(of.node, WireVersion::CURRENT, &state, NOW_UNIX_SECONDS + DAY_SECONDS);
     assert!(matches!(late, Err(NotSigned::Signer(Refusal::Expired { .. }))), "{late:?}");
     let mut bare = state;
     bare.proof.signature.signer.clear();
-    assert_eq!(of.check(&bare), Err(NotSigned::Signer(Refusal::BadEncoding)));
+    assert_eq!(of.check_desired(&bare), Err(NotSigned::Signer(Refusal::BadEncoding)));
 }
 
 #[test]
-fn grants_and_changes_of_epoch_are_signed_like_states_and_never_taken_for_each_other() {
-    let of = signed();
-    let state = of.state_by(&of.signer);
+fn verifier_rejects_proof_of_another_message_kind() {
+    let of = signing_fixture();
+    let state = of.desired_state_by(&of.signer);
     let (epoch, revision) = (state.epoch, state.revision);
     let given = Grant::Lease { kind: LeaseKind::Reboot, duration_s: 60 };
-    let batch: Batch = [Leaf::grant(of.node, epoch, revision, &given)].into_iter().collect();
+    let batch: SigningBatch = [Leaf::for_grant(of.node, epoch, revision, &given)].into_iter().collect();
     let proof = of.signer.sign(&batch).proof(0).expect("one leaf");
     let grant = SignedGrant { epoch, revision, grant: given, proof };
-    assert_eq!(of.verifier.check_grant(of.node, &grant, NOW), Ok(()));
+    assert_eq!(of.verifier.check_grant(of.node, &grant, NOW_UNIX_SECONDS), Ok(()));
     let longer = Grant::Lease { kind: LeaseKind::Reboot, duration_s: 61 };
     let changed = SignedGrant { grant: longer, ..grant.clone() };
-    assert_eq!(of.verifier.check_grant(of.node, &changed, NOW), Err(NotSigned::Signature));
+    assert_eq!(of.verifier.check_grant(of.node, &changed, NOW_UNIX_SECONDS), Err(NotSigned::Signature));
     let borrowed = SignedGrant { proof: state.proof, ..grant };
-    assert_eq!(of.verifier.check_grant(of.node, &borrowed, NOW), Err(NotSigned::Signature));
+    assert_eq!(of.verifier.check_grant(of.node, &borrowed, NOW_UNIX_SECONDS), Err(NotSigned::Signature));
 
     let change = of.epoch_change();
-    assert_eq!(of.verifier.check_epoch_change(&change, NOW), Ok(()));
+    assert_eq!(of.verifier.check_epoch_change(&change, NOW_UNIX_SECONDS), Ok(()));
     let elsewhere = EpochChange { to: Epoch([4; 16]), ..change.clone() };
-    assert_eq!(of.verifier.check_epoch_change(&elsewhere, NOW), Err(NotSigned::Signature));
+    assert_eq!(of.verifier.check_epoch_change(&elsewhere, NOW_UNIX_SECONDS), Err(NotSigned::Signature));
     let excused = EpochChange { reason: "restore".to_owned(), ..change };
-    assert_eq!(of.verifier.check_epoch_change(&excused, NOW), Err(NotSigned::Signature));
+    assert_eq!(of.verifier.check_epoch_change(&excused, NOW_UNIX_SECONDS), Err(NotSigned::Signature));
 }

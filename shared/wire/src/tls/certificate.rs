@@ -1,4 +1,4 @@
-//! One reading of a certificate, shared by the verifiers of both ends and by the check of a signer's chain.
+//! Parsing and path validation of certificates, shared by the verifiers of both ends and the check of a signer's chain.
 
 use rustls::CommonState;
 use rustls::pki_types::{CertificateDer, TrustAnchor, UnixTime};
@@ -9,62 +9,63 @@ use x509_parser::oid_registry::{OID_EC_P256, OID_KEY_TYPE_EC_PUBLIC_KEY, OID_SIG
 use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::x509::SubjectPublicKeyInfo;
 
-use super::{Class, Fleet, Identity, MAX_CERTIFICATE_BYTES, MAX_CHAIN, Refusal, SpiffeId};
+use super::{FleetName, Identity, IdentityClass, MAX_CERTIFICATE_BYTES, MAX_CHAIN_CERTIFICATES, Refusal, SpiffeId};
 
-/// The kinds of key that a certificate of ours may have.
+/// The type of a certificate's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Key {
-    /// ECDSA on P-256: all of TLS.
+pub(crate) enum KeyType {
+    /// ECDSA on P-256, used by all of TLS.
     P256,
-    /// Ed25519: signers.
+    /// Ed25519, used by signers.
     Ed25519,
     /// Anything else.
     Other,
 }
 
-/// What the verifiers want to know of a certificate.
+/// The fields of a certificate that the verifiers need.
 #[derive(Debug)]
-pub(crate) struct Leaf {
-    pub(crate) key: Key,
+pub(crate) struct ParsedCertificate {
+    pub(crate) key_type: KeyType,
     /// The public key's bytes, without their algorithm.
     pub(crate) public_key: Box<[u8]>,
     pub(crate) spki_sha256: [u8; 32],
     serial: Box<[u8]>,
     not_after: u64,
-    /// Its URIs, in order.
+    /// The URIs, in order.
     uris: Vec<String>,
-    /// How many names of other kinds it has.
-    other_names: usize,
+    /// The number of subject alternative names that are not URIs.
+    other_name_count: usize,
 }
 
-impl Leaf {
-    /// Reads a certificate; whatever follows it is an error.
+impl ParsedCertificate {
+    /// Parses a certificate. Fails if bytes follow it.
     pub(crate) fn parse(der: &[u8]) -> Result<Self, Refusal> {
         let (rest, certificate) = X509Certificate::from_der(der).map_err(|_| Refusal::BadEncoding)?;
         if !rest.is_empty() {
             return Err(Refusal::BadEncoding);
         }
         let mut leaf = Self {
-            key: key_kind(certificate.public_key()),
+            key_type: key_type(certificate.public_key()),
             public_key: certificate.public_key().subject_public_key.data.as_ref().into(),
             spki_sha256: Sha256::digest(certificate.public_key().raw).into(),
             serial: certificate.raw_serial().into(),
             not_after: certificate.validity().not_after.timestamp().try_into().unwrap_or(0),
             uris: Vec::new(),
-            other_names: 0,
+            other_name_count: 0,
         };
         let names = certificate.subject_alternative_name().map_err(|_| Refusal::BadEncoding)?;
         for name in names.iter().flat_map(|names| &names.value.general_names) {
             match name {
                 GeneralName::URI(uri) => leaf.uris.push((*uri).to_owned()),
-                _ => leaf.other_names += 1,
+                _ => leaf.other_name_count += 1,
             }
         }
         Ok(leaf)
     }
 
-    /// The one identity that it names, of this fleet where one is given.
-    pub(crate) fn spiffe_id(&self, fleet: Option<&Fleet>) -> Result<SpiffeId, Refusal> {
+    /// Returns the identity in the certificate. Fails if there is not exactly one URI, or if the identity is not of
+    /// this fleet.
+    pub(crate) fn spiffe_id(&self, fleet: Option<&FleetName>) -> Result<SpiffeId, Refusal> {
         let [uri] = self.uris.as_slice() else { return Err(Refusal::WrongNames) };
         let id: SpiffeId = uri.parse()?;
         if fleet.is_some_and(|fleet| *fleet != id.fleet) {
@@ -73,15 +74,15 @@ impl Leaf {
         Ok(id)
     }
 
-    /// The same for a client's, which carries no other name.
-    pub(crate) fn client_id(&self, fleet: &Fleet) -> Result<SpiffeId, Refusal> {
-        if self.other_names > 0 {
+    /// Returns the identity in a client's certificate. Fails if the certificate contains any other name.
+    pub(crate) fn client_id(&self, fleet: &FleetName) -> Result<SpiffeId, Refusal> {
+        if self.other_name_count > 0 {
             return Err(Refusal::WrongNames);
         }
         self.spiffe_id(Some(fleet))
     }
 
-    /// The identity of a peer whose certificate was verified.
+    /// Returns the identity of a peer whose certificate was verified.
     pub(crate) fn identity(self, id: SpiffeId, now: u64) -> Identity {
         Identity {
             fleet: id.fleet,
@@ -89,38 +90,39 @@ impl Leaf {
             serial: self.serial,
             spki_sha256: self.spki_sha256,
             not_after: self.not_after,
-            expired: now > self.not_after,
+            is_expired: now > self.not_after,
         }
     }
 }
 
-/// Who the other end of a finished handshake is by its certificate; `None` when it showed none.
-pub(crate) fn named_by(tls: &CommonState, now: u64) -> Result<Option<Identity>, Refusal> {
+/// Returns the other end's identity after a handshake, from its certificate, or `None` if it sent none.
+pub(crate) fn handshake_identity(tls: &CommonState, now: u64) -> Result<Option<Identity>, Refusal> {
     let Some([certificate, ..]) = tls.peer_certificates() else { return Ok(None) };
-    let leaf = Leaf::parse(certificate)?;
+    let leaf = ParsedCertificate::parse(certificate)?;
     let id = leaf.spiffe_id(None)?;
     Ok(Some(leaf.identity(id, now)))
 }
 
-/// What is trusted, of certificates that are.
-pub(crate) fn anchors(trusted: &[CertificateDer<'_>]) -> Result<Vec<TrustAnchor<'static>>, Refusal> {
+/// Returns trusted certificates in the form of trust anchors, as path validation needs them.
+pub(crate) fn trust_anchors(trusted: &[CertificateDer<'_>]) -> Result<Vec<TrustAnchor<'static>>, Refusal> {
     let anchor = |certificate| anchor_from_trusted_cert(certificate).map(|anchor| anchor.to_owned());
     trusted.iter().map(anchor).collect::<Result<_, _>>().map_err(|_| Refusal::BadEncoding)
 }
 
-/// Refuses what none of ours is before any signature is computed: a long chain, a large certificate, another key (S09).
-pub(crate) fn parse_leaf(leaf: &[u8], rest: &[CertificateDer<'_>], key: Key) -> Result<Leaf, Refusal> {
-    if rest.len() >= MAX_CHAIN
+/// Parses the leaf of a chain. Fails if the chain is too long or too large or the key is of another type, so that no
+/// signature of a chain from elsewhere is verified (S09).
+pub(crate) fn parse_leaf(leaf: &[u8], rest: &[CertificateDer<'_>], key: KeyType) -> Result<ParsedCertificate, Refusal> {
+    if rest.len() >= MAX_CHAIN_CERTIFICATES
         || leaf.len() > MAX_CERTIFICATE_BYTES
         || rest.iter().any(|certificate| certificate.len() > MAX_CERTIFICATE_BYTES)
     {
         return Err(Refusal::ChainTooLarge);
     }
-    let leaf = Leaf::parse(leaf)?;
-    if leaf.key == key { Ok(leaf) } else { Err(Refusal::WrongKeyKind) }
+    let leaf = ParsedCertificate::parse(leaf)?;
+    if leaf.key_type == key { Ok(leaf) } else { Err(Refusal::WrongKeyKind) }
 }
 
-/// Checks signatures, dates, authority bits and use from a leaf up to an anchor.
+/// Checks signatures, dates, authority bits and key usage from a leaf up to an anchor.
 pub(crate) fn check_path(
     leaf: &CertificateDer<'_>,
     rest: &[CertificateDer<'_>],
@@ -133,34 +135,36 @@ pub(crate) fn check_path(
     Ok(())
 }
 
-/// Checks a signer's chain (its certificate, then its issuer) up to an anchor, and yields who it is and its Ed25519 key.
+/// Checks a signer's chain (its certificate, then its issuer) up to an anchor. Returns the signer's identity and
+/// Ed25519 key.
 pub(crate) fn check_signer(
     chain: &[Vec<u8>],
     anchors: &[TrustAnchor<'_>],
     usage: KeyUsage,
-    fleet: &Fleet,
+    fleet: &FleetName,
     now: u64,
 ) -> Result<(SpiffeId, Box<[u8]>), Refusal> {
     let chain: Vec<_> = chain.iter().map(|certificate| CertificateDer::from(certificate.as_slice())).collect();
     let (leaf, rest) = chain.split_first().ok_or(Refusal::BadEncoding)?;
-    let certificate = parse_leaf(leaf, rest, Key::Ed25519)?;
+    let certificate = parse_leaf(leaf, rest, KeyType::Ed25519)?;
     check_path(leaf, rest, anchors, usage, super::unix_time(now))?;
     let id = certificate.client_id(fleet)?;
     Ok((id, certificate.public_key))
 }
 
-/// Whether a class may come from this issuer's leaves.
-pub(crate) fn require_class(id: &SpiffeId, is_ours: fn(&Class) -> bool) -> Result<(), Refusal> {
-    if is_ours(&id.class) { Ok(()) } else { Err(Refusal::WrongClass) }
+/// Fails if the identity is of a class that this end does not accept.
+pub(crate) fn require_class(id: &SpiffeId, is_accepted: fn(&IdentityClass) -> bool) -> Result<(), Refusal> {
+    if is_accepted(&id.class) { Ok(()) } else { Err(Refusal::WrongClass) }
 }
 
-fn key_kind(key: &SubjectPublicKeyInfo<'_>) -> Key {
+/// Returns the type of a public key.
+fn key_type(key: &SubjectPublicKeyInfo<'_>) -> KeyType {
     let curve = key.algorithm.parameters.as_ref().and_then(|parameters| parameters.as_oid().ok());
     if key.algorithm.algorithm == OID_KEY_TYPE_EC_PUBLIC_KEY && curve.is_some_and(|curve| curve == OID_EC_P256) {
-        Key::P256
+        KeyType::P256
     } else if key.algorithm.algorithm == OID_SIG_ED25519 {
-        Key::Ed25519
+        KeyType::Ed25519
     } else {
-        Key::Other
+        KeyType::Other
     }
 }

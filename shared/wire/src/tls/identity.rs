@@ -1,4 +1,4 @@
-//! The names that certificates carry, `spiffe://<fleet>/<class>/<id>`, read strictly.
+//! The identities in certificates, `spiffe://<fleet>/<class>/<id>`, parsed strictly.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,100 +6,104 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-/// The longest fleet name, in bytes (SPIFFE's trust domain).
-const MAX_FLEET: usize = 255;
-/// The longest principal's name, in bytes.
-const MAX_NAME: usize = 64;
+/// Maximum length of a fleet's name, in bytes (SPIFFE's trust domain).
+const MAX_FLEET_NAME_BYTES: usize = 255;
+/// Maximum length of a principal's name, in bytes.
+const MAX_PRINCIPAL_NAME_BYTES: usize = 64;
 
-/// A fleet's name, as it stands in every certificate: SPIFFE's trust domain, lower case letters, digits, `.`, `-`, `_`.
+/// A fleet's name, as in every certificate: SPIFFE's trust domain, with lower case letters, digits, `.`, `-`, `_`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
-pub struct Fleet(Arc<str>);
+pub struct FleetName(Arc<str>);
 
 /// A principal's name: letters, digits, `.`, `-`, `_`, at most 64 bytes, not `.` or `..`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
-pub struct Name(Arc<str>);
+pub struct PrincipalName(Arc<str>);
 
-/// What kind of party a certificate was issued to, with its id.
+/// The class of the owner of a certificate (node, controller, …), with the owner's id.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Class {
-    /// An agent, by its node's uuid.
+pub enum IdentityClass {
+    /// An agent, by the uuid of its node.
     Node(Uuid),
     /// A controller, as a server.
     Controller(Uuid),
-    /// The first admin of a fleet, as `init` has always named it. Programs of before there were principals take every such certificate for an admin's.
-    Admin(Name),
-    /// A person or program on the admin listener, with the rights of its principal. Programs of before refuse it.
-    Principal(Name),
+    /// The first admin of a fleet, created by `init`. Versions without principals treat every such certificate as an
+    /// admin's.
+    Admin(PrincipalName),
+    /// A person or program on the admin listener, with the rights of its principal. Versions without principals refuse
+    /// it.
+    Principal(PrincipalName),
     /// A controller's signing key for desired states.
     Signer(Uuid),
 }
 
-/// A certificate's URI, read.
+/// The parsed URI of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, derive_more::Display)]
 #[display("spiffe://{fleet}/{class}")]
 pub struct SpiffeId {
-    /// The trust domain.
-    pub fleet: Fleet,
-    /// Who.
-    pub class: Class,
+    /// The fleet's name, which is the trust domain of the URI.
+    pub fleet: FleetName,
+    /// The kind of party, with its id.
+    pub class: IdentityClass,
 }
 
-/// Who is at the other end of a connection, from its certificate alone.
+/// The identity of a connection's peer, from its certificate alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The fleet.
-    pub fleet: Fleet,
-    /// Who.
-    pub class: Class,
-    /// The certificate's serial number, as its DER integer's bytes. What a deny list names.
+    /// The fleet that the certificate names.
+    pub fleet: FleetName,
+    /// The kind of party, with its id.
+    pub class: IdentityClass,
+    /// The certificate's serial number, as the bytes of its DER integer. A deny list contains these.
     pub serial: Box<[u8]>,
     /// SHA-256 of the public key (`SubjectPublicKeyInfo`, DER).
     pub spki_sha256: [u8; 32],
-    /// The last second of validity, since 1970.
+    /// The last second in which the certificate is valid, in seconds since 1970.
     pub not_after: u64,
-    /// Whether it had expired when the handshake was made, and was admitted to renew (docs/trust.md, rule 5). A
-    /// connection may outlive its certificate: for a request ask [`Identity::expired_at`].
-    pub expired: bool,
+    /// True if the certificate had expired at the handshake and was accepted for renewal (docs/trust.md, rule 5). A
+    /// connection may outlive its certificate. To check a request, use [`Identity::is_expired_at`].
+    pub is_expired: bool,
 }
 
-/// A text that is none of our identities.
+/// Why a text is not an identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotAnIdentity {
-    /// Not `spiffe://FLEET/CLASS/ID`, without query, fragment, port, user or further segments.
+    /// It is not `spiffe://FLEET/CLASS/ID`. A query, fragment, port, user or further segment is not allowed.
     #[error("not of the form spiffe://FLEET/CLASS/ID")]
     Form,
-    /// The trust domain has characters or a length that it may not have.
+    /// The trust domain has an invalid character or length.
     #[error("a fleet's name has 1 to 255 of a-z, 0-9, '.', '-', '_'")]
     Fleet,
-    /// Not one of node, controller, admin, principal, signer.
-    #[error("the class is none of node, controller, admin, principal, signer")]
+    /// The class is not one of node, controller, admin, principal, signer.
+    #[error("the class is not one of node, controller, admin, principal, signer")]
     Class,
-    /// Not a uuid in its one canonical spelling (lower case, hyphens), or the nil uuid.
-    #[error("the id is no uuid in lower case with hyphens")]
+    /// The id is not a uuid in its canonical spelling (lower case, hyphens), or it is the nil uuid.
+    #[error("the id is not a uuid in lower case with hyphens")]
     Uuid,
-    /// A principal's name has characters or a length that it may not have.
+    /// The principal's name has an invalid character or length.
     #[error("a principal's name has 1 to 64 of A-Z, a-z, 0-9, '.', '-', '_' and is not '.' or '..'")]
     Name,
 }
 
 impl Identity {
-    /// Whether the certificate has expired at this time (seconds since 1970).
-    pub fn expired_at(&self, unix_seconds: u64) -> bool {
+    /// Returns whether the certificate has expired at this time (seconds since 1970).
+    pub fn is_expired_at(&self, unix_seconds: u64) -> bool {
         unix_seconds > self.not_after
     }
 
-    /// The node's uuid, where it is a node's.
-    pub fn node(&self) -> Option<Uuid> {
+    /// Returns the node's uuid, or `None` if the peer is not a node.
+    pub fn node_uuid(&self) -> Option<Uuid> {
         match self.class {
-            Class::Node(uuid) => Some(uuid),
-            Class::Controller(_) | Class::Admin(_) | Class::Principal(_) | Class::Signer(_) => None,
+            IdentityClass::Node(uuid) => Some(uuid),
+            IdentityClass::Controller(_) | IdentityClass::Admin(_) | IdentityClass::Principal(_) | IdentityClass::Signer(_) => {
+                None
+            }
         }
     }
 }
 
-impl Class {
-    /// The path segment that stands for it.
-    pub fn segment(&self) -> &'static str {
+impl IdentityClass {
+    /// Returns the path segment of the class.
+    pub fn path_segment(&self) -> &'static str {
         match self {
             Self::Node(_) => "node",
             Self::Controller(_) => "controller",
@@ -109,8 +113,8 @@ impl Class {
         }
     }
 
-    /// The name of an operator; `None` where it is none.
-    pub fn operator(&self) -> Option<&Name> {
+    /// Returns the name of an admin or principal, or `None` for another class.
+    pub fn principal_name(&self) -> Option<&PrincipalName> {
         match self {
             Self::Admin(name) | Self::Principal(name) => Some(name),
             Self::Node(_) | Self::Controller(_) | Self::Signer(_) => None,
@@ -118,39 +122,38 @@ impl Class {
     }
 }
 
-impl Fleet {
-    /// The name as text.
+impl FleetName {
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-impl Name {
-    /// The name as text.
+impl PrincipalName {
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-impl FromStr for Fleet {
+impl FromStr for FleetName {
     type Err = NotAnIdentity;
 
     fn from_str(text: &str) -> Result<Self, NotAnIdentity> {
-        let allowed =
-            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'.' | b'-' | b'_');
-        if text.is_empty() || text.len() > MAX_FLEET || !text.bytes().all(allowed) {
+        let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'.' | b'-' | b'_');
+        if text.is_empty() || text.len() > MAX_FLEET_NAME_BYTES || !text.bytes().all(allowed) {
             return Err(NotAnIdentity::Fleet);
         }
         Ok(Self(text.into()))
     }
 }
 
-impl FromStr for Name {
+impl FromStr for PrincipalName {
     type Err = NotAnIdentity;
 
     fn from_str(text: &str) -> Result<Self, NotAnIdentity> {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
-        if text.is_empty() || text.len() > MAX_NAME || matches!(text, "." | "..") || !text.bytes().all(allowed) {
+        if text.is_empty() || text.len() > MAX_PRINCIPAL_NAME_BYTES || matches!(text, "." | "..") || !text.bytes().all(allowed) {
             return Err(NotAnIdentity::Name);
         }
         Ok(Self(text.into()))
@@ -163,25 +166,24 @@ impl FromStr for SpiffeId {
     fn from_str(text: &str) -> Result<Self, NotAnIdentity> {
         let rest = text.strip_prefix("spiffe://").ok_or(NotAnIdentity::Form)?;
         let mut segments = rest.split('/');
-        let (Some(fleet), Some(class), Some(id), None) =
-            (segments.next(), segments.next(), segments.next(), segments.next())
+        let (Some(fleet), Some(class), Some(id), None) = (segments.next(), segments.next(), segments.next(), segments.next())
         else {
             return Err(NotAnIdentity::Form);
         };
         let fleet = fleet.parse()?;
         let class = match class {
-            "node" => Class::Node(canonical_uuid(id)?),
-            "controller" => Class::Controller(canonical_uuid(id)?),
-            "signer" => Class::Signer(canonical_uuid(id)?),
-            "admin" => Class::Admin(id.parse()?),
-            "principal" => Class::Principal(id.parse()?),
+            "node" => IdentityClass::Node(canonical_uuid(id)?),
+            "controller" => IdentityClass::Controller(canonical_uuid(id)?),
+            "signer" => IdentityClass::Signer(canonical_uuid(id)?),
+            "admin" => IdentityClass::Admin(id.parse()?),
+            "principal" => IdentityClass::Principal(id.parse()?),
             _ => return Err(NotAnIdentity::Class),
         };
         Ok(Self { fleet, class })
     }
 }
 
-/// A uuid in the one spelling that we write, so that two texts are never one identity.
+/// Parses a uuid in its canonical spelling only (lower case, hyphens), so that two texts are never the same identity.
 fn canonical_uuid(text: &str) -> Result<Uuid, NotAnIdentity> {
     let uuid = Uuid::try_parse(text).map_err(|_| NotAnIdentity::Uuid)?;
     let mut buffer = Uuid::encode_buffer();
@@ -191,9 +193,9 @@ fn canonical_uuid(text: &str) -> Result<Uuid, NotAnIdentity> {
     Ok(uuid)
 }
 
-impl fmt::Display for Class {
+impl fmt::Display for IdentityClass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.segment())?;
+        f.write_str(self.path_segment())?;
         f.write_str("/")?;
         match self {
             Self::Node(uuid) | Self::Controller(uuid) | Self::Signer(uuid) => fmt::Display::fmt(uuid, f),
@@ -209,7 +211,7 @@ mod tests {
     const ID: &str = "0190b6c8-4c1e-7d2a-9f00-0123456789ab";
 
     #[test]
-    fn a_good_identity_is_read_and_written_back() {
+    fn spiffe_id_round_trips_valid_text() {
         for text in [
             format!("spiffe://prod.example/node/{ID}"),
             format!("spiffe://f/controller/{ID}"),
@@ -223,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn s11_what_is_not_exactly_an_identity_is_refused() {
+    fn s11_spiffe_id_rejects_noncanonical_text() {
         use NotAnIdentity::{Class, Fleet, Form, Name, Uuid};
         for (text, why) in [
             (String::new(), Form),

@@ -1,4 +1,4 @@
-//! The listener's side: which client certificates are taken, and whose they are.
+//! The listener's side: it verifies client certificates and reads their identities.
 
 use std::sync::Arc;
 
@@ -8,102 +8,105 @@ use rustls::server::{NoServerSessionStorage, ServerConfig};
 use rustls::{CommonState, DistinguishedName};
 use webpki::KeyUsage;
 
-use super::certificate::{Key, anchors, check_path, named_by, parse_leaf, require_class};
-use super::{ALPN_HTTP1, Class, ClockTime, Fleet, Identity, Refusal, checks_signatures, provider, unix_time};
+use super::certificate::{KeyType, check_path, handshake_identity, parse_leaf, require_class, trust_anchors};
+use super::{
+    ALPN_HTTP1, ClockTime, FleetName, Identity, IdentityClass, Refusal, crypto_provider, impl_signature_checks, unix_time,
+};
 use crate::clock::Clock;
 
-/// How long past its last day a node's certificate still admits its holder, to renew (docs/trust.md, rule 5): 30 days.
+/// For how long after it expired a node's certificate is still accepted for renewal (docs/trust.md, rule 5): 30 days.
 pub const RENEW_GRACE_SECONDS: u64 = 30 * 24 * 3600;
 
 /// id-kp-clientAuth, as DER content: 1.3.6.1.5.5.7.3.2.
-const CLIENT_AUTH: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 2];
+const CLIENT_AUTH_OID: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 2];
 
-/// Which of the two listeners this is: what it takes from clients.
+/// One of the two listeners of a controller. It decides which clients are accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Accepts {
-    /// The agents' listener: nodes, also expired ones within the grace, and those without a certificate that want to enrol.
+pub enum ListenerRole {
+    /// The agents' listener. Accepts nodes, expired nodes within the grace period, and clients without a certificate
+    /// that want to enrol.
     Agents {
-        /// How long after its last day a certificate is still admitted, in seconds ([`RENEW_GRACE_SECONDS`]).
+        /// For how long an expired certificate is still accepted, in seconds ([`RENEW_GRACE_SECONDS`]).
         renew_grace_seconds: u64,
     },
-    /// The admin listener: admins by certificate, or none (a token then says who asks).
+    /// The admin listener. Accepts principals by certificate, and clients without one, which a token then identifies.
     Admins,
 }
 
-/// A listener's side of the handshake: whom it trusts, as what.
+/// The trust settings of a listener: its role, its fleet and its issuers.
 #[derive(Clone, Debug)]
-pub struct Listener {
-    /// Which listener.
-    pub accepts: Accepts,
+pub struct TlsListener {
+    /// The role of the listener.
+    pub role: ListenerRole,
     /// The fleet that a client's certificate must name.
-    pub fleet: Fleet,
-    /// The issuers that are trusted, as certificates; two while one follows the other.
+    pub fleet: FleetName,
+    /// The certificates of the trusted issuers. There are two while one replaces the other.
     pub issuers: Vec<CertificateDer<'static>>,
 }
 
 /// The server's own certificate and key.
 #[derive(Debug)]
 pub struct ServerKey {
-    /// Leaf, issuer, root: the root is sent too, as an agent that joins has its key's hash and nothing else.
+    /// Leaf, issuer and root. The root is sent because an agent that joins knows only the hash of its key.
     pub chain: Vec<CertificateDer<'static>>,
     /// The leaf's private key, P-256.
     pub key: PrivateKeyDer<'static>,
 }
 
-/// The TLS side of a listener: TLS 1.3, HTTP/1.1, a client certificate asked for and not demanded (enrol has none; which
-/// route wants one is the endpoint table's), no tickets, no resumption.
+/// Builds the TLS configuration of a listener: TLS 1.3, HTTP/1.1, no tickets, no resumption. A client certificate is
+/// requested and not required, because enrolment has none. The endpoint table decides which routes require one.
 ///
 /// # Errors
-/// [`rustls::Error`] when an issuer or the server's chain or key cannot be used.
+/// [`rustls::Error`] if an issuer or the server's chain or key cannot be used.
 pub fn server_config(
-    listener: &Listener,
-    own: ServerKey,
+    listener: &TlsListener,
+    server_key: ServerKey,
     clock: Arc<dyn Clock>,
 ) -> Result<ServerConfig, rustls::Error> {
     let verifier = Arc::new(ClientVerifier::new(listener)?);
-    let mut config = ServerConfig::builder_with_details(provider(), Arc::new(ClockTime(clock)))
+    let mut config = ServerConfig::builder_with_details(crypto_provider(), Arc::new(ClockTime(clock)))
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .with_client_cert_verifier(verifier)
-        .with_single_cert(own.chain, own.key)?;
+        .with_single_cert(server_key.chain, server_key.key)?;
     config.alpn_protocols = vec![ALPN_HTTP1.to_vec()];
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     Ok(config)
 }
 
-/// Who the client of a finished handshake is; `None` when it showed no certificate.
+/// Returns the identity of the client of a finished handshake, or `None` if it sent no certificate.
 ///
 /// # Errors
-/// A [`Refusal`] when the certificate names nobody. The verifier has refused such ones already, so on a connection
-/// whose config is of [`server_config`] it is not seen.
+/// [`Refusal`] if the certificate contains no identity. This cannot happen on a connection that uses [`server_config`],
+/// because its verifier has refused such a certificate already.
 pub fn peer_identity(tls: &CommonState, now_unix_seconds: u64) -> Result<Option<Identity>, Refusal> {
-    named_by(tls, now_unix_seconds)
+    handshake_identity(tls, now_unix_seconds)
 }
 
-/// The identity in a client's certificate chain, which is checked up to the fleet's root as a listener does. Who was given a
-/// certificate asks before it keeps it.
+/// Checks the chain of a client's certificate up to the fleet's root, as a listener does. Returns the identity in it. A
+/// client checks a certificate that it received before it stores it.
 ///
 /// # Errors
 /// [`Refusal`].
-pub fn given_identity(
+pub fn verify_issued_identity(
     chain: &[Vec<u8>],
     root: &[u8],
-    fleet: &Fleet,
+    fleet: &FleetName,
     now_unix_seconds: u64,
 ) -> Result<Identity, Refusal> {
     let chain: Vec<_> = chain.iter().map(|certificate| CertificateDer::from(certificate.as_slice())).collect();
     let (leaf, rest) = chain.split_first().ok_or(Refusal::BadEncoding)?;
-    let certificate = parse_leaf(leaf, rest, Key::P256)?;
-    let anchors = anchors(&[CertificateDer::from(root)])?;
-    check_path(leaf, rest, &anchors, KeyUsage::required(CLIENT_AUTH), unix_time(now_unix_seconds))?;
+    let certificate = parse_leaf(leaf, rest, KeyType::P256)?;
+    let anchors = trust_anchors(&[CertificateDer::from(root)])?;
+    check_path(leaf, rest, &anchors, KeyUsage::required(CLIENT_AUTH_OID), unix_time(now_unix_seconds))?;
     let id = certificate.client_id(fleet)?;
     Ok(certificate.identity(id, now_unix_seconds))
 }
 
-/// The listener's verdict on a client's chain, without a handshake.
+/// Checks a client's chain as the listener does, without a handshake.
 #[cfg(test)]
-pub(crate) fn check_client(
-    listener: &Listener,
+pub(crate) fn verify_client_chain(
+    listener: &TlsListener,
     leaf: &CertificateDer<'_>,
     rest: &[CertificateDer<'_>],
     now: u64,
@@ -111,39 +114,41 @@ pub(crate) fn check_client(
     ClientVerifier::new(listener).expect("a listener's issuers").check(leaf, rest, unix_time(now))
 }
 
-/// Decides over client certificates.
+/// The verifier of client certificates, which rustls calls in each handshake.
 #[derive(Debug)]
 struct ClientVerifier {
-    accepts: Accepts,
-    fleet: Fleet,
+    role: ListenerRole,
+    fleet: FleetName,
     anchors: Vec<TrustAnchor<'static>>,
 }
 
 impl ClientVerifier {
-    fn new(listener: &Listener) -> Result<Self, rustls::Error> {
-        let anchors = anchors(&listener.issuers)?;
+    fn new(listener: &TlsListener) -> Result<Self, rustls::Error> {
+        let anchors = trust_anchors(&listener.issuers)?;
         if anchors.is_empty() {
-            return Err(rustls::Error::General("a listener needs an issuer to trust".to_owned()));
+            return Err(rustls::Error::General("a listener needs a trusted issuer".to_owned()));
         }
-        Ok(Self { accepts: listener.accepts, fleet: listener.fleet.clone(), anchors })
+        Ok(Self { role: listener.role, fleet: listener.fleet.clone(), anchors })
     }
 
+    /// Checks the chain of a client's certificate up to an issuer, its fleet, and the class that this listener accepts.
+    /// On the agents' listener, a certificate that expired within the grace period is accepted too.
     fn check(&self, leaf: &CertificateDer<'_>, rest: &[CertificateDer<'_>], now: UnixTime) -> Result<(), Refusal> {
-        let certificate = parse_leaf(leaf, rest, Key::P256)?;
-        let check_at = |time| check_path(leaf, rest, &self.anchors, KeyUsage::required(CLIENT_AUTH), time);
-        match (check_at(now), self.accepts) {
-            (Err(Refusal::Expired { not_after, now }), Accepts::Agents { renew_grace_seconds })
+        let certificate = parse_leaf(leaf, rest, KeyType::P256)?;
+        let check_at = |time| check_path(leaf, rest, &self.anchors, KeyUsage::required(CLIENT_AUTH_OID), time);
+        match (check_at(now), self.role) {
+            (Err(Refusal::Expired { not_after, now }), ListenerRole::Agents { renew_grace_seconds })
                 if now.saturating_sub(not_after) < renew_grace_seconds =>
             {
-                // As of its last second everything else must hold.
+                // Everything else must have been valid in the certificate's last second.
                 check_at(unix_time(not_after))?;
             }
-            (checked, _) => checked?,
+            (result, _) => result?,
         }
         let id = certificate.client_id(&self.fleet)?;
-        match self.accepts {
-            Accepts::Agents { .. } => require_class(&id, |class| matches!(class, Class::Node(_))),
-            Accepts::Admins => require_class(&id, |class| class.operator().is_some()),
+        match self.role {
+            ListenerRole::Agents { .. } => require_class(&id, |class| matches!(class, IdentityClass::Node(_))),
+            ListenerRole::Admins => require_class(&id, |class| class.principal_name().is_some()),
         }
     }
 }
@@ -167,5 +172,5 @@ impl ClientCertVerifier for ClientVerifier {
         Ok(ClientCertVerified::assertion())
     }
 
-    checks_signatures!();
+    impl_signature_checks!();
 }

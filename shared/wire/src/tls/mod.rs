@@ -1,12 +1,13 @@
-//! Mutual TLS 1.3, and who a certificate says that its holder is.
+//! Mutual TLS 1.3, and the identity in a certificate.
 //!
-//! Identity is the certificate (docs/trust.md, rule 1): the one URI in its subject alternative names. The subject is never
-//! looked at, and a certificate of ours whose URI does not parse strictly is refused, never taken for "no restriction".
+//! The certificate is the identity (docs/trust.md, rule 1), by the only URI in its subject alternative names. The
+//! subject is never read. A certificate whose URI does not parse strictly is refused, and never treated as "no
+//! restriction".
 //!
-//! # What certificates look like
-//! All keys are P-256, but for a signer's, which is Ed25519 and never serves TLS. Under one fleet root stand three issuers; each has
-//! an extended key usage of its own, and as path validation wants a leaf's usage in every issuer above it, no issuer
-//! can make another's leaves:
+//! # Certificates
+//! All keys are P-256, except a signer's, which is Ed25519 and never used for TLS. Three issuers are below the fleet
+//! root. Each has its own extended key usage. Path validation requires a leaf's usage in every issuer above it, so no
+//! issuer can issue the leaves of another:
 //!
 //! | certificate | issued by | CA, path length | extended key usage | SAN |
 //! |---|---|---|---|---|
@@ -20,12 +21,12 @@
 //! | controller | admin issuer | no | serverAuth | `spiffe://<fleet>/controller/<uuid>`, DNS names, IP addresses |
 //! | signer | signers issuer | no | codeSigning | `spiffe://<fleet>/signer/<uuid>` |
 //!
-//! A listener has the issuer that it trusts as its trust anchor, not the root, so a handshake costs one signature check less and
-//! another issuer's leaf finds no path. Clients pin the root, by certificate or by the hash of its key, so a server sends
-//! leaf, issuer and root.
+//! The trust anchor of a listener is its issuer, not the root. This saves one signature check a handshake, and the leaf
+//! of another issuer has no valid path. Clients pin the root, by certificate or by the hash of its key, so a server
+//! sends leaf, issuer and root.
 //!
-//! There is no resumption and there are no tickets: they cost 45 µs a handshake, and a resumed session would pass by a
-//! revocation (S15). HTTP/2 is not offered (S48).
+//! There is no session resumption and there are no tickets. They cost 45 µs a handshake, and a resumed session would
+//! bypass a revocation (S15). HTTP/2 is not offered (S48).
 
 mod certificate;
 mod connect;
@@ -46,31 +47,34 @@ use rustls::time_provider::TimeProvider;
 use crate::clock::Clock;
 
 pub use connect::{ClientIdentity, Pin, client_config, server_identity};
-pub use identity::{Class, Fleet, Identity, Name, NotAnIdentity, SpiffeId};
-pub use listen::{Accepts, Listener, RENEW_GRACE_SECONDS, ServerKey, given_identity, peer_identity, server_config};
+pub use identity::{FleetName, Identity, IdentityClass, NotAnIdentity, PrincipalName, SpiffeId};
+pub use listen::{
+    ListenerRole, RENEW_GRACE_SECONDS, ServerKey, TlsListener, peer_identity, server_config, verify_issued_identity,
+};
 pub use refusal::Refusal;
 
-use certificate::Leaf;
-pub(crate) use certificate::{anchors, check_signer};
+use certificate::ParsedCertificate;
+pub(crate) use certificate::{check_signer, trust_anchors};
 
-/// The only protocol that a handshake may agree on.
+/// The only protocol that a handshake may select.
 pub(crate) const ALPN_HTTP1: &[u8] = b"http/1.1";
 
-/// The most certificates that a peer may send: leaf, issuer, root (S09).
-pub const MAX_CHAIN: usize = 3;
+/// Maximum number of certificates that a peer may send: leaf, issuer, root (S09).
+pub const MAX_CHAIN_CERTIFICATES: usize = 3;
 
-/// The largest certificate taken, in bytes of DER. Ours are below 700; 16k RSA does not fit (S09).
+/// Maximum size of a certificate, in bytes of DER. Ours are smaller than 700, and a 16k RSA certificate is refused
+/// (S09).
 pub const MAX_CERTIFICATE_BYTES: usize = 4096;
 
-/// SHA-256 of a certificate's whole `SubjectPublicKeyInfo`, in DER: what `--ca-hash` pins.
+/// Returns the SHA-256 of a certificate's whole `SubjectPublicKeyInfo`, in DER. `--ca-hash` pins this hash.
 ///
 /// # Errors
-/// [`Refusal::BadEncoding`] when it is no certificate.
+/// [`Refusal::BadEncoding`] if it is not a certificate.
 pub fn spki_sha256(certificate: &[u8]) -> Result<[u8; 32], Refusal> {
-    Leaf::parse(certificate).map(|leaf| leaf.spki_sha256)
+    ParsedCertificate::parse(certificate).map(|leaf| leaf.spki_sha256)
 }
 
-/// Rustls's time, from ours.
+/// Provides rustls with the time of a [`Clock`].
 #[derive(Debug)]
 struct ClockTime(Arc<dyn Clock>);
 
@@ -84,17 +88,17 @@ fn unix_time(seconds: u64) -> UnixTime {
     UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds))
 }
 
-/// How a peer may sign a handshake: P-256 alone.
-const SCHEMES: [SignatureScheme; 1] = [SignatureScheme::ECDSA_NISTP256_SHA256];
+/// The signature schemes of a handshake: P-256 only.
+const SIGNATURE_SCHEMES: [SignatureScheme; 1] = [SignatureScheme::ECDSA_NISTP256_SHA256];
 
-/// The same, as rustls's check of a signature wants it.
-static ALGORITHMS: WebPkiSupportedAlgorithms = WebPkiSupportedAlgorithms {
+/// The same signature scheme, in the form that rustls needs to verify a signature.
+static SIGNATURE_ALGORITHMS: WebPkiSupportedAlgorithms = WebPkiSupportedAlgorithms {
     all: &[webpki::ring::ECDSA_P256_SHA256],
     mapping: &[(SignatureScheme::ECDSA_NISTP256_SHA256, &[webpki::ring::ECDSA_P256_SHA256])],
 };
 
-/// What the verifiers of both ends say of a handshake's signature. rustls asks it of two traits, in the same three methods.
-macro_rules! checks_signatures {
+/// Implements the checks of a handshake's signature. rustls has the same three methods in two traits, one for each end.
+macro_rules! impl_signature_checks {
     () => {
         fn verify_tls12_signature(
             &self,
@@ -102,8 +106,8 @@ macro_rules! checks_signatures {
             _certificate: &rustls::pki_types::CertificateDer<'_>,
             _signed: &rustls::DigitallySignedStruct,
         ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
-            // Not built in, so never asked.
-            Err(rustls::Error::General("only TLS 1.3 is spoken".to_owned()))
+            // TLS 1.2 is not compiled in, so rustls never calls this.
+            Err(rustls::Error::General("only TLS 1.3 is supported".to_owned()))
         }
 
         fn verify_tls13_signature(
@@ -112,18 +116,19 @@ macro_rules! checks_signatures {
             certificate: &rustls::pki_types::CertificateDer<'_>,
             signed: &rustls::DigitallySignedStruct,
         ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
-            rustls::crypto::verify_tls13_signature(message, certificate, signed, &super::ALGORITHMS)
+            rustls::crypto::verify_tls13_signature(message, certificate, signed, &super::SIGNATURE_ALGORITHMS)
         }
 
         fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
-            super::SCHEMES.to_vec()
+            super::SIGNATURE_SCHEMES.to_vec()
         }
     };
 }
-use checks_signatures;
+use impl_signature_checks;
 
-/// ring, with AES-128 and SHA-256 first: a handshake hashes some thirty times, and SHA-256 is in the processor where SHA-384 is not.
-fn provider() -> Arc<CryptoProvider> {
+/// Returns the ring provider, with AES-128 and SHA-256 first. A handshake hashes some thirty times, and processors
+/// implement SHA-256 but not SHA-384.
+fn crypto_provider() -> Arc<CryptoProvider> {
     use rustls::crypto::ring::cipher_suite as suite;
     let mut provider = rustls::crypto::ring::default_provider();
     provider.cipher_suites =

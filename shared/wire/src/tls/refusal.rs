@@ -1,4 +1,4 @@
-//! Why a certificate was refused: one name each, for the metric and the journal.
+//! The reasons for which a certificate is refused. Each has a name for the metric and the journal.
 
 use std::sync::Arc;
 
@@ -10,62 +10,62 @@ use super::NotAnIdentity;
 /// Why a certificate was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// No path to an issuer that is trusted here, or a signature on the way does not hold.
+    /// There is no path to a trusted issuer, or a signature on the path is invalid.
     #[error("the certificate was not issued by an authority that is trusted here")]
     UnknownIssuer,
-    /// Past its last day, and past the grace where there is one.
-    #[error("the certificate expired on {}, and it is {}", date(*not_after), date(*now))]
+    /// The certificate expired, and the grace period, if any, is over.
+    #[error("the certificate expired on {}, and it is {}", format_date(*not_after), format_date(*now))]
     Expired {
-        /// Its last second.
+        /// The last second in which the certificate was valid, in seconds since 1970.
         not_after: u64,
-        /// The time here.
+        /// The current time.
         now: u64,
     },
-    /// Before its first second.
-    #[error("the certificate is not valid before {}, and it is {}", date(*not_before), date(*now))]
+    /// The certificate is not valid yet.
+    #[error("the certificate is not valid before {}, and it is {}", format_date(*not_before), format_date(*now))]
     NotYetValid {
-        /// Its first second.
+        /// The first second in which the certificate is valid, in seconds since 1970.
         not_before: u64,
-        /// The time here.
+        /// The current time.
         now: u64,
     },
-    /// More certificates than leaf, issuer and root, or one larger than any of ours.
-    #[error("the certificate chain is longer or larger than any of ours")]
+    /// There are more certificates than leaf, issuer and root, or one is larger than the maximum.
+    #[error("the certificate chain is too long or too large")]
     ChainTooLarge,
-    /// A key that is not P-256 (in a signer's leaf: not Ed25519).
-    #[error("the certificate's key is not of the kind that is taken here")]
+    /// The key is not P-256, or, in a signer's leaf, not Ed25519.
+    #[error("the certificate's key is of a type that is not accepted here")]
     WrongKeyKind,
-    /// A leaf that says that it may issue.
-    #[error("the certificate is an authority's, not a party's")]
+    /// The leaf claims to be an authority.
+    #[error("the certificate is a CA certificate, which cannot identify a client, server or signer")]
     IsAuthority,
-    /// Not issued for this use (a client's used as a server's, or the reverse).
+    /// The certificate was not issued for this use: a client's was used as a server's, or the reverse.
     #[error("the certificate was not issued for this use")]
     WrongUse,
-    /// Not one URI, or further names where there may be none.
-    #[error("the certificate must carry exactly one URI, and in a client's no other name")]
+    /// The certificate does not contain exactly one URI, or a client's contains other names.
+    #[error("the certificate must contain exactly one URI, and a client's no other name")]
     WrongNames,
-    /// The URI does not parse.
-    #[error("the certificate's URI is no identity: {0}")]
+    /// The URI in the certificate is not an identity.
+    #[error("the certificate's URI is not an identity: {0}")]
     NotAnIdentity(NotAnIdentity),
     /// The URI names another fleet.
     #[error("the certificate is of another fleet")]
     OtherFleet,
-    /// The URI names a class that has no business here.
-    #[error("the certificate is of a class that is not taken here")]
+    /// The URI names a class that is not accepted here.
+    #[error("the certificate is of a class that is not accepted here")]
     WrongClass,
-    /// The server's certificate does not carry the name that was asked for.
-    #[error("the certificate is not for the name that was asked for")]
+    /// The server's certificate does not contain the name that was dialled.
+    #[error("the certificate is not valid for the name that the client connected to")]
     WrongName,
     /// The pinned root is not in the chain that the server sent.
-    #[error("the fleet root that is pinned is not in the server's chain")]
+    #[error("the pinned fleet root is not in the server's chain")]
     OtherRoot,
-    /// No certificate, or one that is no DER.
+    /// There is no certificate, or it is not valid DER.
     #[error("the certificate cannot be read")]
     BadEncoding,
 }
 
 impl Refusal {
-    /// The stable reason, as in `rejected_total{reason}`.
+    /// Returns the stable reason, as in `rejected_total{reason}`.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::UnknownIssuer => "tls_unknown_issuer",
@@ -85,22 +85,22 @@ impl Refusal {
         }
     }
 
-    /// The refusal that a failed handshake carries, where a verifier of ours made it.
-    pub fn of(error: &rustls::Error) -> Option<&Self> {
+    /// Returns the refusal in the error of a failed handshake, if a verifier of this module caused the error.
+    pub fn from_tls_error(error: &rustls::Error) -> Option<&Self> {
         match error {
             rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(source))) => source.downcast_ref(),
             _ => None,
         }
     }
 
-    /// The same, from the I/O error that a TLS stream gives.
-    pub fn of_io(error: &std::io::Error) -> Option<&Self> {
-        error.get_ref()?.downcast_ref().and_then(Self::of)
+    /// Returns the refusal in the I/O error of a TLS stream, if a verifier of this module caused the error.
+    pub fn from_io_error(error: &std::io::Error) -> Option<&Self> {
+        error.get_ref()?.downcast_ref().and_then(Self::from_tls_error)
     }
 }
 
-/// A time in seconds since 1970 as people read it, in UTC.
-fn date(seconds: u64) -> String {
+/// Formats a time in seconds since 1970 for people, in UTC.
+fn format_date(seconds: u64) -> String {
     let date = i64::try_from(seconds).ok().and_then(|seconds| ASN1Time::from_timestamp(seconds).ok());
     date.map_or_else(|| seconds.to_string(), |date| date.to_string())
 }
@@ -112,8 +112,8 @@ impl From<Refusal> for rustls::Error {
 }
 
 impl From<NotAnIdentity> for Refusal {
-    fn from(why: NotAnIdentity) -> Self {
-        Self::NotAnIdentity(why)
+    fn from(error: NotAnIdentity) -> Self {
+        Self::NotAnIdentity(error)
     }
 }
 
@@ -141,7 +141,7 @@ impl From<webpki::Error> for Refusal {
             | E::MaximumPathDepthExceeded
             | E::MaximumSignatureChecksExceeded
             | E::PathLenConstraintViolated => Self::ChainTooLarge,
-            // The enum is open: whatever else it says, the path does not hold.
+            // The enum is non-exhaustive. Every other error also means that there is no valid path.
             _ => Self::UnknownIssuer,
         }
     }

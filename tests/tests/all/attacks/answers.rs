@@ -1,15 +1,15 @@
-//! Answers that nobody takes.
+//! Responses that the client does not read.
 
 use std::io::Read as _;
 use std::net::TcpStream;
 
 use anyhow::{Result, ensure};
-use stemma_tests::plain::Plain;
+use stemma_tests::plain_controller::PlainController;
 
-use super::{MIB, begin, held, is_served_within, large_release, nodes, token, tokens};
+use super::{MIB, begin_request, check_memory_of_site, create_token, create_tokens, held_streams, large_release, nodes_body};
 
-/// Takes an answer that goes in pieces to its end, and says how many bytes it has.
-fn taken(mut stream: TcpStream) -> Result<usize> {
+/// Reads a chunked response to its end. Returns its size in bytes.
+fn read_chunked(mut stream: TcpStream) -> Result<usize> {
     let (mut all, mut buffer) = (Vec::new(), vec![0; 64 * 1024]);
     while !all.ends_with(b"\r\n0\r\n\r\n") {
         let bytes = stream.read(&mut buffer)?;
@@ -20,47 +20,48 @@ fn taken(mut stream: TcpStream) -> Result<usize> {
 }
 
 #[test]
-fn x03_f02_answers_that_nobody_reads_take_no_more_than_their_room() -> Result<()> {
-    let site = Plain::start()?;
-    let at = site.bound.admin.clone();
+fn x03_f02_unread_answers_take_bounded_memory() -> Result<()> {
+    let site = PlainController::start()?;
+    let at = site.addresses.admin.clone();
     let body = serde_json::to_vec(&large_release("big"))?;
-    let admin = token(&at, "author", "admin")?;
-    let (_, status) = begin(&at, &admin, "POST /v1/releases", &body)?;
+    let admin = create_token(&at, "author", "admin")?;
+    let (_, status) = begin_request(&at, &admin, "POST /v1/releases", &body)?;
     ensure!(status == 201, "{status}");
-    let slow = token(&at, "slow", "viewer")?;
-    let before = site.most_memory()?;
-    let given = held(&at, &slow, "GET /v1/releases/big@1", 300)?;
+    let slow = create_token(&at, "slow", "viewer")?;
+    let before = site.peak_memory_bytes()?;
+    let given = held_streams(&at, &slow, "GET /v1/releases/big@1", 300)?;
     ensure!((1..100).contains(&given.len()), "{} are given, the others are told to wait", given.len());
-    is_served_within(&site, before, 64 * MIB)?;
+    check_memory_of_site(&site, before, 64 * MIB)?;
     drop(given);
     site.stop()
 }
 
-/// A quarter of the 64 places is the most of one principal. Each holds a piece or two of 64 KiB and what waits in its connection, some 8 MiB
-/// together with the lists that others read; the bound is three to four times that.
+/// One principal gets at most a quarter of the 64 places. Each place holds one or two chunks of 64 KiB and the data in
+/// its connection, about 8 MiB in total with the lists that the others read. The limit in this test is three to four
+/// times that.
 #[test]
-fn x03_f03_who_asks_for_all_places_of_lists_in_pieces_shuts_out_nobody_else() -> Result<()> {
-    let site = Plain::start()?;
-    let at = site.bound.admin.clone();
-    let author = token(&at, "author", "admin")?;
-    // A list of 20 MB: much more than the system holds of it for a client that reads nothing.
+fn x03_f03_chunked_lists_leave_places_for_other_principals() -> Result<()> {
+    let site = PlainController::start()?;
+    let at = site.addresses.admin.clone();
+    let author = create_token(&at, "author", "admin")?;
+    // A list of 20 MB is much more than the kernel buffers for a client that reads nothing.
     for batch in 0..3 {
-        let body = serde_json::to_vec(&nodes(&format!("n{batch}"), 340, 20_000))?;
-        let (_, status) = begin(&at, &author, "POST /v1/apply", &body)?;
+        let body = serde_json::to_vec(&nodes_body(&format!("n{batch}"), 340, 20_000))?;
+        let (_, status) = begin_request(&at, &author, "POST /v1/apply", &body)?;
         ensure!(status == 200, "{status}");
     }
-    let readers = tokens(&at, &["slow", "other"], "viewer")?;
-    let before = site.most_memory()?;
+    let readers = create_tokens(&at, &["slow", "other"], "viewer")?;
+    let before = site.peak_memory_bytes()?;
     let request = "GET /v1/nodes/detail";
-    let places = held(&at, &readers[0], request, 64)?;
+    let places = held_streams(&at, &readers[0], request, 64)?;
     ensure!(places.len() == 16, "{} lists in pieces of one principal", places.len());
     for token in [&readers[1], &author] {
-        let (stream, status) = begin(&at, token, request, &[])?;
+        let (stream, status) = begin_request(&at, token, request, &[])?;
         ensure!(status == 200, "others have places: {status}");
-        let bytes = taken(stream)?;
+        let bytes = read_chunked(stream)?;
         ensure!(bytes > 15_000_000, "a thousand nodes of 20 kB, not {bytes} bytes");
     }
-    is_served_within(&site, before, 32 * MIB)?;
+    check_memory_of_site(&site, before, 32 * MIB)?;
     drop(places);
     site.stop()
 }

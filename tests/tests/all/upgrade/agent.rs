@@ -1,4 +1,4 @@
-//! Both halves of the agent in this process, over a kept host at the time of then.
+//! Both halves of the agent in this process, over a stored host, at the time of the recording.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -8,55 +8,55 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, Result, bail};
 use stemma_agent::apply::ledger::Ledger;
 use stemma_agent::apply::task::Site;
-use stemma_agent::apply::verify::Trust;
+use stemma_agent::apply::verify::NodeVerifier;
 use stemma_agent::apply::wake::WakeListener;
-use stemma_agent::apply::worker::{ApplyWorker, Until};
-use stemma_agent::channel::pair_up_to;
-use stemma_agent::config::Config;
+use stemma_agent::apply::worker::{ApplyWorker, StopWhen};
+use stemma_agent::channel::pair_with_version;
+use stemma_agent::config::AgentConfig;
 use stemma_agent::host::real::RealHost;
-use stemma_agent::host::{Command, Dir, Finished, Host, HostError, HostPath, Pending};
-use stemma_agent::identity::Identity;
+use stemma_agent::host::{CommandResult, Dir, Host, HostCommand, HostError, HostPath, Pending};
+use stemma_agent::identity::HostIdentity;
 use stemma_agent::sync;
 use stemma_wire::clock::Clock as _;
 use stemma_wire::message::WireVersion;
 use tokio::time::{sleep, timeout};
 
-use crate::upgrade::kept::Then;
+use crate::upgrade::stored_fleet::RecordedTime;
 
-/// This machine from a root on, at another time.
-struct At {
+/// This machine below a root directory, at another time.
+struct HostAtTime {
     machine: RealHost,
-    time: Then,
+    time: RecordedTime,
 }
 
-/// Runs an agent until `done` and so long after it, and stops it then.
+/// Runs an agent until `done` returns true and for `after` longer, then stops it.
 ///
 /// # Errors
-/// When it cannot run, or it is not `done` in time.
-pub(crate) fn run_until(root: &Path, time: Then, after: Duration, done: impl Fn() -> bool) -> Result<()> {
-    run_speaking(WireVersion::CURRENT, root, time, after, done)
+/// If the agent cannot run, or if `done` does not return true in time.
+pub(crate) fn run_until(root: &Path, time: RecordedTime, after: Duration, done: impl Fn() -> bool) -> Result<()> {
+    run_with_version(WireVersion::CURRENT, root, time, after, done)
 }
 
-/// The same of an agent that speaks wire versions up to this one.
+/// Like [`run_until`], but with an agent that speaks wire versions up to `newest`.
 ///
 /// # Errors
-/// When it cannot run, or it is not `done` in time.
-pub(crate) fn run_speaking(
+/// If the agent cannot run, or if `done` does not return true in time.
+pub(crate) fn run_with_version(
     newest: WireVersion,
     root: &Path,
-    time: Then,
+    time: RecordedTime,
     after: Duration,
     done: impl Fn() -> bool,
 ) -> Result<()> {
-    let host: Rc<dyn Host> = Rc::new(At { machine: RealHost::new(root)?, time });
+    let host: Rc<dyn Host> = Rc::new(HostAtTime { machine: RealHost::new(root)?, time });
     let ledger = Rc::new(Ledger::open(host.clone())?);
-    let identity = Identity::load(&*host)?;
-    let trust = Trust::new(&identity)?;
-    let (sync_end, apply_end) = pair_up_to(newest);
+    let identity = HostIdentity::load(&*host)?;
+    let trust = NodeVerifier::new(&identity)?;
+    let (sync_end, apply_end) = pair_with_version(newest);
     let site = Site::new(host.clone(), ledger);
     let half =
-        ApplyWorker::new(site, Config::load(&*host)?, Some(trust), apply_end, WakeListener::never(), Until::Stopped)?
-            .watching();
+        ApplyWorker::new(site, AgentConfig::load(&*host)?, Some(trust), apply_end, WakeListener::never(), StopWhen::OnRequest)?
+            .with_file_watch();
     let is_done = async {
         while !done() {
             sleep(Duration::from_millis(20)).await;
@@ -66,7 +66,7 @@ pub(crate) fn run_speaking(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         tokio::select! {
-            ended = half.run(timeout_of(is_done)) => ended.context("the root half"),
+            ended = half.run(with_deadline(is_done)) => ended.context("the root half"),
             ended = sync::run(host, identity, sync_end, Arc::new(time)) => match ended {
                 Err(error) => Err(error).context("the network half"),
             },
@@ -75,11 +75,11 @@ pub(crate) fn run_speaking(
     if done() { Ok(()) } else { bail!("what was waited for did not come about") }
 }
 
-async fn timeout_of(done: impl Future<Output = ()>) {
-    let _whether_in_time = timeout(stemma_tests::program::PATIENCE, done).await;
+async fn with_deadline(done: impl Future<Output = ()>) {
+    let _whether_in_time = timeout(stemma_tests::program::MAX_WAIT, done).await;
 }
 
-impl Host for At {
+impl Host for HostAtTime {
     fn now(&self) -> SystemTime {
         UNIX_EPOCH + Duration::from_secs(self.time.unix_seconds())
     }
@@ -92,32 +92,32 @@ impl Host for At {
         self.machine.dir(path)
     }
 
-    fn run<'a>(&'a self, command: &'a Command) -> Pending<'a, Result<Finished, HostError>> {
+    fn run<'a>(&'a self, command: &'a HostCommand) -> Pending<'a, Result<CommandResult, HostError>> {
         self.machine.run(command)
     }
 
-    fn outside(&self, path: &HostPath) -> PathBuf {
-        self.machine.outside(path)
+    fn system_path(&self, path: &HostPath) -> PathBuf {
+        self.machine.system_path(path)
     }
 
-    fn outside_root(&self) -> PathBuf {
-        self.machine.outside_root()
+    fn system_root(&self) -> PathBuf {
+        self.machine.system_root()
     }
 
-    fn user(&self, name: &str) -> Result<u32, HostError> {
-        self.machine.user(name)
+    fn user_id(&self, name: &str) -> Result<u32, HostError> {
+        self.machine.user_id(name)
     }
 
-    fn group(&self, name: &str) -> Result<u32, HostError> {
-        self.machine.group(name)
+    fn group_id(&self, name: &str) -> Result<u32, HostError> {
+        self.machine.group_id(name)
     }
 
-    fn identity(&self) -> (u32, u32) {
-        self.machine.identity()
+    fn user_and_group(&self) -> (u32, u32) {
+        self.machine.user_and_group()
     }
 
-    fn session(&self) -> u32 {
-        self.machine.session()
+    fn session_id(&self) -> u32 {
+        self.machine.session_id()
     }
 
     fn random(&self) -> u64 {

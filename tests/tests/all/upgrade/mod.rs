@@ -1,13 +1,14 @@
-//! An upgrade is no event: a fleet that was converged under an earlier version runs no task, is released nothing, and no
-//! file of it is written, whichever side is upgraded first.
+//! An upgrade changes nothing: in a fleet that had converged under an earlier version, no task runs, nothing is
+//! released, and no file is written, whichever side is upgraded first.
 //!
-//! What is kept from that version is its store, the state of its hosts, what their agents said, and what its controller answered;
-//! `tests/data/118d023` says how it was made. Its certificates were good for a day, so controller and agent run in this process at that time.
+//! The stored data of that version are its store, the state of its hosts, the messages of its agents, and the answers
+//! of its controller. `tests/data/118d023` says how they were made. The certificates were valid for a day, so
+//! controller and agent run in this process with a clock that shows that time.
 
 mod agent;
-mod kept;
 mod names;
 mod recorded;
+mod stored_fleet;
 #[cfg(debug_assertions)]
 mod wire;
 
@@ -21,36 +22,36 @@ use hyper::Request;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use stemma_controller::run::Options;
-use stemma_tests::program::PATIENCE;
+use stemma_tests::program::MAX_WAIT;
 use stemma_wire::client::{Client, ClientLimits};
-use stemma_wire::message::checkin::{CheckIn, CheckInAnswer, News};
+use stemma_wire::message::checkin::{CheckIn, CheckInResponse, CheckInUpdate};
 use stemma_wire::message::decode;
 use stemma_wire::tls::{ClientIdentity, Pin, client_config};
 use tokio::time::sleep;
 
-use crate::served::{self, Served};
-use crate::upgrade::kept::{Kept, Then, changed};
+use crate::in_process::{self, InProcessController};
+use crate::upgrade::stored_fleet::{RecordedTime, StoredFleet, changed_files};
 
-/// The hosts of the held fleet: one that runs what there is, and those that are released nothing.
-const HELD: [&str; 5] = ["free-1", "held-1", "parked-1", "paused-1", "lab-1"];
+/// The hosts of the fleet `held`: one without restrictions, and four to which no task set is released.
+const HELD_HOSTS: [&str; 5] = ["free-1", "held-1", "parked-1", "paused-1", "lab-1"];
 
-/// So long a host that has nothing more to do is looked at. Nothing tells that it goes on doing nothing; a longer time would find no other
-/// mistake, and no machine is too busy for it.
-const QUIET: Duration = Duration::from_secs(1);
+/// Time for which a host with nothing left to do is observed. No event shows that the host stays idle, so the test has
+/// to wait. This time is long enough even on a busy machine, and a longer one would find no other defect.
+const QUIET_PERIOD: Duration = Duration::from_secs(1);
 
-fn serve(kept: &Kept, time: Then) -> Result<Served> {
-    served::serve(&kept.path("data"), Options { clock: Arc::new(time), ..Options::default() })
+fn serve_fleet(stored: &StoredFleet, time: RecordedTime) -> Result<InProcessController> {
+    in_process::serve(&stored.path("data"), Options { clock: Arc::new(time), ..Options::default() })
 }
 
-/// A client of the kept fleet's controller, with a certificate of then or with none.
-fn client(served: &Served, url: &str, own: Option<ClientIdentity>, time: Then) -> Result<Client> {
-    let root = CertificateDer::from_pem_file(&served.bound.ca)?;
-    let tls = client_config(&Pin::Roots(vec![root]), None, own, Arc::new(time))?;
+/// Creates a client of the stored fleet's controller, with a certificate of that time or with none.
+fn connect(served: &InProcessController, url: &str, credentials: Option<ClientIdentity>, time: RecordedTime) -> Result<Client> {
+    let root = CertificateDer::from_pem_file(&served.addresses.ca)?;
+    let tls = client_config(&Pin::Roots(vec![root]), None, credentials, Arc::new(time))?;
     Ok(Client::new(url.parse()?, Some(Arc::new(tls)), ClientLimits::default()))
 }
 
-/// Sends a request; `None`: it is not answered, and will not be.
-fn ask(client: &mut Client, request: Request<Bytes>, is_parked: impl Fn() -> bool) -> Result<Option<(u16, Bytes)>> {
+/// Sends a request. Returns `None` if it is parked, so that no answer will come.
+fn send_request(client: &mut Client, request: Request<Bytes>, is_parked: impl Fn() -> bool) -> Result<Option<(u16, Bytes)>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let parked = async {
         while !is_parked() {
@@ -59,7 +60,7 @@ fn ask(client: &mut Client, request: Request<Bytes>, is_parked: impl Fn() -> boo
     };
     let answered = async {
         tokio::select! {
-            answered = client.send_within(request, PATIENCE) => Some(answered),
+            answered = client.send_with_timeout(request, MAX_WAIT) => Some(answered),
             () = parked => None,
         }
     };
@@ -67,101 +68,113 @@ fn ask(client: &mut Client, request: Request<Bytes>, is_parked: impl Fn() -> boo
     Ok(Some((answered.status().as_u16(), answered.into_body())))
 }
 
-/// What an operator reads at a path.
-fn operator(kept: &Kept, served: &Served, path: &str, time: Then) -> Result<(u16, Bytes)> {
-    operate(kept, served, Request::get(path).body(Bytes::new())?, time)
+/// Reads a path as an operator. Returns the status and the body.
+fn operator_get(stored: &StoredFleet, served: &InProcessController, path: &str, time: RecordedTime) -> Result<(u16, Bytes)> {
+    operator_send(stored, served, Request::get(path).body(Bytes::new())?, time)
 }
 
-/// What an operator is answered.
-fn operate(kept: &Kept, served: &Served, request: Request<Bytes>, time: Then) -> Result<(u16, Bytes)> {
-    let chain = CertificateDer::pem_file_iter(kept.path("data/admin/admin.pem"))?.collect::<Result<_, _>>()?;
-    let key = PrivateKeyDer::from_pem_file(kept.path("data/admin/admin.key"))?;
-    let mut client = client(served, &served.bound.admin, Some(ClientIdentity { chain, key }), time)?;
-    let what = format!("{} {} was not answered", request.method(), request.uri());
-    ask(&mut client, request, || false)?.context(what)
+/// Sends a request as an operator. Returns the status and the body.
+fn operator_send(
+    stored: &StoredFleet,
+    served: &InProcessController,
+    request: Request<Bytes>,
+    time: RecordedTime,
+) -> Result<(u16, Bytes)> {
+    let chain = CertificateDer::pem_file_iter(stored.path("data/admin/admin.pem"))?.collect::<Result<_, _>>()?;
+    let key = PrivateKeyDer::from_pem_file(stored.path("data/admin/admin.key"))?;
+    let mut client = connect(served, &served.addresses.admin, Some(ClientIdentity { chain, key }), time)?;
+    let message = format!("{} {} was not answered", request.method(), request.uri());
+    send_request(&mut client, request, || false)?.context(message)
 }
 
-/// What a kept host shows of itself.
-fn identity(kept: &Kept, host: &str) -> Result<ClientIdentity> {
-    let (key, chain) = kept.credentials(host)?;
+/// Returns the key and the certificate chain of a stored host.
+fn client_identity(stored: &StoredFleet, host: &str) -> Result<ClientIdentity> {
+    let (key, chain) = stored.credentials(host)?;
     let key = PrivateKeyDer::try_from(key).map_err(anyhow::Error::msg)?;
     Ok(ClientIdentity { chain: chain.into_iter().map(CertificateDer::from).collect(), key })
 }
 
-/// Where a host's node stands.
-fn state(kept: &Kept, served: &Served, host: &str, time: Then) -> Result<String> {
+/// Returns the state of a host's node.
+fn node_state(stored: &StoredFleet, served: &InProcessController, host: &str, time: RecordedTime) -> Result<String> {
     let path = format!("/v1/nodes/{host}");
-    // On a thread of its own: this one may be in the midst of the agent's loop.
-    let asked = std::thread::scope(|scope| scope.spawn(|| operator(kept, served, &path, time)).join());
-    let (status, body) = asked.map_err(|_| anyhow::anyhow!("the operator's thread panicked"))??;
+    // Runs on its own thread, because this one may be inside the agent's event loop.
+    let answer = std::thread::scope(|scope| scope.spawn(|| operator_get(stored, served, &path, time)).join());
+    let (status, body) = answer.map_err(|_| anyhow::anyhow!("the operator's thread panicked"))??;
     ensure!(status == 200, "{status}");
     let node: serde_json::Value = serde_json::from_slice(&body)?;
     Ok(node["state"].as_str().context("a node has a state")?.to_owned())
 }
 
-/// Sets a label of a host, which its tasks read.
-fn set_tier(kept: &Kept, served: &Served, host: &str, time: Then, value: &str) -> Result<()> {
+/// Sets the label `tier` of a host. Tasks of the host read it.
+fn set_tier(stored: &StoredFleet, served: &InProcessController, host: &str, time: RecordedTime, value: &str) -> Result<()> {
     let body = serde_json::json!({ "tier": value }).to_string();
     let request = Request::patch(format!("/v1/nodes/{host}/labels"))
         .header("content-type", "application/merge-patch+json")
         .body(Bytes::from(body))?;
-    let (status, body) = operate(kept, served, request, time)?;
+    let (status, body) = operator_send(stored, served, request, time)?;
     ensure!(status == 200, "{status} {}", String::from_utf8_lossy(&body));
     Ok(())
 }
 
-/// What the agent of a kept host is answered when it says to this controller what it said last; `None`: it is parked.
-fn say(kept: &Kept, served: &Served, host: &str, time: Then) -> Result<Option<News>> {
-    let mut client = client(served, &served.bound.agents, Some(identity(kept, host)?), time)?;
-    let message = Request::post("/agent/v1/checkin").body(Bytes::from(kept.message(host)?))?;
-    let (node, said): (_, CheckIn) = (kept.node(host)?, decode(&kept.message(host)?)?);
-    let held = said.held.map(|held| (held.known, held.task_set));
-    let Some((status, body)) = ask(&mut client, message, || served.is_content(node, held))? else { return Ok(None) };
+/// Sends the recorded check-in of a stored host to this controller. Returns the update in the answer, or `None` if the
+/// check-in is parked.
+fn send_check_in(
+    stored: &StoredFleet,
+    served: &InProcessController,
+    host: &str,
+    time: RecordedTime,
+) -> Result<Option<CheckInUpdate>> {
+    let mut client = connect(served, &served.addresses.agents, Some(client_identity(stored, host)?), time)?;
+    let message = Request::post("/agent/v1/checkin").body(Bytes::from(stored.last_check_in(host)?))?;
+    let (node, check_in): (_, CheckIn) = (stored.node_uuid(host)?, decode(&stored.last_check_in(host)?)?);
+    let held = check_in.held_desired.map(|held| (held.known, held.task_set));
+    let Some((status, body)) = send_request(&mut client, message, || served.is_waiting_unchanged(node, held))? else {
+        return Ok(None);
+    };
     ensure!(status == 200, "{host}: {status} {}", String::from_utf8_lossy(&body));
     match decode(&body)? {
-        CheckInAnswer::Current(news) => Ok(Some(*news)),
-        CheckInAnswer::Superseded => bail!("nobody else speaks for {host}"),
+        CheckInResponse::Current(update) => Ok(Some(*update)),
+        CheckInResponse::Superseded => bail!("nobody else speaks for {host}"),
     }
 }
 
-/// That the controller released nothing, sent nothing, has missed nothing, and has committed so often, a full resolve included.
-fn is_quiet(served: &Served, commits: u64) -> Result<()> {
-    nothing_is_missed(served)?;
-    for (metric, expected) in [
-        ("stemma_store_commits_total", commits),
-        ("stemma_desired_sent_total", 0),
-        ("stemma_reconcile_missed_total", 0),
-    ] {
-        let found = served.counted(metric);
+/// Checks that the controller released, sent and missed nothing, and that it made this number of commits. The check
+/// runs a full resolve first.
+fn check_quiet(served: &InProcessController, commits: u64) -> Result<()> {
+    check_nothing_missed(served)?;
+    for (metric, expected) in
+        [("stemma_store_commits_total", commits), ("stemma_desired_sent_total", 0), ("stemma_reconcile_missed_total", 0)]
+    {
+        let found = served.metric(metric);
         ensure!(found == expected, "{metric} is {found} and not {expected}");
     }
     Ok(())
 }
 
-/// That a full resolve finds nothing to do.
-fn nothing_is_missed(served: &Served) -> Result<()> {
-    let missed = served.missed()?;
+/// Checks that a full resolve finds nothing to do.
+fn check_nothing_missed(served: &InProcessController) -> Result<()> {
+    let missed = served.missed_count()?;
     ensure!(missed == 0, "what was resolved before missed {missed} nodes");
     Ok(())
 }
 
-/// Serves a kept fleet to hosts that have nothing new to say.
-fn controller_first(name: &'static str, hosts: &[&str]) -> Result<()> {
-    let (kept, time) = (Kept::unpack(name)?, Then::now());
-    let mut before = kept.files("data")?;
-    let served = serve(&kept, time)?;
-    let revision = served.counted("stemma_store_revision");
+/// Serves a stored fleet to hosts that have nothing new to report, and checks that nothing is written.
+fn check_upgraded_controller(name: &'static str, hosts: &[&str]) -> Result<()> {
+    let (stored, time) = (StoredFleet::unpack(name)?, RecordedTime::now());
+    let mut before = stored.files("data")?;
+    let served = serve_fleet(&stored, time)?;
+    let revision = served.metric("stemma_store_revision");
     for host in hosts {
-        let news = say(&kept, &served, host, time)?;
-        ensure!(news.is_none_or(|news| news.desired.is_none()), "{host} is told to be something else");
+        let update = send_check_in(&stored, &served, host, time)?;
+        ensure!(update.is_none_or(|news| news.desired.is_none()), "{host} is told to be something else");
     }
-    is_quiet(&served, 0)?;
-    ensure!(served.counted("stemma_checkins_total") == u64::try_from(hosts.len())?);
-    ensure!(served.counted("stemma_store_revision") == revision);
+    check_quiet(&served, 0)?;
+    ensure!(served.metric("stemma_checkins_total") == u64::try_from(hosts.len())?);
+    ensure!(served.metric("stemma_store_revision") == revision);
     drop(served);
-    let mut after = kept.files("data")?;
-    // The engine notes in its file that it was open (that no entry was written is counted above), and an admin's context
-    // names the port, which is another one here.
+    let mut after = stored.files("data")?;
+    // The storage engine records in its file that it was open. The counter above shows that no entry was written. The
+    // admin's context contains the port, which is different in this test.
     for name in ["store.redb", "admin/context.toml"] {
         ensure!(before.remove(Path::new(name)).is_some() && after.remove(Path::new(name)).is_some());
     }
@@ -170,113 +183,122 @@ fn controller_first(name: &'static str, hosts: &[&str]) -> Result<()> {
 }
 
 #[test]
-fn the_controller_first_writes_and_releases_nothing() -> Result<()> {
-    controller_first("kept", &["web-2", "db-1"])
+fn upgraded_controller_writes_and_releases_nothing() -> Result<()> {
+    check_upgraded_controller("kept", &["web-2", "db-1"])
 }
 
 #[test]
-fn the_controller_first_releases_nothing_to_who_is_held_parked_or_paused() -> Result<()> {
-    controller_first("held", &HELD)
+fn upgraded_controller_releases_nothing_to_held_hosts() -> Result<()> {
+    check_upgraded_controller("held", &HELD_HOSTS)
 }
 
 #[test]
-fn results_of_an_earlier_agent_are_taken_once_and_answered_with_nothing_new() -> Result<()> {
-    let (kept, time) = (Kept::unpack("kept")?, Then::now());
-    let served = serve(&kept, time)?;
-    let said: CheckIn = decode(&kept.message("web-1")?)?;
-    let last = said.results.last().context("it has results")?.sequence;
-    let news = say(&kept, &served, "web-1", time)?.context("results are answered at once")?;
-    ensure!(news.acknowledged == last && news.desired.is_none(), "{news:?}");
-    is_quiet(&served, 1)?;
-    let news = say(&kept, &served, "web-1", time)?.context("results are answered at once")?;
-    ensure!(news.acknowledged == last && news.desired.is_none(), "{news:?}");
-    is_quiet(&served, 1)
+fn upgraded_controller_accepts_results_of_old_agent_once() -> Result<()> {
+    let (stored, time) = (StoredFleet::unpack("kept")?, RecordedTime::now());
+    let served = serve_fleet(&stored, time)?;
+    let check_in: CheckIn = decode(&stored.last_check_in("web-1")?)?;
+    let last = check_in.results.last().context("it has results")?.sequence;
+    let update = send_check_in(&stored, &served, "web-1", time)?.context("results are answered at once")?;
+    ensure!(update.acknowledged == last && update.desired.is_none(), "{update:?}");
+    check_quiet(&served, 1)?;
+    let update = send_check_in(&stored, &served, "web-1", time)?.context("results are answered at once")?;
+    ensure!(update.acknowledged == last && update.desired.is_none(), "{update:?}");
+    check_quiet(&served, 1)
 }
 
-/// The files that a host writes when its traits alone change: the traits, the state that names them, and what it was told with that state.
-const OF_TRAITS: [&str; 4] = [
+/// The files that a host writes if only its traits change: the traits, the state that names them, and what was sent
+/// with that state.
+const TRAIT_FILES: [&str; 4] = [
     "run/stemma/traits",
     "var/lib/stemma-agent/apply/accepted",
     "var/lib/stemma-agent/apply/told",
     "var/lib/stemma-agent/apply/open-barriers",
 ];
 
-/// Runs the agent over a kept host, under a controller of today, until `done`; gives the files that are not as they were, by name. A machine whose processor has other
-/// traits than the one of then reports those, and is told them: files of traits do not count there.
-fn both_upgraded(kept: &Kept, host: &str, time: Then, done: impl Fn(&Served) -> bool) -> Result<Vec<String>> {
-    let served = serve(kept, time)?;
-    kept.point(host, &served.bound.agents)?;
-    let before = kept.files(host)?;
-    agent::run_until(&kept.path(host), time, QUIET, || done(&served))?;
-    nothing_is_missed(&served)?;
-    let after = kept.files(host)?;
-    let has_traits = has_the_traits_of_then(kept, host)?;
+/// Runs the agent over a stored host, with a current controller, until `done` returns true. Returns the names of the
+/// changed files. If the processor of this machine has other traits than the recorded one, the agent reports its traits
+/// and the controller sends them back. The files of traits are then not compared.
+fn run_both_upgraded(
+    stored: &StoredFleet,
+    host: &str,
+    time: RecordedTime,
+    done: impl Fn(&InProcessController) -> bool,
+) -> Result<Vec<String>> {
+    let served = serve_fleet(stored, time)?;
+    stored.set_controller_url(host, &served.addresses.agents)?;
+    let before = stored.files(host)?;
+    agent::run_until(&stored.path(host), time, QUIET_PERIOD, || done(&served))?;
+    check_nothing_missed(&served)?;
+    let after = stored.files(host)?;
+    let has_traits = has_recorded_traits(stored, host)?;
     let compared = if has_traits {
         "and what was sent were compared".to_owned()
     } else {
-        format!("but {OF_TRAITS:?} were compared: this processor has other traits than that of then")
+        format!("but {TRAIT_FILES:?} were compared: this processor has other traits than that of then")
     };
-    said(&format!("{host}: {} files {compared}", before.len()));
-    ensure!(served.counted("stemma_desired_sent_total") == 0 || !has_traits);
-    let changed = changed(&before, &after).into_iter();
-    Ok(changed.filter(|name| has_traits || !OF_TRAITS.contains(&name.as_str())).collect())
+    print_log(&format!("{host}: {} files {compared}", before.len()));
+    ensure!(served.metric("stemma_desired_sent_total") == 0 || !has_traits);
+    let changed = changed_files(&before, &after).into_iter();
+    Ok(changed.filter(|name| has_traits || !TRAIT_FILES.contains(&name.as_str())).collect())
 }
 
 #[allow(clippy::print_stdout, reason = "what was compared")]
-fn said(line: &str) {
+fn print_log(line: &str) {
     println!("{line}");
 }
 
-/// Whether this machine has the traits of the one on which the fleet was kept; where it has not, a host says other ones.
-fn has_the_traits_of_then(kept: &Kept, host: &str) -> Result<bool> {
-    let said: CheckIn = decode(&kept.message(host)?)?;
-    let observed = said.observation.context("it has an observation")?;
+/// Returns whether this machine has the traits of the one on which the fleet was recorded. If not, a host reports other
+/// traits.
+fn has_recorded_traits(stored: &StoredFleet, host: &str) -> Result<bool> {
+    let check_in: CheckIn = decode(&stored.last_check_in(host)?)?;
+    let observed = check_in.observation.context("it has an observation")?;
     Ok(observed.traits == stemma_agent::facts::observe().traits)
 }
 
 #[test]
-fn with_both_upgraded_a_host_sends_what_was_not_sent_and_runs_nothing() -> Result<()> {
-    let kept = Kept::unpack("kept")?;
-    let unsent = kept.path("web-1/var/lib/stemma-agent/apply/results");
+fn upgraded_host_sends_pending_results_and_runs_nothing() -> Result<()> {
+    let stored = StoredFleet::unpack("kept")?;
+    let unsent = stored.path("web-1/var/lib/stemma-agent/apply/results");
     let is_sent = || std::fs::read_dir(&unsent).is_ok_and(|mut files| files.next().is_none());
     ensure!(!is_sent(), "results wait to be sent");
-    let changed = both_upgraded(&kept, "web-1", Then::now(), |_| is_sent())?;
-    let taken = "var/lib/stemma-agent/apply/results/";
-    ensure!(changed.len() == 1 && changed[0].starts_with(taken), "{changed:?}");
+    let changed = run_both_upgraded(&stored, "web-1", RecordedTime::now(), |_| is_sent())?;
+    let results_dir = "var/lib/stemma-agent/apply/results/";
+    ensure!(changed.len() == 1 && changed[0].starts_with(results_dir), "{changed:?}");
     Ok(())
 }
 
 #[test]
-fn with_both_upgraded_a_converged_host_writes_no_file() -> Result<()> {
-    let kept = Kept::unpack("kept")?;
-    let changed = both_upgraded(&kept, "web-2", Then::now(), |served| {
-        served.counted("stemma_checkins_total") > 1 && served.counted("stemma_checkins_parked") == 1
+fn upgraded_converged_host_writes_no_file() -> Result<()> {
+    let stored = StoredFleet::unpack("kept")?;
+    let changed = run_both_upgraded(&stored, "web-2", RecordedTime::now(), |served| {
+        served.metric("stemma_checkins_total") > 1 && served.metric("stemma_checkins_parked") == 1
     })?;
     ensure!(changed.is_empty(), "{changed:?}");
     Ok(())
 }
 
-/// `site-conf` of the web hosts waits for `schema` on this one. What it is to have now is shut until its results come, and open by them.
+/// `site-conf` of the web hosts waits for `schema` on this host. The barrier of the new task set is closed until this
+/// host's results arrive, and they open it.
 #[test]
-fn with_both_upgraded_no_pass_misses_what_a_hosts_results_open_for_others() -> Result<()> {
-    let (kept, time, host) = (Kept::unpack("kept")?, Then::now(), "db-1");
-    let served = serve(&kept, time)?;
-    kept.point(host, &served.bound.agents)?;
-    set_tier(&kept, &served, host, time, "silver")?;
-    agent::run_until(&kept.path(host), time, QUIET, || {
-        served.counted("stemma_checkins_parked") == 1
-            && std::fs::read_to_string(kept.path("db-1/etc/motd")).is_ok_and(|text| text.ends_with(": tier silver\n"))
-            && state(&kept, &served, host, time).is_ok_and(|state| state == "converged")
+fn upgraded_controller_misses_no_barrier_opened_by_results() -> Result<()> {
+    let (stored, time, host) = (StoredFleet::unpack("kept")?, RecordedTime::now(), "db-1");
+    let served = serve_fleet(&stored, time)?;
+    stored.set_controller_url(host, &served.addresses.agents)?;
+    set_tier(&stored, &served, host, time, "silver")?;
+    agent::run_until(&stored.path(host), time, QUIET_PERIOD, || {
+        served.metric("stemma_checkins_parked") == 1
+            && std::fs::read_to_string(stored.path("db-1/etc/motd")).is_ok_and(|text| text.ends_with(": tier silver\n"))
+            && node_state(&stored, &served, host, time).is_ok_and(|state| state == "converged")
     })?;
-    nothing_is_missed(&served)
+    check_nothing_missed(&served)
 }
 
 #[test]
-fn with_both_upgraded_who_is_held_parked_or_paused_writes_no_file() -> Result<()> {
-    let kept = Kept::unpack("held")?;
-    for host in HELD {
-        let changed = both_upgraded(&kept, host, Then::now(), |served| {
-            served.counted("stemma_checkins_total") > 0 && served.counted("stemma_checkins_parked") == 1
+fn upgraded_held_host_writes_no_file() -> Result<()> {
+    let stored = StoredFleet::unpack("held")?;
+    for host in HELD_HOSTS {
+        let changed = run_both_upgraded(&stored, host, RecordedTime::now(), |served| {
+            served.metric("stemma_checkins_total") > 0 && served.metric("stemma_checkins_parked") == 1
         })?;
         ensure!(changed.is_empty(), "{host}: {changed:?}");
     }

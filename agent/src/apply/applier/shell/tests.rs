@@ -1,4 +1,4 @@
-//! When a command runs and with what, on a machine in memory: guards, the journal, parameters.
+//! When a command runs and with which arguments, on an in-memory host: guards, the journal, parameters.
 
 use std::rc::Rc;
 
@@ -24,28 +24,27 @@ fn task(fields: &Value, tier: &str) -> HostTask {
         after: vec![],
         barriers: vec![],
     };
-    HostTask::new(&profile, &[("labels.tier".to_owned(), InputValue::Json(json!(tier).to_string().into()))].into())
-        .unwrap()
+    HostTask::new(&profile, &[("labels.tier".to_owned(), InputValue::Json(json!(tier).to_string().into()))].into()).unwrap()
 }
 
 fn ready<T>(future: Pending<'_, T>) -> T {
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
 }
 
-fn check(host: &MemoryHost, task: &HostTask) -> Result<Check, TaskError> {
-    ready(Shell.check(&site(host), task))
+fn check(host: &MemoryHost, task: &HostTask) -> Result<CheckResult, TaskError> {
+    ready(ShellApplier.check(&site(host), task))
 }
 
-fn apply(host: &MemoryHost, task: &HostTask) -> Result<Applied, TaskError> {
-    ready(Shell.apply(&site(host), task))
+fn apply(host: &MemoryHost, task: &HostTask) -> Result<ApplyResult, TaskError> {
+    ready(ShellApplier.apply(&site(host), task))
 }
 
-fn is_so(host: &MemoryHost, task: &HostTask) -> bool {
-    check(host, task).unwrap() == Check::AsItShould
+fn is_converged(host: &MemoryHost, task: &HostTask) -> bool {
+    check(host, task).unwrap() == CheckResult::Converged
 }
 
 #[test]
-fn a_value_is_one_argument_or_quoted() {
+fn command_passes_value_as_one_argument_or_quoted() {
     let host = MemoryHost::new();
     let tier = "gold; rm -rf /\n'";
     for (parameters, argv) in [
@@ -54,9 +53,9 @@ fn a_value_is_one_argument_or_quoted() {
         (json!({"cmd": "echo {{ labels.tier }}"}), vec!["/bin/sh", "-c", "echo {{ labels.tier }}"]),
     ] {
         apply(&host, &task(&json!({"parameters": parameters}), tier)).unwrap();
-        let ran = host.ran().pop().unwrap();
+        let ran = host.commands_run().pop().unwrap();
         if ran[1] == "-c" && ran[2].contains('\'') {
-            // How a quote is quoted is render's own; that it is one word is what matters here.
+            // Quoting is tested in the render crate. Here it only matters that the value is one word.
             assert!(ran[2].starts_with("echo 'gold; rm -rf /\n'"), "{ran:?}");
         } else {
             assert_eq!(ran, argv);
@@ -65,18 +64,18 @@ fn a_value_is_one_argument_or_quoted() {
 }
 
 #[test]
-fn without_guards_it_runs_once_for_each_content() {
+fn command_runs_once_per_content_when_unguarded() {
     let host = MemoryHost::new();
     let fields = json!({"parameters": {"command": ["deploy", "{{ labels.tier }}"]}});
     let gold = task(&fields, "gold");
-    assert!(!is_so(&host, &gold));
+    assert!(!is_converged(&host, &gold));
     apply(&host, &gold).unwrap();
-    assert!(is_so(&host, &gold));
-    assert!(!is_so(&host, &task(&fields, "silver")), "other inputs are another thing to do");
+    assert!(is_converged(&host, &gold));
+    assert!(!is_converged(&host, &task(&fields, "silver")), "other inputs are another thing to do");
 }
 
 #[test]
-fn begun_and_not_ended_it_is_unknown_unless_it_may_run_again() {
+fn check_returns_unknown_when_interrupted_unless_repeatable() {
     let host = MemoryHost::new();
     let fields = |on_interrupt: &str| json!({"on_interrupt": on_interrupt, "parameters": {"command": ["deploy"]}});
     for (on_interrupt, unknown) in [("unknown", true), ("again", false)] {
@@ -85,49 +84,49 @@ fn begun_and_not_ended_it_is_unknown_unless_it_may_run_again() {
         site(&host).ledger.set_step(&begun).unwrap();
         match check(&host, &task) {
             Err(error) => assert!(
-                unknown && error.left == Left::Unknown && error.message.contains("resolve-unknown t done|again")
+                unknown && error.effect == FailureEffect::Unknown && error.message.contains("resolve-unknown t done|again")
             ),
-            Ok(found) => assert!(!unknown && found != Check::AsItShould),
+            Ok(found) => assert!(!unknown && found != CheckResult::Converged),
         }
     }
 }
 
 #[test]
-fn a_failure_is_journalled_as_one() {
+fn apply_journals_failure_when_command_fails() {
     let host = MemoryHost::new();
-    host.on_run(|_, _| Finished { end: End::Status(3), output: "no".into() });
+    host.on_run(|_, _| CommandResult { end: ExitKind::Status(3), output: "no".into() });
     let task = task(&json!({"parameters": {"command": ["deploy"]}}), "gold");
     let error = apply(&host, &task).unwrap_err();
     assert_eq!((error.message.as_str(), error.output.as_str()), ("the command ended with status 3", "no"));
     assert_eq!(site(&host).ledger.step("t").unwrap().unwrap().state, StepState::Failed);
-    assert!(!is_so(&host, &task));
+    assert!(!is_converged(&host, &task));
 }
 
 #[test]
-fn what_ran_and_could_not_be_written_down_is_not_run_again() {
+fn apply_does_not_rerun_command_when_journal_write_failed() {
     for status in [0, 1] {
         let host = MemoryHost::new();
         host.on_run(move |host, _| {
-            host.fill(true);
-            Finished { end: End::Status(status), output: "said".into() }
+            host.set_full(true);
+            CommandResult { end: ExitKind::Status(status), output: "said".into() }
         });
         let task = task(&json!({"parameters": {"command": ["deploy"]}, "retries": 3}), "gold");
         let error = apply(&host, &task).unwrap_err();
-        assert!(error.left == Left::Unknown && error.message.contains("could not be written down"), "{error:?}");
+        assert!(error.effect == FailureEffect::Unknown && error.message.contains("could not be recorded"), "{error:?}");
         assert_eq!(error.output, "said");
-        host.fill(false);
-        assert_eq!(check(&host, &task).unwrap_err().left, Left::Unknown, "nor after a restart");
+        host.set_full(false);
+        assert_eq!(check(&host, &task).unwrap_err().effect, FailureEffect::Unknown, "nor after a restart");
     }
 }
 
 #[test]
-fn guards_say_whether_there_is_something_to_do() {
+fn guards_decide_whether_command_runs() {
     let host = MemoryHost::new();
     host.put("/made", "");
     host.put("/dev/vg0/data", "");
     host.on_run(|_, command| {
         let status = i32::from(command.argv[0] != "true");
-        Finished { end: End::Status(status), output: String::new() }
+        CommandResult { end: ExitKind::Status(status), output: String::new() }
     });
     for (guard, so) in [
         (json!({"creates": "/made"}), true),
@@ -143,7 +142,7 @@ fn guards_say_whether_there_is_something_to_do() {
     ] {
         let mut parameters = guard;
         parameters["command"] = json!(["deploy"]);
-        assert_eq!(is_so(&host, &task(&json!({"parameters": parameters}), "")), so, "{parameters}");
+        assert_eq!(is_converged(&host, &task(&json!({"parameters": parameters}), "")), so, "{parameters}");
     }
     let guarded = task(&json!({"parameters": {"command": ["true"], "creates": "/missing"}}), "");
     apply(&host, &guarded).unwrap();
@@ -151,33 +150,34 @@ fn guards_say_whether_there_is_something_to_do() {
 }
 
 #[test]
-fn what_it_runs_with() {
+fn apply_passes_cwd_env_user_and_timeout_to_command() {
     let host = MemoryHost::new();
-    let parameters = json!({"command": ["x"], "cwd": "/srv", "env": {"TIER": "{{ labels.tier }}"}, "user": "www-data", "timeout": 5});
+    let parameters =
+        json!({"command": ["x"], "cwd": "/srv", "env": {"TIER": "{{ labels.tier }}"}, "user": "www-data", "timeout": 5});
     apply(&host, &task(&json!({"parameters": parameters}), "gold")).unwrap();
-    let ran = host.last_run().unwrap();
-    assert_eq!(ran.cwd, Some(HostPath::own("/srv")));
+    let ran = host.last_command().unwrap();
+    assert_eq!(ran.cwd, Some(HostPath::from_static("/srv")));
     assert_eq!(ran.env, [("TIER".to_owned(), "gold".to_owned())].into());
     assert_eq!((ran.user.as_deref(), ran.timeout), (Some("www-data"), Duration::from_secs(5)));
 }
 
-/// What a template gave for it was refused.
+/// A rendered cwd used to be refused.
 #[test]
-fn y09_a_command_is_run_in_the_root_whether_that_is_written_out_or_rendered() {
+fn y09_command_runs_in_root_directory_when_literal_or_rendered() {
     for cwd in ["/", "{{ labels.tier }}"] {
         let host = MemoryHost::new();
         apply(&host, &task(&json!({"parameters": {"command": ["x"], "cwd": cwd}}), "/")).unwrap();
-        assert_eq!(host.last_run().unwrap().cwd, None, "{cwd}");
+        assert_eq!(host.last_command().unwrap().cwd, None, "{cwd}");
     }
 }
 
 #[test]
-fn wrong_parameters_are_named() {
+fn check_names_parameter_when_invalid() {
     let host = MemoryHost::new();
     for (parameters, said) in [
         (json!({}), "parameters: one of command, script, cmd is missing"),
         (json!({"command": ["a"], "script": "a"}), "command and script stand side by side: exactly one of command"),
-        (json!({"command": []}), "parameters.command: the first item is the program"),
+        (json!({"command": []}), "parameters.command: the first item must be the program"),
         (json!({"command": "a b"}), "parameters: invalid type: string"),
         (json!({"command": ["a"], "creates": "x"}), "parameters.creates: path \"x\" is relative"),
         (json!({"command": ["a"], "env": {"A=B": "x"}}), "parameters.env: \"A=B\" is no variable"),
@@ -189,7 +189,7 @@ fn wrong_parameters_are_named() {
 }
 
 #[test]
-fn w10_03_no_argument_of_a_process_holds_a_secret_that_a_shell_text_reads() {
+fn w10_03_process_arguments_omit_secret_when_script_reads_one() {
     const VALUE: &str = "hunter2's";
     let root = tempfile::tempdir().unwrap();
     let credentials = root.path().join("run/credentials/stemma-agent.service");
@@ -198,7 +198,7 @@ fn w10_03_no_argument_of_a_process_holds_a_secret_that_a_shell_text_reads() {
     let host = Rc::new(crate::host::real::RealHost::new(root.path()).unwrap());
     let site = Site::new(host.clone(), Rc::new(Ledger::open(host).unwrap()));
     let secret = "{{ secret('db') }}";
-    // What every process of the group is called, told by the script itself, and that its input is empty.
+    // The script records its own process arguments, and that its standard input is empty.
     let look = "tr '\\0' ' ' </proc/$$/cmdline >args; cat >input; readlink /proc/self/fd/0 >>input";
     let script = format!("# a comment\nx={secret}; printf %s \"$x\" >value; {look}; echo \"$0\" >name; exit 3");
     for (parameters, ended) in [
@@ -209,7 +209,7 @@ fn w10_03_no_argument_of_a_process_holds_a_secret_that_a_shell_text_reads() {
         (json!({"script": format!(": {}", "x".repeat(100_000))}), Ok(())),
     ] {
         let task = secret_task(&json!({"parameters": parameters}));
-        let applied = ready_with_io(Shell.apply(&site, &task));
+        let applied = ready_with_io(ShellApplier.apply(&site, &task));
         assert_eq!(applied.map(drop).map_err(|error| error.message), ended.map_err(str::to_owned), "{parameters}");
     }
     let read = |name: &str| std::fs::read_to_string(root.path().join(name)).unwrap();
@@ -219,22 +219,19 @@ fn w10_03_no_argument_of_a_process_holds_a_secret_that_a_shell_text_reads() {
     std::fs::remove_file(root.path().join("args")).unwrap();
     for (guard, so) in [("unless", true), ("only_if", false)] {
         let guarded = json!({"command": ["true"], guard: format!("{look}; [ {secret} = {secret} ]")});
-        let checked = ready_with_io(Shell.check(&site, &secret_task(&json!({"parameters": guarded})))).unwrap();
-        assert_eq!(checked == Check::AsItShould, so, "{guard}");
+        let checked = ready_with_io(ShellApplier.check(&site, &secret_task(&json!({"parameters": guarded})))).unwrap();
+        assert_eq!(checked == CheckResult::Converged, so, "{guard}");
         assert!(!read("args").contains("hunter2"), "{guard}: {}", read("args"));
     }
 }
 
 #[test]
-fn a_text_that_no_process_can_be_given_is_refused_by_its_field() {
+fn check_names_field_when_script_cannot_be_passed_to_process() {
     let host = MemoryHost::new();
     for (parameters, says) in [
-        (json!({"cmd": "a\0"}), "parameters.cmd: holds NUL, and no process can be given one: take it out"),
-        (json!({"command": ["a"], "creates": "/x", "unless": "a\0"}), "parameters.unless: holds NUL"),
-        (
-            json!({"command": ["a"], "only_if": "a".repeat(131_072)}),
-            "parameters.only_if: has 131072 bytes, and a process",
-        ),
+        (json!({"cmd": "a\0"}), "parameters.cmd: contains NUL, which no process can be given: remove it"),
+        (json!({"command": ["a"], "creates": "/x", "unless": "a\0"}), "parameters.unless: contains NUL"),
+        (json!({"command": ["a"], "only_if": "a".repeat(131_072)}), "parameters.only_if: has 131072 bytes, and a process"),
     ] {
         let error = check(&host, &task(&json!({"parameters": parameters}), "gold")).unwrap_err();
         assert!(error.message.starts_with(says), "{}", error.message);
@@ -242,7 +239,7 @@ fn a_text_that_no_process_can_be_given_is_refused_by_its_field() {
 }
 
 #[test]
-fn w10_03_no_item_of_a_command_or_of_a_guard_holds_a_secret() {
+fn w10_03_check_rejects_secret_in_command_or_guard_item() {
     let host = MemoryHost::new();
     host.put("/run/credentials/stemma-agent.service/db", "hunter2");
     let secret = "{{ secret('db') }}";
@@ -258,11 +255,11 @@ fn w10_03_no_item_of_a_command_or_of_a_guard_holds_a_secret() {
                         read the secret in `script`";
             assert!(error.message.contains(said) && !error.message.contains("hunter2"), "{parameters}: {error:?}");
         }
-        assert_eq!(host.last_run(), None, "{parameters}: nothing was run");
+        assert_eq!(host.last_command(), None, "{parameters}: nothing was run");
     }
     let task = secret_task(&json!({"parameters": {"command": ["put"], "env": {"DB": secret}}}));
     apply(&host, &task).unwrap();
-    assert_eq!(host.last_run().unwrap().env, [("DB".to_owned(), "hunter2".to_owned())].into());
+    assert_eq!(host.last_command().unwrap().env, [("DB".to_owned(), "hunter2".to_owned())].into());
 }
 
 fn secret_task(fields: &Value) -> HostTask {
@@ -279,18 +276,18 @@ fn ready_with_io<T>(future: Pending<'_, T>) -> T {
 }
 
 #[test]
-fn retries_are_the_tasks_or_the_parameters() {
+fn retry_policy_prefers_task_over_parameters() {
     for (fields, retries) in [
         (json!({"parameters": {"command": ["a"]}}), (0, 1)),
         (json!({"retries": 3, "parameters": {"command": ["a"]}}), (3, 1)),
         (json!({"retries": 3, "parameters": {"command": ["a"], "retries": 2, "interval": 20}}), (2, 20)),
     ] {
-        assert_eq!(Shell.retries(&task(&fields, "")), retries, "{fields}");
+        assert_eq!(ShellApplier.retry_policy(&task(&fields, "")), retries, "{fields}");
     }
 }
 
 #[test]
-fn a_command_without_time_is_refused_by_its_field_and_not_run() {
+fn check_rejects_command_when_timeout_is_zero() {
     for (fields, field) in [
         (json!({"parameters": {"command": ["a"], "timeout": 0}}), "parameters.timeout"),
         (json!({"timeout_seconds": 0, "parameters": {"command": ["a"], "unless": ["b"]}}), "timeout_seconds"),
@@ -300,6 +297,6 @@ fn a_command_without_time_is_refused_by_its_field_and_not_run() {
         for error in [check(&host, &task(&fields, "")).unwrap_err(), apply(&host, &task(&fields, "")).unwrap_err()] {
             assert!(error.message.starts_with(&format!("{field}: ")), "{error:?}");
         }
-        assert!(host.ran().is_empty(), "{fields}");
+        assert!(host.commands_run().is_empty(), "{fields}");
     }
 }

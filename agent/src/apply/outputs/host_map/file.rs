@@ -1,106 +1,105 @@
-//! The map as text: what others wrote, lines, comments and order, comes out as it went in.
+//! The host label map as text. Lines of other authors, comments and the order stay unchanged.
 
 use indexmap::IndexMap;
 use serde_json::Value;
 
-use super::Unreadable;
-use crate::config::Format;
+use super::MapUnreadable;
+use crate::config::LabelMapFormat;
 
 /// A host label map that can be edited key by key.
 #[derive(Debug)]
 pub(super) enum MapFile {
     Lines {
-        lines: Vec<Line>,
-        bare: Bare,
+        lines: Vec<MapLine>,
+        bare: BareKey,
     },
-    /// One flat object, in the order of its file.
+    /// One flat object, in the order of the file.
     Json(IndexMap<String, Value>),
 }
 
-/// One line of the env form or of a feature file.
+/// One line of an env or feature file.
 #[derive(Debug)]
-pub(super) enum Line {
-    /// A comment, an empty line, or one that is no pair: kept.
+pub(super) enum MapLine {
+    /// A comment, an empty line, or a line that is not a pair. The agent preserves such a line.
     Other(String),
-    /// `KEY=VALUE`, with the text as it stood.
+    /// `KEY=VALUE`, with the original text.
     Pair { key: String, value: String, text: String },
 }
 
-/// Whether a key may stand alone.
+/// What a line with a key and without `=` means in a format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Bare {
-    /// It is no pair, and kept as it is.
-    Kept,
-    /// It means `true`, as in a feature file.
+pub(super) enum BareKey {
+    /// The line is not a pair and is preserved.
+    Preserved,
+    /// The value is `true`, as in a feature file.
     True,
 }
 
 impl MapFile {
-    /// Reads a text of the format.
-    pub(super) fn parse(format: Format, text: &str) -> Result<Self, Unreadable> {
+    /// Parses a text of this format.
+    pub(super) fn parse(format: LabelMapFormat, text: &str) -> Result<Self, MapUnreadable> {
         match format {
-            Format::Env => Ok(Self::lines(text, Bare::Kept)),
-            Format::NodeFeatureDiscovery => Ok(Self::lines(text, Bare::True)),
-            Format::Json if text.trim().is_empty() => Ok(Self::Json(IndexMap::new())),
-            Format::Json => {
-                let unreadable = |error: serde_json::Error| Unreadable { format: "JSON", why: error.to_string() };
+            LabelMapFormat::Env => Ok(Self::parse_lines(text, BareKey::Preserved)),
+            LabelMapFormat::NodeFeatureDiscovery => Ok(Self::parse_lines(text, BareKey::True)),
+            LabelMapFormat::Json if text.trim().is_empty() => Ok(Self::Json(IndexMap::new())),
+            LabelMapFormat::Json => {
+                let unreadable = |error: serde_json::Error| MapUnreadable { format: "JSON", why: error.to_string() };
                 serde_json::from_str(text).map(Self::Json).map_err(unreadable)
             }
         }
     }
 
-    fn lines(text: &str, bare: Bare) -> Self {
-        Self::Lines { lines: text.lines().map(|line| Line::parse(line, bare)).collect(), bare }
+    fn parse_lines(text: &str, bare: BareKey) -> Self {
+        Self::Lines { lines: text.lines().map(|line| MapLine::parse(line, bare)).collect(), bare }
     }
 
-    /// The value of a key: of its last line, as a reader of the file sees it.
+    /// Returns the value of a key from its last line, as a reader of the file sees it.
     pub(super) fn get(&self, key: &str) -> Option<&str> {
         match self {
             Self::Lines { lines, .. } => lines.iter().rev().find_map(|line| match line {
-                Line::Pair { key: found, value, .. } if found == key => Some(value.as_str()),
+                MapLine::Pair { key: name, value, .. } if name == key => Some(value.as_str()),
                 _ => None,
             }),
-            // Another author's value of another type is a value that differs from every text.
+            // A value that is not text, from another author, is returned as a text that no label can equal.
             Self::Json(pairs) => pairs.get(key).map(|value| value.as_str().unwrap_or("\0")),
         }
     }
 
-    /// Every key with its value, as a reader of the file sees it; of JSON, the texts.
+    /// Returns all keys with their values, as a reader of the file sees them. Keys in JSON whose value is not a text
+    /// are left out, because they cannot be labels.
     pub(super) fn pairs(&self) -> std::collections::BTreeMap<&str, &str> {
         match self {
             Self::Lines { lines, .. } => lines
                 .iter()
                 .filter_map(|line| match line {
-                    Line::Pair { key, value, .. } => Some((key.as_str(), value.as_str())),
-                    Line::Other(_) => None,
+                    MapLine::Pair { key, value, .. } => Some((key.as_str(), value.as_str())),
+                    MapLine::Other(_) => None,
                 })
                 .collect(),
-            Self::Json(pairs) => {
-                pairs.iter().filter_map(|(key, value)| Some((key.as_str(), value.as_str()?))).collect()
-            }
+            Self::Json(pairs) => pairs.iter().filter_map(|(key, value)| Some((key.as_str(), value.as_str()?))).collect(),
         }
     }
 
-    /// Gives a key a value, in its place or at the end.
+    /// Sets the value of a key: replaces its last line, which is the one that counts, or appends a new line.
     pub(super) fn set(&mut self, key: &str, value: &str) {
         if self.get(key) == Some(value) {
             return;
         }
         match self {
             Self::Lines { lines, bare } => {
-                let next = Line::parse(&format!("{key}={value}"), *bare);
-                let place = lines.iter().rposition(|line| line.is(key));
+                let next = MapLine::parse(&format!("{key}={value}"), *bare);
+                let place = lines.iter().rposition(|line| line.has_key(key));
                 if let Some(place) = place { lines[place] = next } else { lines.push(next) }
             }
             Self::Json(pairs) => drop(pairs.insert(key.into(), value.into())),
         }
     }
 
-    /// Takes a key out.
+    /// Removes the last line of a key. An earlier line with the same key, which another author wrote, stays.
     pub(super) fn remove(&mut self, key: &str) {
         match self {
             Self::Lines { lines, .. } => {
-                if let Some(place) = lines.iter().rposition(|line| line.is(key)) {
+                if let Some(place) = lines.iter().rposition(|line| line.has_key(key)) {
                     lines.remove(place);
                 }
             }
@@ -108,7 +107,7 @@ impl MapFile {
         }
     }
 
-    /// The text to write.
+    /// Returns the text of the file.
     pub(super) fn into_text(self) -> String {
         match self {
             Self::Lines { lines, .. } => lines.iter().flat_map(|line| [line.text(), "\n"]).collect(),
@@ -122,23 +121,24 @@ impl MapFile {
     }
 }
 
-impl Line {
-    fn parse(line: &str, bare: Bare) -> Self {
+impl MapLine {
+    /// Parses a line. The value of a pair is stored without quotes, next to the original text of the line.
+    fn parse(line: &str, bare: BareKey) -> Self {
         let trimmed = line.trim();
         if trimmed.is_empty() || trimmed.starts_with('#') {
             return Self::Other(line.into());
         }
         match (trimmed.split_once('='), bare) {
             (Some((key, value)), _) => {
-                Self::Pair { key: key.trim().into(), value: unquoted(value.trim()).into(), text: line.into() }
+                Self::Pair { key: key.trim().into(), value: unquote(value.trim()).into(), text: line.into() }
             }
-            (None, Bare::True) => Self::Pair { key: trimmed.into(), value: "true".into(), text: line.into() },
-            (None, Bare::Kept) => Self::Other(line.into()),
+            (None, BareKey::True) => Self::Pair { key: trimmed.into(), value: "true".into(), text: line.into() },
+            (None, BareKey::Preserved) => Self::Other(line.into()),
         }
     }
 
-    fn is(&self, key: &str) -> bool {
-        matches!(self, Self::Pair { key: found, .. } if found == key)
+    fn has_key(&self, key: &str) -> bool {
+        matches!(self, Self::Pair { key: name, .. } if name == key)
     }
 
     fn text(&self) -> &str {
@@ -148,7 +148,7 @@ impl Line {
     }
 }
 
-/// A value in one pair of quotes is what stands between them.
-fn unquoted(value: &str) -> &str {
+/// Returns a value without its pair of quotes, if it has one.
+fn unquote(value: &str) -> &str {
     ['"', '\''].into_iter().find_map(|quote| value.strip_prefix(quote)?.strip_suffix(quote)).unwrap_or(value)
 }

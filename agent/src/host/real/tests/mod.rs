@@ -1,4 +1,4 @@
-//! The real machine below a temporary root: paths that attack, and files that are put in the place of others.
+//! Tests of the real machine below a temporary root: hostile paths, and replacement of files.
 
 use std::cell::Cell;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -8,7 +8,7 @@ use std::{fs, io};
 
 use super::*;
 use crate::host::atomic::{Attributes, Staged, Staging, ensure_dir, replace, sweep};
-use crate::host::extras::within_default;
+use crate::host::extras::mode_under_acl;
 
 mod processes;
 
@@ -18,7 +18,7 @@ fn host() -> (tempfile::TempDir, RealHost) {
     (root, host)
 }
 
-/// Where a sync costs nothing, if this machine has such a place.
+/// Creates a host in memory, where a sync costs nothing, if this machine has such a place.
 fn host_in_memory() -> (tempfile::TempDir, RealHost) {
     let root = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
     let host = RealHost::new(root.path()).unwrap();
@@ -30,7 +30,7 @@ fn path(text: &str) -> HostPath {
 }
 
 #[test]
-fn s63_a_link_in_the_way_is_an_error_that_names_it() {
+fn s63_open_fails_and_names_link_when_path_has_one() {
     let (root, host) = host();
     let outside = tempfile::tempdir().unwrap();
     fs::create_dir(root.path().join("real")).unwrap();
@@ -59,29 +59,27 @@ fn s63_a_link_in_the_way_is_an_error_that_names_it() {
 }
 
 #[test]
-fn y09_a_link_of_the_system_is_refused_with_the_path_that_it_leads_to() {
+fn y09_link_error_names_target_path_when_link_is_absolute() {
     let (root, host) = host();
     fs::create_dir_all(root.path().join("usr/bin")).unwrap();
     fs::create_dir_all(root.path().join("var/lib")).unwrap();
     for (target, at) in [("usr/bin", "bin"), ("../run", "var/run"), ("/etc/./x//y/../z", "var/lib/etc")] {
         symlink(target, root.path().join(at)).unwrap();
     }
-    for (text, real) in
-        [("/bin/tool", "/usr/bin/tool"), ("/var/run/app/pid", "/run/app/pid"), ("/var/lib/etc/f", "/etc/x/z/f")]
-    {
+    for (text, real) in [("/bin/tool", "/usr/bin/tool"), ("/var/run/app/pid", "/run/app/pid"), ("/var/lib/etc/f", "/etc/x/z/f")] {
         let error = host.dir(&path(text)).err().expect("it is refused").sentence();
         assert!(error.ends_with(&format!(": write {real}")), "{error}");
     }
 }
 
-/// `open(2)`: a link that leads to itself is ELOOP, whatever is written for it.
+/// `open(2)`: a link that leads to itself is ELOOP, whatever form its target has.
 #[test]
-fn y09_a_link_that_leads_to_itself_is_refused_without_its_own_path_as_the_way_out() {
+fn y09_link_error_omits_target_when_link_is_a_loop() {
     let (root, host) = host();
     for (target, name) in [("loop", "loop"), ("/whole", "whole"), ("./x/../below/y", "below"), ("looped", "loo")] {
         symlink(target, root.path().join(name)).unwrap();
     }
-    let itself = "it leads to itself, so take it away or name another path";
+    let itself = "it leads to itself, so remove it or name another path";
     for (text, at, cure) in [
         ("/loop", "/loop", itself),
         ("/loop/x", "/loop", itself),
@@ -96,7 +94,7 @@ fn y09_a_link_that_leads_to_itself_is_refused_without_its_own_path_as_the_way_ou
 }
 
 #[test]
-fn s65_only_a_plain_file_of_one_name_is_read() {
+fn s65_read_accepts_only_regular_file_with_one_link() {
     let (root, host) = host();
     fs::write(root.path().join("plain"), "text").unwrap();
     fs::write(root.path().join("hard"), "text").unwrap();
@@ -109,27 +107,24 @@ fn s65_only_a_plain_file_of_one_name_is_read() {
     for (name, said) in [
         (
             "hard",
-            "/hard has 2 hard links; another name's file is neither read nor replaced: remove the other names \
+            "/hard has 2 hard links; such a file is neither read nor replaced: remove the other names \
              (`find / -samefile /hard` lists them), or name another path",
         ),
         ("link", "/link is a symbolic link, and links are not followed: write /plain"),
-        (
-            "fifo",
-            "/fifo is a device, socket or FIFO, where a regular file was expected: move it away, or name another path",
-        ),
+        ("fifo", "/fifo is a device, socket or FIFO, where a regular file was expected: move it away, or name another path"),
     ] {
         assert_eq!(dir.read(name, 10).unwrap_err().sentence(), said);
     }
     assert_eq!(dir.read("plain", 3).unwrap_err().sentence(), "/plain is larger than 3 bytes");
 }
 
-/// `cargo xtask test --long` makes all of those that S64 asks for.
-fn rounds() -> usize {
+/// `cargo xtask test --long` runs the number of rounds that S64 requires.
+fn round_count() -> usize {
     if std::env::var_os("STEMMA_TEST_LONG").is_some() { 100_000 } else { 1_000 }
 }
 
 #[test]
-fn s64_whoever_swaps_a_directory_for_a_link_gets_nothing_written_outside() {
+fn s64_write_stays_inside_root_when_directory_becomes_link() {
     let (root, host) = host_in_memory();
     let outside = tempfile::tempdir().unwrap();
     let (dir, kept) = (root.path().join("dir"), root.path().join("kept"));
@@ -146,30 +141,30 @@ fn s64_whoever_swaps_a_directory_for_a_link_gets_nothing_written_outside() {
             }
         })
     };
-    // A round counts when it met the real directory; in the others there was a link or nothing.
+    // A round counts if it met the real directory. In the others there was a link or nothing.
     let (mut written, mut tries) = (0, 0);
-    while written < rounds() && tries < 1000 * rounds() {
+    while written < round_count() && tries < 1000 * round_count() {
         tries += 1;
         match host.dir(&path("/dir")) {
             Ok(Some(dir)) => {
-                written += usize::from(replace(&host, &*dir, "file", b"secret", &Attributes::mode(0o600)).is_ok());
+                written += usize::from(replace(&host, &*dir, "file", b"secret", &Attributes::with_mode(0o600)).is_ok());
             }
             Ok(None) | Err(_) => std::thread::yield_now(),
         }
     }
     over.store(true, Ordering::Relaxed);
     attacker.join().unwrap();
-    assert_eq!(written, rounds());
+    assert_eq!(written, round_count());
     assert!(outside.path().read_dir().unwrap().next().is_none());
 }
 
 #[test]
-fn s66_an_unfinished_file_has_an_unforeseeable_name_and_nobody_may_read_it() {
+fn s66_unfinished_file_has_random_name_and_private_mode() {
     let (root, host) = host();
     let dir = host.root().unwrap();
     let names: std::collections::BTreeSet<_> = (0..100)
         .map(|_| {
-            let staged = Staged::write(&host, &*dir, "file", b"x", &Attributes::mode(0o644)).unwrap();
+            let staged = Staged::write(&host, &*dir, "file", b"x", &Attributes::with_mode(0o644)).unwrap();
             let name = staged.name().to_owned();
             staged.discard(&*dir).unwrap();
             name
@@ -183,33 +178,33 @@ fn s66_an_unfinished_file_has_an_unforeseeable_name_and_nobody_may_read_it() {
 }
 
 #[test]
-fn x05_a_process_sweeps_what_it_left_itself_and_not_what_it_has_in_the_making() {
+fn x05_sweep_removes_own_leftovers_but_no_unfinished_file() {
     let (_root, host) = host();
     let dir = host.root().unwrap();
-    let mut making = Staging::begin(&host, &*dir, "file", &Attributes::mode(0o600)).unwrap();
+    let mut making = Staging::begin(&host, &*dir, "file", &Attributes::with_mode(0o600)).unwrap();
     making.write(b"secret").unwrap();
     sweep(&host, &*dir).unwrap();
     assert_eq!(dir.names().unwrap().len(), 1, "it is in the making");
     let whole = making.finish(&*dir).unwrap();
     sweep(&host, &*dir).unwrap();
     assert_eq!(dir.names().unwrap(), [whole.name()], "it waits to be put in its place");
-    // As where it could be neither put in its place nor taken away.
+    // As if the file could be neither renamed nor removed.
     drop(whole);
     sweep(&host, &*dir).unwrap();
     assert_eq!(dir.names().unwrap(), [""; 0]);
 }
 
-/// A directory that another process sweeps each time before a file is put in its place, so many times.
-struct Swept<'a> {
+/// A directory that another process sweeps before each of the next `left` renames.
+struct SweptDir<'a> {
     dir: Box<dyn Dir>,
     other: &'a RealHost,
-    left: Cell<u32>,
+    remaining: Cell<u32>,
 }
 
-impl Dir for Swept<'_> {
+impl Dir for SweptDir<'_> {
     fn rename(&self, from: &str, to: &str) -> Result<(), HostError> {
-        if self.left.get() > 0 {
-            self.left.set(self.left.get() - 1);
+        if self.remaining.get() > 0 {
+            self.remaining.set(self.remaining.get() - 1);
             sweep(self.other, &*self.dir)?;
         }
         self.dir.rename(from, to)
@@ -223,17 +218,17 @@ impl Dir for Swept<'_> {
         self.dir.version(name)
     }
 
-    fn pieces(
+    fn read_chunks(
         &self,
         name: &str,
         limit: u64,
         sink: &mut dyn FnMut(&[u8]) -> Result<(), HostError>,
     ) -> Result<bool, HostError> {
-        self.dir.pieces(name, limit, sink)
+        self.dir.read_chunks(name, limit, sink)
     }
 
-    fn look(&self, name: &str) -> Result<Option<Look>, HostError> {
-        self.dir.look(name)
+    fn details(&self, name: &str) -> Result<Option<FileDetails>, HostError> {
+        self.dir.details(name)
     }
 
     fn check_replaceable(&self, name: &str) -> Result<(), HostError> {
@@ -244,8 +239,8 @@ impl Dir for Swept<'_> {
         self.dir.is_full(bytes)
     }
 
-    fn default_list(&self) -> Result<Option<Vec<u8>>, HostError> {
-        self.dir.default_list()
+    fn default_acl(&self) -> Result<Option<Vec<u8>>, HostError> {
+        self.dir.default_acl()
     }
 
     fn names(&self) -> Result<Vec<String>, HostError> {
@@ -277,24 +272,24 @@ impl Dir for Swept<'_> {
     }
 }
 
-/// `once` asks the running agent to look, and `pause` says so in its state, while an agent starts and sweeps what is unfinished there.
+/// `once` writes its request and `pause` its state while an agent starts and sweeps unfinished files there.
 #[test]
-fn a_file_is_replaced_also_where_another_process_sweeps_what_is_unfinished() {
+fn replace_succeeds_when_another_process_sweeps() {
     let (root, host) = host();
     let other = RealHost::new(root.path()).unwrap();
-    let dir = Swept { dir: host.root().unwrap(), other: &other, left: Cell::new(3) };
+    let dir = SweptDir { dir: host.root().unwrap(), other: &other, remaining: Cell::new(3) };
     fs::write(root.path().join("file"), "old").unwrap();
-    replace(&host, &dir, "file", b"new", &Attributes::mode(0o600)).unwrap();
-    assert_eq!(dir.left.get(), 0, "it was swept each time");
+    replace(&host, &dir, "file", b"new", &Attributes::with_mode(0o600)).unwrap();
+    assert_eq!(dir.remaining.get(), 0, "it was swept each time");
     assert_eq!(fs::read_to_string(root.path().join("file")).unwrap(), "new");
     assert_eq!(dir.names().unwrap(), ["file"]);
-    // What is swept for ever is an error, and the old file stands.
-    dir.left.set(u32::MAX);
-    assert!(replace(&host, &dir, "file", b"newer", &Attributes::mode(0o600)).unwrap_err().is(io::ErrorKind::NotFound));
+    // If the file is swept every time, that is an error, and the old file stays.
+    dir.remaining.set(u32::MAX);
+    assert!(replace(&host, &dir, "file", b"newer", &Attributes::with_mode(0o600)).unwrap_err().has_kind(io::ErrorKind::NotFound));
     assert_eq!(fs::read_to_string(root.path().join("file")).unwrap(), "new");
 }
 
-/// An access control list as the kernel has it: of each entry whom it is about, what they may, and which number they have.
+/// Returns an access control list in the kernel's format, from the tag, rights and id of each entry.
 fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     let mut bytes = 2_u32.to_le_bytes().to_vec();
     for (of, rights, number) in entries {
@@ -303,9 +298,9 @@ fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     bytes
 }
 
-/// Whether a file system has something that a test needs.
+/// Returns whether a file system has a feature that a test needs.
 #[allow(clippy::print_stderr, reason = "who reads a test's output sees that it was skipped")]
-fn has(what: &str, tried: Result<(), Errno>) -> bool {
+fn is_supported(what: &str, tried: Result<(), Errno>) -> bool {
     let has = !matches!(tried, Err(Errno::NOTSUP | Errno::NOTTY | Errno::PERM));
     if has {
         tried.unwrap();
@@ -316,14 +311,14 @@ fn has(what: &str, tried: Result<(), Errno>) -> bool {
 }
 
 #[test]
-fn x05_a_file_in_the_place_of_another_has_its_attributes_list_and_flags_and_no_others() {
+fn x05_replacement_has_attributes_acl_and_flags_of_old_file() {
     const NONE: u32 = u32::MAX;
     let (root, host) = host();
     let dir = host.root().unwrap();
     let set = |at: &Path, name: &CStr, value: &[u8]| rustix::fs::setxattr(at, name, value, XattrFlags::empty());
-    // What is made in this directory is for another user too, where nothing else is said.
+    // New files in this directory are open to another user too, unless set otherwise.
     let inherited = acl(&[(1, 7, NONE), (2, 7, 1), (4, 5, NONE), (0x10, 7, NONE), (0x20, 5, NONE)]);
-    if !has("access control lists", set(root.path(), c"system.posix_acl_default", &inherited)) {
+    if !is_supported("access control lists", set(root.path(), c"system.posix_acl_default", &inherited)) {
         return;
     }
     let list = acl(&[(1, 6, NONE), (2, 6, 1), (4, 0, NONE), (0x10, 6, NONE), (0x20, 0, NONE)]);
@@ -333,20 +328,20 @@ fn x05_a_file_in_the_place_of_another_has_its_attributes_list_and_flags_and_no_o
     set(&listed, c"system.posix_acl_access", &list).unwrap();
     rustix::fs::removexattr(&plain, c"system.posix_acl_access").unwrap();
     fs::set_permissions(&plain, fs::Permissions::from_mode(0o640)).unwrap();
-    let has_own = has("attributes of users", set(&listed, c"user.note", b"keep"));
+    let has_own = is_supported("attributes of users", set(&listed, c"user.note", b"keep"));
     let file = fs::File::open(&listed).unwrap();
     let flags = rustix::fs::ioctl_getflags(&file);
-    let has_flags = has(
+    let has_flags = is_supported(
         "flags",
         flags.and_then(|flags| rustix::fs::ioctl_setflags(&file, flags | IFlags::NODUMP | IFlags::NOATIME)),
     );
 
-    let look = |name: &str| dir.look(name).unwrap().map(|found| (found.stat, found.extras.unwrap()));
+    let look = |name: &str| dir.details(name).unwrap().map(|found| (found.stat, found.extras.unwrap()));
     for name in ["listed", "plain", "new"] {
         let before = look(name);
         let attributes = match &before {
-            Some((stat, extras)) => Attributes::of(stat, Some(extras.clone())),
-            None => Attributes::mode(0o640),
+            Some((stat, extras)) => Attributes::from_stat(stat, Some(extras.clone())),
+            None => Attributes::with_mode(0o640),
         };
         replace(&host, &*dir, name, b"other", &attributes).unwrap();
         let (stat, extras) = look(name).expect("it is there");
@@ -367,16 +362,16 @@ fn x05_a_file_in_the_place_of_another_has_its_attributes_list_and_flags_and_no_o
         assert_eq!(extras.flags.is_some_and(|flags| flags.contains(set)), owns && has_flags, "{name}");
         assert_eq!(stat.mode, if owns { 0o660 } else { 0o640 }, "{name}");
     }
-    // Who is to have nothing of the directory has nothing of it.
-    let bare = Attributes { extras: Some(Extras::default()), ..Attributes::mode(0o640) };
+    // A file that must inherit nothing from the directory inherits nothing.
+    let bare = Attributes { extras: Some(Extras::default()), ..Attributes::with_mode(0o640) };
     replace(&host, &*dir, "bare", b"", &bare).unwrap();
     assert!(!look("bare").unwrap().1.attributes.contains_key(c"system.posix_acl_access"));
     assert_eq!(dir.names().unwrap(), ["bare", "listed", "new", "plain"]);
 }
 
-/// The kernel says what a default list leaves of a mode.
+/// The kernel is the reference for what a default list leaves of a mode.
 #[test]
-fn x05_what_a_default_list_leaves_of_a_mode_is_what_the_kernel_leaves() {
+fn x05_mode_under_acl_matches_kernel() {
     const NONE: u32 = u32::MAX;
     let (root, host) = host();
     for (at, list) in [
@@ -390,19 +385,19 @@ fn x05_what_a_default_list_leaves_of_a_mode_is_what_the_kernel_leaves() {
     {
         let top = root.path().join(at.to_string());
         fs::create_dir(&top).unwrap();
-        assert_eq!(host.default_list(&path(&format!("/{at}/a/f"))).unwrap(), None);
+        assert_eq!(host.default_acl(&path(&format!("/{at}/a/f"))).unwrap(), None);
         let set = rustix::fs::setxattr(&top, c"system.posix_acl_default", &list, XattrFlags::empty());
-        if !has("access control lists", set) {
+        if !is_supported("access control lists", set) {
             return;
         }
-        assert_eq!(host.default_list(&path(&format!("/{at}/a/b/f"))).unwrap().as_ref(), Some(&list), "{at}");
+        assert_eq!(host.default_acl(&path(&format!("/{at}/a/b/f"))).unwrap().as_ref(), Some(&list), "{at}");
         let mode = |name: &str| fs::metadata(top.join(name)).unwrap().permissions().mode() & 0o777;
         for asked in [0o644, 0o755, 0o777] {
             let (flags, rights) = (OFlags::CREATE | OFlags::WRONLY, Mode::from_raw_mode(asked));
             let name = format!("{asked:o}");
             drop(rustix::fs::open(top.join(&name), flags, rights).unwrap());
-            assert_eq!(within_default(&list, asked, true), mode(&name), "{at} {asked:o}");
-            let within = within_default(&list, asked, true);
+            assert_eq!(mode_under_acl(&list, asked, true), mode(&name), "{at} {asked:o}");
+            let within = mode_under_acl(&list, asked, true);
             let dir = host.dir(&path(&format!("/{at}"))).unwrap().unwrap();
             dir.make_dir(&format!("d{asked:o}"), within).unwrap();
             assert_eq!(mode(&format!("d{asked:o}")), within, "{at} {asked:o}: no more is given");
@@ -411,36 +406,36 @@ fn x05_what_a_default_list_leaves_of_a_mode_is_what_the_kernel_leaves() {
 }
 
 #[test]
-fn x05_what_stops_a_replacement_is_seen_before() {
+fn x05_check_replaceable_detects_blockers() {
     let (root, host) = host();
     let dir = host.root().unwrap();
     fs::write(root.path().join("file"), "").unwrap();
     for (at, flag, by) in [
-        ("file", IFlags::IMMUTABLE, Fixed::Immutable),
-        ("file", IFlags::APPEND, Fixed::AppendOnly),
-        ("", IFlags::IMMUTABLE, Fixed::ImmutableDirectory),
-        ("", IFlags::APPEND, Fixed::AppendOnlyDirectory),
+        ("file", IFlags::IMMUTABLE, ReplaceBlocker::Immutable),
+        ("file", IFlags::APPEND, ReplaceBlocker::AppendOnly),
+        ("", IFlags::IMMUTABLE, ReplaceBlocker::ImmutableDirectory),
+        ("", IFlags::APPEND, ReplaceBlocker::AppendOnlyDirectory),
     ] {
         assert!(dir.check_replaceable("file").is_ok() && dir.check_replaceable("missing").is_ok(), "{by:?}");
         let opened = fs::File::open(root.path().join(at)).unwrap();
         let flags = rustix::fs::ioctl_getflags(&opened);
-        if !has("flags", flags.and_then(|flags| rustix::fs::ioctl_setflags(&opened, flags | flag))) {
+        if !is_supported("flags", flags.and_then(|flags| rustix::fs::ioctl_setflags(&opened, flags | flag))) {
             return;
         }
         let (file, missing) = (dir.check_replaceable("file"), dir.check_replaceable("missing"));
         rustix::fs::ioctl_setflags(&opened, flags.unwrap()).unwrap();
-        assert!(matches!(file, Err(HostError::Fixed { by: found, .. }) if found == by), "{by:?}: {file:?}");
+        assert!(matches!(file, Err(HostError::NotReplaceable { by: found, .. }) if found == by), "{by:?}: {file:?}");
         assert_eq!(missing.is_err(), at.is_empty(), "{by:?}: {missing:?}");
     }
 }
 
 #[test]
-fn x05_what_stops_a_directory_from_being_made_is_named_where_it_is_met() {
+fn x05_ensure_dir_names_blocker_where_found() {
     let (root, host) = host();
     fs::create_dir(root.path().join("top")).unwrap();
     let opened = fs::File::open(root.path().join("top")).unwrap();
     let flags = rustix::fs::ioctl_getflags(&opened);
-    if !has("flags", flags.and_then(|flags| rustix::fs::ioctl_setflags(&opened, flags | IFlags::IMMUTABLE))) {
+    if !is_supported("flags", flags.and_then(|flags| rustix::fs::ioctl_setflags(&opened, flags | IFlags::IMMUTABLE))) {
         return;
     }
     let made = ensure_dir(&host, &path("/top/a/b"), 0o755).err().map(|error| error.sentence());
@@ -450,49 +445,49 @@ fn x05_what_stops_a_directory_from_being_made_is_named_where_it_is_met() {
     ensure_dir(&host, &path("/top/a/b"), 0o755).unwrap();
 }
 
-/// A mount of a test at `/mnt`, taken away with it.
-struct Mounted(PathBuf);
+/// A mount at `/mnt` that is removed on drop.
+struct TestMount(PathBuf);
 
-impl Mounted {
-    /// A file system in memory; `None`: who runs the test may not mount.
+impl TestMount {
+    /// Mounts a file system in memory. `None` if the test may not mount.
     #[allow(clippy::print_stderr, reason = "who reads a test's output sees that it was skipped")]
     fn new(root: &Path) -> Option<Self> {
         let at = root.join("mnt");
         fs::create_dir(&at).unwrap();
-        if !mount(&["-t", "tmpfs", "tmpfs"], &at) {
+        if !run_mount(&["-t", "tmpfs", "tmpfs"], &at) {
             eprintln!("skipped: who runs the test may not mount");
             return None;
         }
         Some(Self(at))
     }
 
-    /// Has it read-only from here on (`ro`), or to be written again (`rw`).
+    /// Remounts it read-only (`ro`) or writable (`rw`).
     fn remount(&self, option: &str) {
-        assert!(mount(&["-o", &format!("remount,{option}")], &self.0));
+        assert!(run_mount(&["-o", &format!("remount,{option}")], &self.0));
     }
 }
 
-fn mount(words: &[&str], at: &Path) -> bool {
+fn run_mount(words: &[&str], at: &Path) -> bool {
     let tried = std::process::Command::new("mount").args(words).arg(at).output();
     tried.is_ok_and(|tried| tried.status.success())
 }
 
-impl Drop for Mounted {
+impl Drop for TestMount {
     fn drop(&mut self) {
         let _ = std::process::Command::new("umount").arg(&self.0).status();
     }
 }
 
 #[test]
-fn x05_a_read_only_mount_is_named_with_its_mount_point() {
+fn x05_error_names_mount_point_when_read_only() {
     let (root, host) = host();
-    let Some(mounted) = Mounted::new(root.path()) else { return };
+    let Some(mounted) = TestMount::new(root.path()) else { return };
     fs::create_dir(mounted.0.join("below")).unwrap();
     fs::write(mounted.0.join("below/f"), "").unwrap();
     let dir = host.dir(&path("/mnt/below")).unwrap().unwrap();
     assert!(dir.check_replaceable("f").is_ok());
     mounted.remount("ro");
-    let what = "what is mounted at /mnt is read-only";
+    let what = "the file system at /mnt is read-only";
     let cure = "until `mount -o remount,rw /mnt` or a task that names another path";
     assert_eq!(
         dir.check_replaceable("f").unwrap_err().sentence(),
@@ -502,15 +497,15 @@ fn x05_a_read_only_mount_is_named_with_its_mount_point() {
     assert_eq!(dir.check_replaceable("new").unwrap_err().sentence(), missing);
     assert_eq!(ensure_dir(&host, &path("/mnt/below/new/x"), 0o755).err().unwrap().sentence(), missing);
     assert_eq!(dir.create("new").err().unwrap().sentence(), missing);
-    // Of a file that is put together beside another one, that one is named, and is left.
-    let replaced = replace(&host, &*dir, "f", b"x", &Attributes::mode(0o600)).unwrap_err().sentence();
+    // If a temporary file cannot be created, the error names the target, which is left unchanged.
+    let replaced = replace(&host, &*dir, "f", b"x", &Attributes::with_mode(0o600)).unwrap_err().sentence();
     assert_eq!(replaced, format!("/mnt/below/f cannot be replaced: {what}; it is left as it was, {cure}"));
-    assert!(matches!(dir.remove("f"), Err(HostError::Fixed { by: Fixed::ReadOnly, .. })));
+    assert!(matches!(dir.remove("f"), Err(HostError::NotReplaceable { by: ReplaceBlocker::ReadOnly, .. })));
     drop((dir, mounted));
 }
 
 #[test]
-fn y06_what_stops_a_file_of_the_agent_is_not_said_as_of_a_task() {
+fn y06_error_omits_task_advice_when_file_is_agent_owned() {
     for (path, end) in [
         ("/etc/f", "mount its file system writable, or name another path"),
         ("/var/lib/stemma-agents/f", "mount its file system writable, or name another path"),
@@ -520,7 +515,8 @@ fn y06_what_stops_a_file_of_the_agent_is_not_said_as_of_a_task() {
     ] {
         let said = HostError::io("write", path)(io::ErrorKind::ReadOnlyFilesystem.into()).sentence();
         assert!(said.ends_with(end), "{said}");
-        let said = HostError::Fixed { path: path.to_owned(), at: "/".to_owned(), by: Fixed::ReadOnly, is_there: true };
+        let said =
+            HostError::NotReplaceable { path: path.to_owned(), at: "/".to_owned(), by: ReplaceBlocker::ReadOnly, is_there: true };
         let cure = "it is left as it was, until `mount -o remount,rw /`";
         let end = if end.contains("another") { " or a task that names another path" } else { "" };
         assert!(said.sentence().ends_with(&format!("{cure}{end}")), "{said}");
@@ -528,7 +524,7 @@ fn y06_what_stops_a_file_of_the_agent_is_not_said_as_of_a_task() {
 }
 
 #[test]
-fn y06_a_directory_is_full_where_its_file_system_has_not_so_many_bytes() {
+fn y06_is_full_compares_free_bytes() {
     let (_root, host) = host();
     let dir = host.root().unwrap();
     assert!(!dir.is_full(1).unwrap());
@@ -536,7 +532,7 @@ fn y06_a_directory_is_full_where_its_file_system_has_not_so_many_bytes() {
 }
 
 #[test]
-fn a_directory_has_the_mode_that_was_asked_for_whatever_the_umask_takes() {
+fn ensure_dir_sets_mode_regardless_of_umask() {
     let (root, host) = host();
     for mode in [0o755, 0o700, 0o777] {
         let made = ensure_dir(&host, &path(&format!("/{mode:o}/below")), mode).unwrap();
@@ -548,7 +544,7 @@ fn a_directory_has_the_mode_that_was_asked_for_whatever_the_umask_takes() {
 }
 
 #[test]
-fn x05_a_directory_that_somebody_put_in_the_place_of_a_new_one_is_not_opened_to_them() {
+fn x05_set_new_dir_mode_fails_when_directory_was_replaced() {
     let (root, _host) = host();
     let closed = root.path().join("closed");
     fs::create_dir(&closed).unwrap();
@@ -557,18 +553,17 @@ fn x05_a_directory_that_somebody_put_in_the_place_of_a_new_one_is_not_opened_to_
     fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).unwrap();
     let open = |at: &Path| rustix::fs::open(at, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
     let dir = RealDir { fd: open(root.path()), path: String::new() };
-    let refused = dir.give_mode("closed", &open(&closed), Mode::from_raw_mode(0o755)).unwrap_err();
-    assert!(refused.is(io::ErrorKind::AlreadyExists) && mode() == 0o700, "{refused:?}");
+    let refused = dir.set_new_dir_mode("closed", &open(&closed), Mode::from_raw_mode(0o755)).unwrap_err();
+    assert!(refused.has_kind(io::ErrorKind::AlreadyExists) && mode() == 0o700, "{refused:?}");
     fs::remove_file(closed.join("theirs")).unwrap();
-    dir.give_mode("closed", &open(&closed), Mode::from_raw_mode(0o755)).unwrap();
+    dir.set_new_dir_mode("closed", &open(&closed), Mode::from_raw_mode(0o755)).unwrap();
     assert_eq!(mode(), 0o755);
 }
 
-/// As mkdir(2): "If the directory containing the file has the set-group-ID bit set, then it will be inherited".
+/// mkdir(2): "If the directory containing the file has the set-group-ID bit set, then it will be inherited".
 #[test]
-fn x05_a_directory_on_the_way_keeps_the_setgid_bit_that_it_has_of_the_one_above() {
-    for (above, mode, want) in
-        [(0o2775, 0o755, 0o2755), (0o2775, 0o777, 0o2777), (0o2770, 0o700, 0o2700), (0o775, 0o755, 0o755)]
+fn x05_ensure_dir_keeps_inherited_setgid_bit() {
+    for (above, mode, want) in [(0o2775, 0o755, 0o2755), (0o2775, 0o777, 0o2777), (0o2770, 0o700, 0o2700), (0o775, 0o755, 0o755)]
     {
         let (root, host) = host();
         let top = root.path().join("top");
@@ -582,9 +577,9 @@ fn x05_a_directory_on_the_way_keeps_the_setgid_bit_that_it_has_of_the_one_above(
     }
 }
 
-/// As the kernel writes it (`swap_show`, `seq_file_path`).
+/// The format of the kernel (`swap_show`, `seq_file_path`).
 #[test]
-fn x05_the_files_that_the_kernel_swaps_to_are_those_of_its_list() {
+fn x05_swap_files_parses_kernel_list() {
     let list = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n\
                 /dev/dm-1                               partition\t8388604\t\t0\t\t-2\n\
                 /swap.img                               file\t\t2097148\t\t0\t\t-3\n\
@@ -596,20 +591,20 @@ fn x05_the_files_that_the_kernel_swaps_to_are_those_of_its_list() {
     assert_eq!(swap_files("").count() + swap_files("Filename\tType\n").count(), 0);
 }
 
-/// Where this machine has a swap file, and who runs the test may look at it.
+/// Checks active swap files only if this machine has one that the test may read.
 #[test]
-fn x05_an_active_swap_file_is_not_replaced_and_says_so() {
+fn x05_replace_fails_when_file_is_active_swap() {
     let (root, host) = host();
     fs::write(root.path().join("f"), "").unwrap();
     let dir = host.root().unwrap();
     assert!(dir.check_replaceable("f").is_ok(), "one that is none");
     let host = RealHost::new(Path::new("/")).unwrap();
-    for file in swap_files(&fs::read_to_string(SWAPS).unwrap_or_default()) {
+    for file in swap_files(&fs::read_to_string(PROC_SWAPS).unwrap_or_default()) {
         let Ok(file) = HostPath::parse(&file.to_string_lossy()) else { continue };
-        let Ok(Some(dir)) = host.parent_of(&file) else { continue };
+        let Ok(Some(dir)) = host.parent_dir(&file) else { continue };
         if dir.stat(file.name()).is_ok_and(|stat| stat.is_some()) {
             let refused = dir.check_replaceable(file.name()).unwrap_err();
-            assert!(matches!(refused, HostError::Fixed { .. }), "{refused:?}");
+            assert!(matches!(refused, HostError::NotReplaceable { .. }), "{refused:?}");
         }
     }
 }

@@ -1,156 +1,160 @@
 //! JSON patches (RFC 6902), with the rules of Ironic's and Magnum's clients where those are stricter.
 //!
-//! Labels are not part of the document that a patch edits: they have owners, so an operation on a label is an
-//! update by its caller. So what was sent is first written out ([`SentPatch::written_out`]) as what it comes to in
-//! additions, removals and replacements. [`Patch::split`] takes those of labels out, and the rest edits the object's other fields.
+//! Labels are not part of the document that a patch edits. Labels have owners, so an operation on a label is an update
+//! by the caller of the request. Therefore a patch is first expanded ([`JsonPatch::expand`]) to additions, removals and
+//! replacements. [`Patch::take_operations_on`] then removes the operations on labels, and the remaining ones edit the
+//! object's other fields.
 
+mod json_patch;
 mod python;
-mod sent;
 
 use serde_json::{Map, Value};
 use stemma_core::manifest::MAX_DEPTH;
 
-use crate::api::http::json::unescaped;
+use crate::api::http::json::unescape;
 
+pub(crate) use json_patch::JsonPatch;
 pub(crate) use python::map_from_text;
-pub(crate) use sent::SentPatch;
 
-/// What an operation does.
+/// The kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verb {
+pub(crate) enum PatchVerb {
     /// Sets a member, or inserts into a list.
     Add,
-    /// Takes a member away that is there.
+    /// Removes an existing member.
     Remove,
-    /// Sets a member that is there.
+    /// Sets an existing member.
     Replace,
 }
 
-/// One operation.
+/// One operation of an expanded patch: an addition, a removal or a replacement.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Operation {
-    /// What it does.
-    pub verb: Verb,
-    /// The members on the way, unescaped, at least one.
+pub(crate) struct PatchOperation {
+    /// The kind of the operation.
+    pub verb: PatchVerb,
+    /// The members of the path, unescaped. There is at least one.
     pub path: Vec<String>,
-    /// What is set; `None` for a removal.
+    /// The new value. `None` for a removal.
     pub value: Option<Value>,
 }
 
-/// A patch that cannot be read, or does not fit the object.
+/// A patch that cannot be parsed, or cannot be applied to the object.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadPatch {
-    /// It has another form.
+    /// The body is not a JSON patch.
     #[error(
         "a JSON patch is a list of {{\"op\": \"add\"|\"remove\"|\"replace\"|\"test\", \"path\": \"/…\", \"value\": …}} and of {{\"op\": \"copy\"|\"move\", \"from\": \"/…\", \"path\": \"/…\"}}; {what}"
     )]
     Malformed {
-        /// What is wrong.
+        /// The problem.
         what: String,
     },
-    /// It names what is not there.
+    /// A path that does not exist.
     #[error("the patch does not fit the object: there is no {path}, so it can't be {done}")]
     Missing {
-        /// The path, as it was sent.
+        /// The path, as the client sent it.
         path: String,
-        /// What cannot be done to it: `removed`, `replaced`, …
+        /// The attempted action: `removed`, `replaced`, …
         done: &'static str,
     },
-    /// A test that does not hold.
-    #[error("{path} is {found} and not {expected}, as the patch's test asks")]
-    Differs {
-        /// The path, as it was sent.
+    /// A test that fails.
+    #[error("{path} is {found}, but the patch's test expects {expected}")]
+    TestFailed {
+        /// The path, as the client sent it.
         path: String,
-        /// The beginning of the value that is there.
+        /// The actual value, truncated.
         found: String,
-        /// That of the one that was sent.
+        /// The expected value, truncated.
         expected: String,
     },
-    /// Copies make more of the object than a body may hold.
-    #[error("the patch copies more than {} bytes", sent::MOST_COPIED)]
+    /// The copies make the object larger than the limit.
+    #[error("the patch copies more than {} bytes", json_patch::MAX_COPIED_BYTES)]
     TooLarge,
-    /// A value would be nested too deep.
+    /// A value would be nested too deeply.
     #[error("{path} would be nested deeper than the {MAX_DEPTH} levels that an object may have")]
     TooDeep {
-        /// The path, as it was sent.
+        /// The path, as the client sent it.
         path: String,
     },
     /// A value would be moved into itself.
     #[error("{from} can't be moved to {path}, which is within it")]
     IntoItself {
-        /// Whence.
+        /// The path from which the value would be moved.
         from: String,
-        /// Where to.
+        /// The path to which the value would be moved.
         path: String,
     },
-    /// What names the object for good.
-    #[error("{path} never changes: an object keeps it for as long as it is there; make another object in its place")]
-    Fixed {
-        /// The path, as it was sent.
+    /// A field that identifies the object and cannot change.
+    #[error("{path} cannot be changed; create another object instead")]
+    Immutable {
+        /// The path, as the client sent it.
         path: String,
     },
-    /// An attribute that is set cannot be added (as Magnum).
+    /// An attribute that is already set cannot be added (as Magnum).
     #[error("{path} is set already; use \"replace\" in place of \"add\"")]
-    Existing {
-        /// The path, as it was sent.
+    AlreadySet {
+        /// The path, as the client sent it.
         path: String,
     },
-    /// The path leads through something that has no members.
+    /// The path leads through a value that has no members.
     #[error("the patch does not fit the object: {path} leads through a value that has no such member")]
     NoContainer {
-        /// The path, as it was sent.
+        /// The path, as the client sent it.
         path: String,
     },
 }
 
 impl BadPatch {
-    /// The field that it is about, as other refusals name it; none where it is about the patch itself.
+    /// Returns the field of the error, in the notation of other errors, or `None` if the error is about the patch
+    /// itself.
     pub(crate) fn field(&self) -> Option<String> {
         let path = match self {
             Self::Missing { path, .. }
-            | Self::Differs { path, .. }
+            | Self::TestFailed { path, .. }
             | Self::TooDeep { path }
             | Self::IntoItself { path, .. }
-            | Self::Fixed { path }
-            | Self::Existing { path }
+            | Self::Immutable { path }
+            | Self::AlreadySet { path }
             | Self::NoContainer { path } => path.strip_prefix('/')?,
             Self::Malformed { .. } | Self::TooLarge => return None,
         };
-        let members: Vec<String> = path.split('/').map(unescaped).collect();
+        let members: Vec<String> = path.split('/').map(unescape).collect();
         Some(members.join("."))
     }
 }
 
-impl Operation {
-    /// The path as text.
+impl PatchOperation {
+    /// Returns the path as a JSON pointer.
     pub(crate) fn pointer(&self) -> String {
         pointer(&self.path)
     }
 
+    /// Applies the operation to a document. An addition to a map that was never set creates the map.
     fn apply(&self, document: &mut Value) -> Result<(), BadPatch> {
         if self.path.first().is_some_and(|root| root == "uuid") {
-            return Err(BadPatch::Fixed { path: self.pointer() });
+            return Err(BadPatch::Immutable { path: self.pointer() });
         }
         if self.path.len() + self.value.as_ref().map_or(0, depth) > MAX_DEPTH {
             return Err(BadPatch::TooDeep { path: self.pointer() });
         }
-        let (last, way) = self.path.split_last().expect("a pointer has at least one member");
-        if let Some(root) = way.first().filter(|_| self.verb == Verb::Add) {
-            // Ironic and Magnum let a first member be added to a map that was never set.
+        let (last, parent) = self.path.split_last().expect("a pointer has at least one member");
+        if let Some(root) = parent.first().filter(|_| self.verb == PatchVerb::Add) {
+            // Ironic and Magnum accept a first member of a map that was never set.
             let root = &mut document[root.as_str()];
             if root.is_null() {
                 *root = Value::Object(Map::new());
             }
         }
-        match document.pointer_mut(&pointer(way)).ok_or_else(|| self.missing())? {
-            Value::Object(object) => self.on_object(object, last),
-            Value::Array(list) => self.on_list(list, last),
+        match document.pointer_mut(&pointer(parent)).ok_or_else(|| self.missing())? {
+            Value::Object(object) => self.apply_to_object(object, last),
+            Value::Array(list) => self.apply_to_list(list, last),
             _ => Err(BadPatch::NoContainer { path: self.pointer() }),
         }
     }
 
-    fn on_object(&self, object: &mut Map<String, Value>, key: &str) -> Result<(), BadPatch> {
-        if self.verb != Verb::Add && !object.contains_key(key) {
+    /// Applies the operation to the member `key` of an object.
+    fn apply_to_object(&self, object: &mut Map<String, Value>, key: &str) -> Result<(), BadPatch> {
+        if self.verb != PatchVerb::Add && !object.contains_key(key) {
             return Err(self.missing());
         }
         match &self.value {
@@ -160,40 +164,41 @@ impl Operation {
         Ok(())
     }
 
-    fn on_list(&self, list: &mut Vec<Value>, key: &str) -> Result<(), BadPatch> {
+    /// Applies the operation to the item `key` of a list. An addition inserts before the item, or at the end for `-`.
+    fn apply_to_list(&self, list: &mut Vec<Value>, key: &str) -> Result<(), BadPatch> {
         let index = if key == "-" { Some(list.len()) } else { read_index(key) };
-        let end = if self.verb == Verb::Add { list.len() + 1 } else { list.len() };
+        let end = if self.verb == PatchVerb::Add { list.len() + 1 } else { list.len() };
         let index = index.filter(|index| *index < end).ok_or_else(|| self.missing())?;
         match (self.verb, &self.value) {
-            (Verb::Add, Some(value)) => list.insert(index, value.clone()),
-            (Verb::Replace, Some(value)) => list[index] = value.clone(),
+            (PatchVerb::Add, Some(value)) => list.insert(index, value.clone()),
+            (PatchVerb::Replace, Some(value)) => list[index] = value.clone(),
             _ => drop(list.remove(index)),
         }
         Ok(())
     }
 
     fn missing(&self) -> BadPatch {
-        let done = if self.verb == Verb::Remove { "removed" } else { "replaced" };
+        let done = if self.verb == PatchVerb::Remove { "removed" } else { "replaced" };
         BadPatch::Missing { path: self.pointer(), done }
     }
 }
 
 /// A list of operations, in their order.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Patch(pub Vec<Operation>);
+pub(crate) struct Patch(pub Vec<PatchOperation>);
 
 impl Patch {
-    /// Takes out the operations on one root attribute.
-    pub(crate) fn split(&mut self, root: &str) -> Vec<Operation> {
-        let (taken, kept) = std::mem::take(&mut self.0).into_iter().partition(|o| o.path[0] == root);
-        self.0 = kept;
-        taken
+    /// Removes the operations on one root attribute from the patch, and returns them.
+    pub(crate) fn take_operations_on(&mut self, root: &str) -> Vec<PatchOperation> {
+        let (matching, rest) = std::mem::take(&mut self.0).into_iter().partition(|o| o.path[0] == root);
+        self.0 = rest;
+        matching
     }
 
-    /// The document that a patch makes of this one.
+    /// Applies the patch to a document.
     ///
     /// # Errors
-    /// [`BadPatch`], of the first operation that does not fit.
+    /// [`BadPatch`], for the first operation that fails.
     pub(crate) fn apply(&self, document: Map<String, Value>) -> Result<Map<String, Value>, BadPatch> {
         let mut document = Value::Object(document);
         self.0.iter().try_for_each(|operation| operation.apply(&mut document))?;
@@ -201,13 +206,13 @@ impl Patch {
     }
 }
 
-/// A place in a list: digits without a zero before them (RFC 6901).
+/// Parses a list index: digits without a leading zero (RFC 6901).
 fn read_index(key: &str) -> Option<usize> {
     let is_index = key == "0" || !key.starts_with('0') && key.bytes().all(|byte| byte.is_ascii_digit());
     if is_index { key.parse().ok() } else { None }
 }
 
-/// How many lists and objects stand within each other in a value.
+/// Returns the nesting depth of a value.
 fn depth(value: &Value) -> usize {
     match value {
         Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
@@ -216,7 +221,7 @@ fn depth(value: &Value) -> usize {
     }
 }
 
-/// The text of a JSON pointer (RFC 6901).
+/// Returns the text of a JSON pointer (RFC 6901).
 fn pointer(path: &[String]) -> String {
     let escaped = path.iter().map(|part| part.replace('~', "~0").replace('/', "~1"));
     escaped.fold(String::new(), |text, part| text + "/" + &part)
@@ -227,13 +232,13 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn patched(document: &Value, patch: Value) -> Result<Value, BadPatch> {
+    fn apply_patch(document: &Value, patch: Value) -> Result<Value, BadPatch> {
         let document = document.as_object().unwrap();
-        SentPatch::read(patch)?.written_out(|| document.clone())?.apply(document.clone()).map(Value::Object)
+        JsonPatch::read(patch)?.expand(|| document.clone())?.apply(document.clone()).map(Value::Object)
     }
 
     #[test]
-    fn operations_edit_members_and_lists() {
+    fn patch_edits_members_and_lists() {
         for (before, patch, after) in [
             (
                 json!({}),
@@ -249,13 +254,13 @@ mod tests {
             (json!({"name": "a"}), json!([{"op": "replace", "path": "/name", "value": "b"}]), json!({"name": "b"})),
             (json!({"x": null}), json!([{"op": "add", "path": "/x/a~1b", "value": 1}]), json!({"x": {"a/b": 1}})),
             (json!({"x": 1}), json!([]), json!({"x": 1})),
-            // RFC 6901: what stands behind the last slash is a key, also where it is empty; ~01 is the text ~1.
+            // RFC 6901: the text after the last slash is a key, even if it is empty. ~01 is the text ~1.
             (
                 json!({"x": {"": 1, "a": 2}}),
                 json!([{"op": "remove", "path": "/x/"}, {"op": "add", "path": "/x/~01", "value": 3}]),
                 json!({"x": {"a": 2, "~1": 3}}),
             ),
-            // The examples of RFC 6902's appendix, a level down where they are at the root of a list.
+            // The examples of RFC 6902's appendix. Those with a list at the root are one level deeper here.
             (
                 json!({"foo": {"bar": "baz", "waldo": "fred"}, "qux": {"corge": "grault"}}),
                 json!([{"op": "move", "from": "/foo/waldo", "path": "/qux/thud"}]),
@@ -283,19 +288,19 @@ mod tests {
             ),
             (json!({"x": 1}), json!([{"op": "move", "from": "/x", "path": "/x"}]), json!({"x": 1})),
             (json!({"l": [1, 2]}), json!([{"op": "copy", "from": "/l/0", "path": "/l/0"}]), json!({"l": [1, 1, 2]})),
-            // What stands behind a member that is taken away has moved up when it is put.
+            // Removing a list item moves the later ones up before the value is written.
             (
                 json!({"l": [9, {"x": 1}, {}]}),
                 json!([{"op": "move", "from": "/l/0", "path": "/l/1/x"}]),
                 json!({"l": [{"x": 1}, {"x": 9}]}),
             ),
         ] {
-            assert_eq!(patched(&before, patch.clone()).unwrap(), after, "{patch}");
+            assert_eq!(apply_patch(&before, patch.clone()).unwrap(), after, "{patch}");
         }
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn patch_fails_when_operation_does_not_fit() {
         for patch in [
             json!({}),
             json!([{"op": "move", "path": "/name"}]),
@@ -319,12 +324,12 @@ mod tests {
             json!([{"op": "add", "path": "/name/x", "value": 1}]),
             json!([{"op": "add", "path": "/l/5", "value": 1}]),
         ] {
-            assert!(patched(&json!({"name": "n", "l": []}), patch.clone()).is_err(), "{patch}");
+            assert!(apply_patch(&json!({"name": "n", "l": []}), patch.clone()).is_err(), "{patch}");
         }
     }
 
     #[test]
-    fn y05_a_refusal_names_the_field_as_those_of_other_forms_do() {
+    fn y05_bad_patch_names_field_as_other_errors_do() {
         for (patch, field) in [
             (json!([{"op": "remove", "path": "/labels/tier"}]), Some("labels.tier")),
             (json!([{"op": "remove", "path": "/labels/a~1b.c~0d"}]), Some("labels.a/b.c~d")),
@@ -333,36 +338,35 @@ mod tests {
             (json!([{"op": "test", "path": "/name", "value": "other"}]), Some("name")),
             (json!({}), None),
         ] {
-            let refused = patched(&json!({"name": "n", "labels": {}}), patch.clone()).unwrap_err();
+            let refused = apply_patch(&json!({"name": "n", "labels": {}}), patch.clone()).unwrap_err();
             assert_eq!(refused.field().as_deref(), field, "{patch}: {refused}");
         }
     }
 
     #[test]
-    fn copies_are_bounded_in_bytes_and_in_depth() {
+    fn json_patch_limits_copied_bytes_and_depth() {
         let doubled: Vec<Value> =
             (0..40).map(|n| json!({"op": "copy", "from": "/extra", "path": format!("/extra/b{n}")})).collect();
-        let refused = patched(&json!({"extra": {"a": "x"}}), doubled.into()).unwrap_err();
+        let refused = apply_patch(&json!({"extra": {"a": "x"}}), doubled.into()).unwrap_err();
         assert_eq!(refused, BadPatch::TooLarge);
         let nested: Vec<Value> = (0..200)
             .map(|n| json!({"op": "copy", "from": "/extra", "path": format!("/extra{}", "/a".repeat(n.min(400) + 1))}))
             .collect();
-        let refused = patched(&json!({"extra": {}}), nested.into()).unwrap_err();
+        let refused = apply_patch(&json!({"extra": {}}), nested.into()).unwrap_err();
         assert!(matches!(refused, BadPatch::TooDeep { .. } | BadPatch::TooLarge), "{refused}");
-        // As deep as a body may be, and one deeper.
+        // Exactly the maximum depth, and one more.
         let nested = |levels: usize| (0..levels).fold(json!(1), |within, _| json!([within]));
         let add = |levels: usize| json!([{"op": "add", "path": "/extra/a", "value": nested(levels)}]);
-        assert!(patched(&json!({"extra": {}}), add(MAX_DEPTH - 2)).is_ok());
-        let refused = patched(&json!({"extra": {}}), add(MAX_DEPTH - 1)).unwrap_err();
+        assert!(apply_patch(&json!({"extra": {}}), add(MAX_DEPTH - 2)).is_ok());
+        let refused = apply_patch(&json!({"extra": {}}), add(MAX_DEPTH - 1)).unwrap_err();
         assert!(matches!(refused, BadPatch::TooDeep { .. }), "{refused}");
         let mut added = json!({});
         for _ in 0..20 {
             added = json!({"a": added});
         }
-        let adds: Vec<Value> = (0..10)
-            .map(|n| json!({"op": "add", "path": format!("/extra{}", "/a".repeat(20 * n + 1)), "value": added}))
-            .collect();
-        let refused = patched(&json!({"extra": {}}), adds.into()).unwrap_err();
+        let adds: Vec<Value> =
+            (0..10).map(|n| json!({"op": "add", "path": format!("/extra{}", "/a".repeat(20 * n + 1)), "value": added})).collect();
+        let refused = apply_patch(&json!({"extra": {}}), adds.into()).unwrap_err();
         assert!(matches!(refused, BadPatch::TooDeep { .. }), "{refused}");
     }
 }

@@ -1,11 +1,11 @@
-//! Maps that come as text, as Magnum's command line writes them.
+//! Maps that a client sends as text in place of a JSON object, as Magnum's command line does.
 
 use serde_json::{Map, Value};
 
 use crate::api::http::json;
 
-/// Reads a whole map of text that came as text: JSON, or Python's form of a dictionary, which is what Magnum's
-/// command line makes of `replace labels=a=1,b=2`; only strings, numbers and booleans stand in that. Numbers keep their text.
+/// Parses a complete map of text that was sent as text: JSON, or a Python dictionary, which Magnum's command line sends
+/// for `replace labels=a=1,b=2`. A dictionary contains only strings, numbers and booleans. Numbers keep their text.
 pub(crate) fn map_from_text(text: &str) -> Option<Map<String, Value>> {
     if let Ok(Value::Object(map)) = json::parse_texts(text.as_bytes()) {
         return Some(map);
@@ -13,35 +13,38 @@ pub(crate) fn map_from_text(text: &str) -> Option<Map<String, Value>> {
     PythonDict { rest: text.trim() }.read()
 }
 
+/// A parser of a Python dictionary.
 struct PythonDict<'a> {
     rest: &'a str,
 }
 
 impl PythonDict<'_> {
+    /// Parses a complete dictionary. Returns `None` for any other text, and if a key is repeated.
     fn read(mut self) -> Option<Map<String, Value>> {
         let mut map = Map::new();
-        self.token("{")?;
+        self.expect_token("{")?;
         while !self.rest.starts_with('}') {
-            let key = self.quoted()?;
-            self.token(":")?;
-            let value = if self.rest.starts_with(['\'', '"']) { self.quoted()? } else { self.bare()? };
+            let key = self.parse_quoted()?;
+            self.expect_token(":")?;
+            let value = if self.rest.starts_with(['\'', '"']) { self.parse_quoted()? } else { self.parse_bare()? };
             if map.insert(key, Value::String(value)).is_some() {
                 return None;
             }
-            if self.token(",").is_none() {
+            if self.expect_token(",").is_none() {
                 break;
             }
         }
-        self.token("}")?;
+        self.expect_token("}")?;
         self.rest.is_empty().then_some(map)
     }
 
-    fn token(&mut self, token: &str) -> Option<()> {
+    fn expect_token(&mut self, token: &str) -> Option<()> {
         self.rest = self.rest.strip_prefix(token)?.trim_start();
         Some(())
     }
 
-    fn quoted(&mut self) -> Option<String> {
+    /// Parses a string in single or double quotes. Returns `None` if it does not end or has an unknown escape.
+    fn parse_quoted(&mut self) -> Option<String> {
         let quote = self.rest.chars().next().filter(|c| matches!(c, '\'' | '"'))?;
         let mut text = String::new();
         let mut chars = self.rest[1..].char_indices();
@@ -63,7 +66,8 @@ impl PythonDict<'_> {
         None
     }
 
-    fn bare(&mut self) -> Option<String> {
+    /// Parses a value without quotes: `True`, `False` or a number. Returns its JSON text.
+    fn parse_bare(&mut self) -> Option<String> {
         let end = self.rest.find([',', '}'])?;
         let (word, rest) = self.rest.split_at(end);
         self.rest = rest;
@@ -82,15 +86,12 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_map_comes_as_json_or_as_python_writes_it() {
+    fn map_from_text_parses_json_and_python_dict() {
         for (text, expected) in [
             ("{'a': '7'}", Some(json!({"a": "7"}))),
             (r#"{"y": "2"}"#, Some(json!({"y": "2"}))),
             (r#"{"y": 1.50}"#, Some(json!({"y": "1.50"}))),
-            (
-                r#"{'a': "it's", 'b': 'q\'x', 'c': 1, 'd': True, }"#,
-                Some(json!({"a": "it's", "b": "q'x", "c": "1", "d": "true"})),
-            ),
+            (r#"{'a': "it's", 'b': 'q\'x', 'c': 1, 'd': True, }"#, Some(json!({"a": "it's", "b": "q'x", "c": "1", "d": "true"}))),
             ("{}", Some(json!({}))),
             ("notadict", None),
             ("{'a': ['x']}", None),

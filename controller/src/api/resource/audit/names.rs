@@ -1,12 +1,13 @@
-//! What the objects that values name were called when they were written: by now they may be called otherwise, or be gone.
+//! The past names of the objects that audited values refer to. Since the write, these objects may have been renamed or
+//! deleted.
 
 use std::collections::BTreeMap;
 use std::mem;
 use std::sync::Arc;
 
 use stemma_core::object::{
-    AllocationSpec, ClusterSpec, ClusterTemplateSpec, GroupId, InspectionRuleSpec, Kind, LevelId, NamespaceSpec,
-    NodeGroupSpec, NodeSpec, Object, PrimarySpec, PrincipalSpec, ReleaseSpec, ReleaseTagsSpec,
+    AllocationSpec, ClusterSpec, ClusterTemplateSpec, GroupId, InspectionRuleSpec, Kind, LevelId, NamespaceSpec, NodeGroupSpec,
+    NodeSpec, Object, PrimarySpec, PrincipalSpec, ReleaseSpec, ReleaseTagsSpec,
 };
 use stemma_wire::error::ApiError;
 use uuid::Uuid;
@@ -14,153 +15,155 @@ use uuid::Uuid;
 use crate::cache::Model;
 use crate::cache::model::Resource;
 use crate::records::{codec, key};
-use crate::registry::{damaged, store_error};
-use crate::store::{KeyRange, Query, Revision, Snapshot};
+use crate::registry::{damaged_record, store_error};
+use crate::store::{KeyRange, ListQuery, Revision, Snapshot};
 
-/// A kind of which the audit tells values.
-pub(super) trait Mentions: Resource {
-    /// The object that one of its values names: it is stored by uuid, and shown by name. Most kinds have no such value.
-    fn mention(&self) -> Option<LevelId> {
+/// A kind of object whose changed values the audit shows.
+pub(super) trait AuditReference: Resource {
+    /// Returns the object that a field of this spec refers to. A reference is stored as a uuid, and shown as a name.
+    /// Most kinds have no such field.
+    fn reference(&self) -> Option<LevelId> {
         None
     }
 }
 
-impl Mentions for ClusterSpec {
-    fn mention(&self) -> Option<LevelId> {
+impl AuditReference for ClusterSpec {
+    fn reference(&self) -> Option<LevelId> {
         self.cluster_template.map(LevelId::Template)
     }
 }
 
-impl Mentions for NodeSpec {
-    fn mention(&self) -> Option<LevelId> {
+impl AuditReference for NodeSpec {
+    fn reference(&self) -> Option<LevelId> {
         self.nodegroup.map(LevelId::Group)
     }
 }
 
-impl Mentions for AllocationSpec {
-    fn mention(&self) -> Option<LevelId> {
+impl AuditReference for AllocationSpec {
+    fn reference(&self) -> Option<LevelId> {
         self.nodegroup.map(LevelId::Group)
     }
 }
 
-impl Mentions for PrimarySpec {
-    fn mention(&self) -> Option<LevelId> {
+impl AuditReference for PrimarySpec {
+    fn reference(&self) -> Option<LevelId> {
         Some(LevelId::Node(self.node))
     }
 }
 
-impl Mentions for PrincipalSpec {
-    fn mention(&self) -> Option<LevelId> {
+impl AuditReference for PrincipalSpec {
+    fn reference(&self) -> Option<LevelId> {
         self.cluster.map(LevelId::Cluster)
     }
 }
 
-impl Mentions for ReleaseSpec {}
-impl Mentions for ReleaseTagsSpec {}
-impl Mentions for ClusterTemplateSpec {}
-impl Mentions for NodeGroupSpec {}
-impl Mentions for NamespaceSpec {}
-impl Mentions for InspectionRuleSpec {}
+impl AuditReference for ReleaseSpec {}
+impl AuditReference for ReleaseTagsSpec {}
+impl AuditReference for ClusterTemplateSpec {}
+impl AuditReference for NodeGroupSpec {}
+impl AuditReference for NamespaceSpec {}
+impl AuditReference for InspectionRuleSpec {}
 
-/// What an object was called.
+/// The name that an object had at a revision.
 #[derive(Clone)]
-struct Called {
+struct RecordedName {
     name: String,
-    /// Within what.
+    /// The object that the name is unique in: for a group, its cluster.
     scope: Option<Uuid>,
 }
 
-/// Revisions between which an object was called the same.
-struct Span {
+/// A range of revisions in which an object had the same name.
+struct NameSpan {
     from: Revision,
     until: Revision,
-    /// How; nothing where that is not kept, or not shown to who asks.
-    called: Option<Called>,
+    /// The name. `None` if the history no longer has it, or if the caller cannot see it.
+    name: Option<RecordedName>,
 }
 
-/// Reads what objects were called, for one page.
+/// Reads the past names of objects for one page.
 pub(super) struct NameReader<'a> {
-    /// The fleet as whoever asks sees it.
+    /// The fleet as the caller sees it.
     model: &'a Model,
-    /// All of it.
-    whole: Arc<Model>,
-    /// What was read before.
-    known: BTreeMap<(Kind, Uuid), Vec<Span>>,
-    /// How many bytes of images were read and not counted.
-    bytes: usize,
+    /// The whole fleet.
+    full_model: Arc<Model>,
+    /// The names that were read so far.
+    cached_spans: BTreeMap<(Kind, Uuid), Vec<NameSpan>>,
+    /// The bytes of images that were read and not counted yet.
+    uncounted_bytes: usize,
 }
 
 impl<'a> NameReader<'a> {
-    pub(super) fn new(model: &'a Model, whole: Arc<Model>) -> Self {
-        Self { model, whole, known: BTreeMap::new(), bytes: 0 }
+    pub(super) fn new(model: &'a Model, fleet: Arc<Model>) -> Self {
+        Self { model, full_model: fleet, cached_spans: BTreeMap::new(), uncounted_bytes: 0 }
     }
 
-    /// How many bytes were read since this was asked last.
+    /// Returns the number of bytes of images that were read since the last call.
     pub(super) fn take_bytes(&mut self) -> usize {
-        mem::take(&mut self.bytes)
+        mem::take(&mut self.uncounted_bytes)
     }
 
-    /// What an object was called at a revision, a group as `CLUSTER/GROUP`, and one that was gone by then before that. Nothing where the history
-    /// does not reach so far back, or who asks may not see the object as it was.
+    /// Returns the name that an object had at a revision; a group's name is `CLUSTER/GROUP`. If the object was already
+    /// deleted at that revision, this is its last name. Returns `None` if the history does not reach so far back, or if
+    /// the caller cannot see the object as it was then.
     ///
     /// # Errors
-    /// What the store says; an image that cannot be read.
+    /// Fails if the store fails or an image cannot be decoded.
     pub(super) async fn name(
         &mut self,
         snapshot: &dyn Snapshot,
-        of: LevelId,
+        level: LevelId,
         at: Revision,
     ) -> Result<Option<String>, ApiError> {
-        let called = match of {
-            LevelId::Template(id) => self.called::<ClusterTemplateSpec>(snapshot, id.0, at).await?,
-            LevelId::Cluster(id) => self.called::<ClusterSpec>(snapshot, id.0, at).await?,
-            LevelId::Node(id) => self.called::<NodeSpec>(snapshot, id.0, at).await?,
+        let recorded = match level {
+            LevelId::Template(id) => self.recorded_name::<ClusterTemplateSpec>(snapshot, id.0, at).await?,
+            LevelId::Cluster(id) => self.recorded_name::<ClusterSpec>(snapshot, id.0, at).await?,
+            LevelId::Node(id) => self.recorded_name::<NodeSpec>(snapshot, id.0, at).await?,
             LevelId::Group(id) => return self.group_path(snapshot, id, at).await,
         };
-        Ok(called.map(|called| called.name))
+        Ok(recorded.map(|called| called.name))
     }
 
-    async fn group_path(
-        &mut self,
-        snapshot: &dyn Snapshot,
-        id: GroupId,
-        at: Revision,
-    ) -> Result<Option<String>, ApiError> {
-        let Some(group) = self.called::<NodeGroupSpec>(snapshot, id.0, at).await? else { return Ok(None) };
+    async fn group_path(&mut self, snapshot: &dyn Snapshot, id: GroupId, at: Revision) -> Result<Option<String>, ApiError> {
+        let Some(group) = self.recorded_name::<NodeGroupSpec>(snapshot, id.0, at).await? else { return Ok(None) };
         let Some(cluster) = group.scope else { return Ok(None) };
-        let cluster = self.called::<ClusterSpec>(snapshot, cluster, at).await?;
+        let cluster = self.recorded_name::<ClusterSpec>(snapshot, cluster, at).await?;
         Ok(cluster.map(|cluster| format!("{}/{}", cluster.name, group.name)))
     }
 
-    async fn called<S: Resource>(
+    /// Returns the name that an object of one kind had at a revision, from the cache if the object has not changed
+    /// since, and else from the history.
+    async fn recorded_name<S: Resource>(
         &mut self,
         snapshot: &dyn Snapshot,
         uuid: Uuid,
         at: Revision,
-    ) -> Result<Option<Called>, ApiError> {
-        // Most have not changed since, and nothing has to be read. The cache may be behind the store: then it does not know.
-        let is_as_then = |now: &&Arc<Object<S>>| at <= self.whole.revision && now.meta.resource_version <= at.get();
-        if let Some(now) = S::shelf(&self.whole).get(uuid).filter(is_as_then) {
-            return Ok(self.if_seen::<S>(now));
+    ) -> Result<Option<RecordedName>, ApiError> {
+        // Most objects have not changed since that revision, so their name is that in the cache. The cache may be
+        // behind the revision, and then it cannot be used.
+        let is_unchanged = |now: &&Arc<Object<S>>| at <= self.full_model.revision && now.meta.resource_version <= at.get();
+        if let Some(now) = S::index(&self.full_model).get(uuid).filter(is_unchanged) {
+            return Ok(self.visible_name::<S>(now));
         }
-        let mut spans = self.known.get(&(S::KIND, uuid)).into_iter().flatten();
+        let mut spans = self.cached_spans.get(&(S::KIND, uuid)).into_iter().flatten();
         if let Some(span) = spans.find(|span| span.from <= at && at <= span.until) {
-            return Ok(span.called.clone());
+            return Ok(span.name.clone());
         }
         let (from, image) = self.last_image::<S>(snapshot, uuid, at).await?;
-        let called = image.and_then(|image| self.if_seen(&image));
-        let span = Span { from, until: at, called: called.clone() };
-        self.known.entry((S::KIND, uuid)).or_default().push(span);
-        Ok(called)
+        let recorded = image.and_then(|image| self.visible_name(&image));
+        let span = NameSpan { from, until: at, name: recorded.clone() };
+        self.cached_spans.entry((S::KIND, uuid)).or_default().push(span);
+        Ok(recorded)
     }
 
-    /// What an image calls its object, where who asks may see it where it stood.
-    fn if_seen<S: Resource>(&self, image: &Object<S>) -> Option<Called> {
-        let is_seen = self.model.sees(S::place(&self.whole, image));
-        is_seen.then(|| Called { name: S::title(image), scope: image.spec.scope() })
+    /// Returns the name in an image, if the caller can see the object in the cluster that it has in the image.
+    fn visible_name<S: Resource>(&self, image: &Object<S>) -> Option<RecordedName> {
+        let is_seen = self.model.is_visible(S::access_scope(&self.full_model, image));
+        is_seen.then(|| RecordedName { name: S::title(image), scope: image.spec.scope() })
     }
 
-    /// The last image of an object up to a revision that is not the one of its end, and from which revision on nothing else was written of it.
+    /// Returns the last image of an object up to the revision `at`. An entry of its deletion has no image, and is
+    /// skipped. Also returns the revision of the last entry up to `at`: the object was not written between these two
+    /// revisions, so it had this name all that time.
     async fn last_image<S: Resource>(
         &mut self,
         snapshot: &dyn Snapshot,
@@ -172,12 +175,12 @@ impl<'a> NameReader<'a> {
         let mut range = KeyRange::prefix(prefix).before(&end);
         let mut from = None;
         loop {
-            let query = Query::range(range.clone()).descending().limit(1);
+            let query = ListQuery::range(range.clone()).descending().with_limit(1);
             let list = snapshot.list(&query).await.map_err(|error| store_error(&error))?;
             let Some(entry) = list.entries.first() else { return Ok((from.unwrap_or(Revision::ZERO), None)) };
-            self.bytes += entry.value.len();
+            self.uncounted_bytes += entry.value.len();
             let from = *from.get_or_insert(entry.mod_revision);
-            if let Some(image) = codec::decode::<Option<Object<S>>>(&entry.value).map_err(|error| damaged(&error))? {
+            if let Some(image) = codec::decode::<Option<Object<S>>>(&entry.value).map_err(|error| damaged_record(&error))? {
                 return Ok((from, Some(image)));
             }
             range = range.before(&entry.key);
@@ -195,9 +198,9 @@ mod tests {
     use crate::store::Transaction;
     use crate::store::redb::testing::memory_store;
 
-    /// A fleet that did not know of a rename yet gave the name before it as the one after it.
+    /// A model that was behind the store once returned the name before a rename as the name after it.
     #[tokio::test]
-    async fn y06_a_fleet_that_is_behind_the_store_does_not_say_what_an_object_was_called() {
+    async fn y06_name_reader_omits_name_when_model_is_behind_store() {
         let (store, uuid) = (memory_store(), Uuid::from_u128(1));
         let write = |name: &str| {
             let meta = Meta::new(uuid, ObjectName::new(name).unwrap(), Timestamp(0));

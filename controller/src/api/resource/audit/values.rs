@@ -1,389 +1,416 @@
-//! What a write changed of an object: each field with its value before and after.
+//! The changes of one object by a write: each field with its value before and after.
 //!
-//! Both are read from the images of the object that the history has, so nothing is stored twice, and a write of many objects makes its
-//! entry no larger. An image tells whoever asks what the object itself would tell. Where the history has let go of one, the audit says so. Other
-//! objects are called as they were when it was written ([`super::names`]).
+//! The values are read from the images of the object in the history. So no value is stored twice, and the audit entry
+//! of a large write stays small. An image shows the caller what the object itself would show. If the history no longer
+//! has an image, the audit says so. Objects that a value refers to have the names that they had at the time of the
+//! write ([`super::names`]).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use serde_json::{Value, json};
-use stemma_core::manifest::Fields;
+use stemma_core::manifest::SpecFields;
 use stemma_core::object::{
-    AllocationSpec, ClusterSpec, ClusterTemplateSpec, InspectionRuleSpec, Kind, LevelId, NamespaceSpec, NodeGroupSpec,
-    NodeSpec, Object, PrimarySpec, PrincipalSpec, ReleaseSpec, ReleaseTagsSpec,
+    AllocationSpec, ClusterSpec, ClusterTemplateSpec, InspectionRuleSpec, Kind, LevelId, NamespaceSpec, NodeGroupSpec, NodeSpec,
+    Object, PrimarySpec, PrincipalSpec, ReleaseSpec, ReleaseTagsSpec,
 };
 use stemma_wire::error::ApiError;
 use uuid::Uuid;
 
-use super::super::changes::{self, Change, differences, owners_that_differ};
-use super::super::objects::Shown;
+use super::super::changes::{self, FieldDiff, diff, differing_owners};
+use super::super::objects::ApiResource;
 use super::super::principals;
-use super::names::{Mentions, NameReader};
+use super::names::{AuditReference, NameReader};
 use crate::api::Api;
 use crate::cache::Model;
 use crate::cache::model::Resource;
 use crate::records::audit::{Action, AuditedObject};
 use crate::records::{codec, key};
 use crate::registry::names::{ModelNames, PastNames};
-use crate::registry::{damaged, store_error};
+use crate::registry::{damaged_record, store_error};
 use crate::store::{Revision, Snapshot};
 
-/// Of how many objects of one entry the changes are told.
-const MOST_OBJECTS: usize = 100;
-/// How many changes of one object are told.
-const MOST_CHANGES: usize = 100;
-/// How many bytes of images are read for one entry, where they are of more than one object.
-const MOST_OF_ENTRY: usize = 8 * 1024 * 1024;
-/// How many bytes of images are read for one page, where it has more than one entry.
-const MOST_OF_PAGE: usize = 32 * 1024 * 1024;
+/// Maximum number of objects of one entry that are shown with their changes.
+const MAX_OBJECTS: usize = 100;
+/// Maximum number of changes shown for one object.
+const MAX_CHANGES: usize = 100;
+/// Maximum size of the images read for one entry, in bytes. One object is always read.
+const MAX_ENTRY_BYTES: usize = 8 * 1024 * 1024;
+/// Maximum size of the images read for one page, in bytes. One entry is always read.
+const MAX_PAGE_BYTES: usize = 32 * 1024 * 1024;
 
-/// What a write changed of an object.
-pub(super) enum Told {
-    /// Each field, as `{"field", "before", "after"}`; a value that is not there is the default, or nothing.
+/// The changes of one object by a write, or why they are omitted.
+pub(super) enum AuditedChanges {
+    /// Each changed field, as `{"field", "before", "after"}`. If `before` or `after` is missing, the field was at its
+    /// default then, or did not exist.
     Changes(Vec<Value>),
-    /// It is not told.
-    LeftOut(Why),
+    /// The changes are not shown.
+    Omitted(OmitReason),
 }
 
-/// Why changes are not told.
+/// The reason why changes are omitted.
 #[derive(Clone, Copy)]
-pub(super) enum Why {
-    /// Another object of the same write was asked for.
-    NotAsked,
-    /// The history has let go of what the object was.
-    NotKept,
-    /// What the object was is not shown to who asks.
-    NotShown,
-    /// The entry is of more objects than have room in it.
-    NoRoom,
+pub(super) enum OmitReason {
+    /// The request selects another object of the same write.
+    NotRequested,
+    /// The history no longer has an image of the object.
+    NotRetained,
+    /// The caller cannot see the object as it was.
+    NotVisible,
+    /// The entry has too many objects.
+    TooManyObjects,
 }
 
-/// The images of an object before and after a write; none before it was made, and after it is gone.
-struct Images {
+/// The images of an object before and after a write. A new object has no image before, and a deleted one none after.
+struct ImagePair {
     before: Option<Bytes>,
     after: Option<Bytes>,
 }
 
-/// The object of the images before and after.
-type Pair<S> = [Option<Object<S>>; 2];
+/// The object before and after a write.
+type ObjectPair<S> = [Option<Object<S>>; 2];
 
-/// What reads changes for one page.
-pub(super) struct Reader<'a> {
+/// Reads the changes for one page.
+pub(super) struct ChangeReader<'a> {
     api: &'a Api,
-    /// The fleet as whoever asks sees it.
+    /// The fleet as the caller sees it.
     model: &'a Model,
-    /// All of it.
-    whole: Arc<Model>,
+    /// The whole fleet.
+    full_model: Arc<Model>,
     snapshot: Box<dyn Snapshot>,
     names: NameReader<'a>,
-    /// How many bytes were read for the page.
-    of_page: usize,
-    /// How many for the entry.
-    of_entry: usize,
-    /// Of how many of the entry's objects.
-    objects: usize,
+    /// Bytes of images that were read for the page so far.
+    page_bytes: usize,
+    /// Bytes of images that were read for the current entry so far.
+    entry_bytes: usize,
+    /// Number of objects of the current entry whose changes were read so far.
+    entry_objects: usize,
 }
 
-impl Told {
-    /// Puts it into the body of an object.
-    pub(super) fn put_into(self, object: &mut Value) {
+impl AuditedChanges {
+    /// Adds the changes to the body of an object.
+    pub(super) fn write_into(self, object: &mut Value) {
         let (changes, why) = match self {
             Self::Changes(changes) => (changes.into(), Value::Null),
-            Self::LeftOut(why) => (Value::Null, why.word().into()),
+            Self::Omitted(why) => (Value::Null, why.as_str().into()),
         };
         object["changes"] = changes;
         object["changes_left_out"] = why;
     }
 }
 
-impl Why {
-    const fn word(self) -> &'static str {
+impl OmitReason {
+    const fn as_str(self) -> &'static str {
         match self {
-            Self::NotAsked => "not_asked",
-            Self::NotKept => "not_kept",
-            Self::NotShown => "not_shown",
-            Self::NoRoom => "no_room",
+            Self::NotRequested => "not_asked",
+            Self::NotRetained => "not_kept",
+            Self::NotVisible => "not_shown",
+            Self::TooManyObjects => "no_room",
         }
     }
 }
 
-impl<'a> Reader<'a> {
-    /// One for whoever sees this of the fleet.
+impl<'a> ChangeReader<'a> {
+    /// Creates a reader for a caller that sees this model.
     ///
     /// # Errors
-    /// What the store says.
+    /// Fails if the store fails.
     pub(super) async fn new(api: &'a Api, model: &'a Model) -> Result<Self, ApiError> {
         let snapshot = api.registry.store().snapshot().await.map_err(|error| store_error(&error))?;
-        let whole = api.cache().model();
-        let names = NameReader::new(model, Arc::clone(&whole));
-        Ok(Self { api, model, whole, snapshot, names, of_page: 0, of_entry: 0, objects: 0 })
+        let fleet = api.cache().model();
+        let names = NameReader::new(model, Arc::clone(&fleet));
+        Ok(Self { api, model, full_model: fleet, snapshot, names, page_bytes: 0, entry_bytes: 0, entry_objects: 0 })
     }
 
-    /// Whether so much was read that the page ends.
+    /// Returns whether the page ends because enough bytes were read.
     pub(super) const fn is_full(&self) -> bool {
-        self.of_page >= MOST_OF_PAGE
+        self.page_bytes >= MAX_PAGE_BYTES
     }
 
-    /// Begins an entry.
+    /// Resets the counters at the start of an entry.
     pub(super) fn begin_entry(&mut self) {
-        self.of_entry = 0;
-        self.objects = 0;
+        self.entry_bytes = 0;
+        self.entry_objects = 0;
     }
 
-    /// What the write of this revision changed of an object.
+    /// Returns the changes of an object by the write of this revision.
     ///
     /// # Errors
-    /// What the store says; an image that cannot be read.
-    pub(super) async fn changes(&mut self, one: &AuditedObject, written: Revision) -> Result<Told, ApiError> {
-        if one.action == Action::Unchanged {
-            return Ok(Told::Changes(Vec::new()));
+    /// Fails if the store fails or an image cannot be decoded.
+    pub(super) async fn changes(&mut self, object: &AuditedObject, written: Revision) -> Result<AuditedChanges, ApiError> {
+        if object.action == Action::Unchanged {
+            return Ok(AuditedChanges::Changes(Vec::new()));
         }
-        if !self.stood_within(one) {
-            return Ok(Told::LeftOut(Why::NotShown));
+        if !self.is_visible_throughout(object) {
+            return Ok(AuditedChanges::Omitted(OmitReason::NotVisible));
         }
-        if self.objects == MOST_OBJECTS || self.of_entry >= MOST_OF_ENTRY {
-            return Ok(Told::LeftOut(Why::NoRoom));
+        if self.entry_objects == MAX_OBJECTS || self.entry_bytes >= MAX_ENTRY_BYTES {
+            return Ok(AuditedChanges::Omitted(OmitReason::TooManyObjects));
         }
-        self.objects += 1;
-        match self.images(one, written).await? {
-            Some(images) => self.told(one, &images, written).await,
-            None => Ok(Told::LeftOut(Why::NotKept)),
+        self.entry_objects += 1;
+        match self.images(object, written).await? {
+            Some(images) => self.compare_images(object, &images, written).await,
+            None => Ok(AuditedChanges::Omitted(OmitReason::NotRetained)),
         }
     }
 
-    /// Whether an object stood in what is seen by who asks before the write and after it, as far as the entry tells.
-    fn stood_within(&self, one: &AuditedObject) -> bool {
-        let Some(own) = self.model.within else { return true };
-        one.kind.is_shared() || (one.left.is_none() && one.clusters.iter().eq([&own]))
+    /// Returns whether the caller could see the object both before and after the write, as far as the entry shows.
+    fn is_visible_throughout(&self, object: &AuditedObject) -> bool {
+        let Some(cluster) = self.model.visible_cluster else { return true };
+        object.kind.is_shared() || (object.left.is_none() && object.clusters.iter().eq([&cluster]))
     }
 
-    /// The images of before and after; nothing where one of them is no longer kept.
-    async fn images(&mut self, one: &AuditedObject, written: Revision) -> Result<Option<Images>, ApiError> {
-        let before = match one.before {
-            Some(revision) => self.image(one, Revision::new(revision)).await?,
+    /// Reads the images before and after the write. Returns `None` if the history no longer has one of them.
+    async fn images(&mut self, object: &AuditedObject, written: Revision) -> Result<Option<ImagePair>, ApiError> {
+        let before = match object.before {
+            Some(revision) => self.image(object, Revision::new(revision)).await?,
             None => None,
         };
-        let is_there = one.action != Action::Deleted;
-        let after = if is_there { self.image(one, written).await? } else { None };
-        let is_whole = before.is_some() == one.before.is_some() && after.is_some() == is_there;
-        Ok(is_whole.then_some(Images { before, after }))
+        let is_there = object.action != Action::Deleted;
+        let after = if is_there { self.image(object, written).await? } else { None };
+        let is_whole = before.is_some() == object.before.is_some() && after.is_some() == is_there;
+        Ok(is_whole.then_some(ImagePair { before, after }))
     }
 
-    async fn image(&mut self, one: &AuditedObject, written: Revision) -> Result<Option<Bytes>, ApiError> {
-        let key = [key::history(one.kind, one.uuid).as_bytes(), &written.to_key()].concat();
+    async fn image(&mut self, object: &AuditedObject, written: Revision) -> Result<Option<Bytes>, ApiError> {
+        let key = [key::history(object.kind, object.uuid).as_bytes(), &written.to_key()].concat();
         let entry = self.snapshot.get(&key).await.map_err(|error| store_error(&error))?;
         let image = entry.map(|entry| entry.value);
-        self.count(image.as_ref().map_or(0, Bytes::len));
+        self.count_bytes(image.as_ref().map_or(0, Bytes::len));
         Ok(image)
     }
 
-    /// Counts bytes of images that were read.
-    fn count(&mut self, bytes: usize) {
-        self.of_entry += bytes;
-        self.of_page += bytes;
+    /// Adds to the number of image bytes read.
+    fn count_bytes(&mut self, bytes: usize) {
+        self.entry_bytes += bytes;
+        self.page_bytes += bytes;
     }
 
-    async fn told(&mut self, one: &AuditedObject, images: &Images, written: Revision) -> Result<Told, ApiError> {
-        match one.kind {
-            Kind::Release => self.shown::<ReleaseSpec>(images, written).await,
-            Kind::ClusterTemplate => self.shown::<ClusterTemplateSpec>(images, written).await,
-            Kind::Cluster => self.shown::<ClusterSpec>(images, written).await,
-            Kind::NodeGroup => self.shown::<NodeGroupSpec>(images, written).await,
-            Kind::Node => self.shown::<NodeSpec>(images, written).await,
-            Kind::Allocation => self.shown::<AllocationSpec>(images, written).await,
-            Kind::Namespace => self.shown::<NamespaceSpec>(images, written).await,
-            Kind::InspectionRule => self.shown::<InspectionRuleSpec>(images, written).await,
-            Kind::ReleaseTags => self.plain::<ReleaseTagsSpec>(images, written, said_of_tags).await,
-            Kind::Primary => self.plain::<PrimarySpec>(images, written, said_of_primary).await,
-            Kind::Principal => self.plain::<PrincipalSpec>(images, written, said_of_principal).await,
-            Kind::Revision | Kind::Secret | Kind::Expectation => Ok(Told::LeftOut(Why::NotShown)),
+    /// Compares the images of an object by its kind. Objects of internal kinds are not shown.
+    async fn compare_images(
+        &mut self,
+        object: &AuditedObject,
+        images: &ImagePair,
+        written: Revision,
+    ) -> Result<AuditedChanges, ApiError> {
+        match object.kind {
+            Kind::Release => self.compare_resource::<ReleaseSpec>(images, written).await,
+            Kind::ClusterTemplate => self.compare_resource::<ClusterTemplateSpec>(images, written).await,
+            Kind::Cluster => self.compare_resource::<ClusterSpec>(images, written).await,
+            Kind::NodeGroup => self.compare_resource::<NodeGroupSpec>(images, written).await,
+            Kind::Node => self.compare_resource::<NodeSpec>(images, written).await,
+            Kind::Allocation => self.compare_resource::<AllocationSpec>(images, written).await,
+            Kind::Namespace => self.compare_resource::<NamespaceSpec>(images, written).await,
+            Kind::InspectionRule => self.compare_resource::<InspectionRuleSpec>(images, written).await,
+            Kind::ReleaseTags => self.compare_plain::<ReleaseTagsSpec>(images, written, tags_json).await,
+            Kind::Primary => self.compare_plain::<PrimarySpec>(images, written, primary_json).await,
+            Kind::Principal => self.compare_plain::<PrincipalSpec>(images, written, principal_json).await,
+            Kind::Revision | Kind::Secret | Kind::Expectation => Ok(AuditedChanges::Omitted(OmitReason::NotVisible)),
         }
     }
 
-    /// What differs of an object that has a body of its own.
-    async fn shown<S: Shown + Mentions>(&mut self, images: &Images, written: Revision) -> Result<Told, ApiError> {
-        let Some(pair) = self.read::<S>(images)? else { return Ok(Told::LeftOut(Why::NotShown)) };
-        let names = self.names_then(&pair, written).await?;
-        let [before, after] = pair.each_ref().map(Option::as_ref);
-        Ok(Told::Changes(cut_short(self.between(before, after, &names))))
-    }
-
-    /// What differs of any other, by what is said of it.
-    async fn plain<S: Mentions>(
+    /// Compares an object of a kind that has a body in the API.
+    async fn compare_resource<S: ApiResource + AuditReference>(
         &mut self,
-        images: &Images,
+        images: &ImagePair,
         written: Revision,
-        said: fn(&Object<S>, &PastNames) -> Value,
-    ) -> Result<Told, ApiError> {
-        let Some(pair) = self.read::<S>(images)? else { return Ok(Told::LeftOut(Why::NotShown)) };
-        let names = self.names_then(&pair, written).await?;
-        let said = |object: &Object<S>| said(object, &names);
-        let [old, new] = pair.each_ref().map(|object| object.as_ref().map_or_else(nothing, &said));
-        Ok(Told::Changes(cut_short(differences(&old, &new).into_iter().map(with_values).collect())))
+    ) -> Result<AuditedChanges, ApiError> {
+        let Some(pair) = self.read_pair::<S>(images)? else {
+            return Ok(AuditedChanges::Omitted(OmitReason::NotVisible));
+        };
+        let names = self.past_names(&pair, written).await?;
+        let [before, after] = pair.each_ref().map(Option::as_ref);
+        Ok(AuditedChanges::Changes(truncate(self.field_changes(before, after, &names))))
     }
 
-    /// Reads the images; nothing where who asks does not see the places of both.
-    fn read<S: Resource>(&self, images: &Images) -> Result<Option<Pair<S>>, ApiError> {
+    /// Compares an object of any other kind, by the JSON that `render` makes of it.
+    async fn compare_plain<S: AuditReference>(
+        &mut self,
+        images: &ImagePair,
+        written: Revision,
+        render: fn(&Object<S>, &PastNames) -> Value,
+    ) -> Result<AuditedChanges, ApiError> {
+        let Some(pair) = self.read_pair::<S>(images)? else {
+            return Ok(AuditedChanges::Omitted(OmitReason::NotVisible));
+        };
+        let names = self.past_names(&pair, written).await?;
+        let to_json = |object: &Object<S>| render(object, &names);
+        let [old, new] = pair.each_ref().map(|object| object.as_ref().map_or_else(empty_json, &to_json));
+        Ok(AuditedChanges::Changes(truncate(diff(&old, &new).into_iter().map(change_with_values).collect())))
+    }
+
+    /// Decodes the images. Returns `None` if the caller cannot see the object in one of them.
+    fn read_pair<S: Resource>(&self, images: &ImagePair) -> Result<Option<ObjectPair<S>>, ApiError> {
         let read = |image: Option<&Bytes>| {
-            image.map(|value| codec::decode::<Object<S>>(value).map_err(|error| damaged(&error))).transpose()
+            image.map(|value| codec::decode::<Object<S>>(value).map_err(|error| damaged_record(&error))).transpose()
         };
         let pair = [read(images.before.as_ref())?, read(images.after.as_ref())?];
-        let is_seen = pair.iter().flatten().all(|object| self.model.sees(S::place(&self.whole, object)));
+        let is_seen = pair.iter().flatten().all(|object| self.model.is_visible(S::access_scope(&self.full_model, object)));
         Ok(is_seen.then_some(pair))
     }
 
-    /// What the objects that these name were called when they were written, also those that the same write took away.
-    async fn names_then<S: Mentions>(&mut self, pair: &Pair<S>, written: Revision) -> Result<PastNames, ApiError> {
-        let named: Vec<LevelId> = pair.iter().flatten().filter_map(|object| object.spec.mention()).collect();
+    /// Returns the names that the referenced objects had at the time of the write, including those that the same write
+    /// deleted.
+    async fn past_names<S: AuditReference>(&mut self, pair: &ObjectPair<S>, written: Revision) -> Result<PastNames, ApiError> {
+        let references: Vec<LevelId> = pair.iter().flatten().filter_map(|object| object.spec.reference()).collect();
         let mut names = PastNames::new();
-        for one in named {
-            let name = self.names.name(self.snapshot.as_ref(), one, written).await?;
-            names.extend(name.map(|name| (one.uuid(), name)));
+        for id in references {
+            let name = self.names.name(self.snapshot.as_ref(), id, written).await?;
+            names.extend(name.map(|name| (id.uuid(), name)));
             let bytes = self.names.take_bytes();
-            self.count(bytes);
+            self.count_bytes(bytes);
         }
         Ok(names)
     }
 
-    /// The fields that differ; where none does, the owners that do.
-    fn between<S: Shown>(&self, before: Option<&Object<S>>, after: Option<&Object<S>>, past: &PastNames) -> Vec<Value> {
-        let names = ModelNames::of_past(self.model, &self.api.traits, past);
-        // What is shown to nobody now was shown then; of one that is gone it is not known.
+    /// Returns the fields whose values differ or, if there are none, the owners that differ. `past` has the names of
+    /// referenced objects at the time of the write.
+    fn field_changes<S: ApiResource>(
+        &self,
+        before: Option<&Object<S>>,
+        after: Option<&Object<S>>,
+        past: &PastNames,
+    ) -> Vec<Value> {
+        let names = ModelNames::with_past(self.model, &self.api.traits, past);
+        // An object's sensitive fields are hidden if the object is sensitive in either image or is sensitive now: who
+        // marks an object sensitive also means its past. A deleted object could have been marked since, so its
+        // sensitive fields are hidden too.
         let is_veiled_now =
-            |object: &Object<S>| S::shelf(&self.whole).get(object.meta.uuid).is_none_or(|now| now.spec.is_veiled());
-        let is_veiled = before.into_iter().chain(after).any(|object| is_veiled_now(object) || object.spec.is_veiled());
-        let said = |object: &Object<S>| {
-            let mut said = changes::said_then(&names, self.model, object);
+            |object: &Object<S>| S::index(&self.full_model).get(object.meta.uuid).is_none_or(|now| now.spec.is_sensitive());
+        let is_veiled = before.into_iter().chain(after).any(|object| is_veiled_now(object) || object.spec.is_sensitive());
+        let to_json = |object: &Object<S>| {
+            let mut fields = changes::past_authored_fields(&names, self.model, object);
             if is_veiled {
-                changes::veil::<S>(&mut said);
+                changes::redact::<S>(&mut fields);
             }
-            said
+            fields
         };
-        let [old, new] = [before, after].map(|object| object.map_or_else(nothing, &said));
-        let mut told = of_fields(&old, &new, before.is_none() || after.is_none());
+        let [old, new] = [before, after].map(|object| object.map_or_else(empty_json, &to_json));
+        let mut diffs = compare_fields(&old, &new, before.is_none() || after.is_none());
         if is_veiled {
-            told.extend(veiled_fields(before, after, &names).into_iter().map(without_values));
+            diffs.extend(sensitive_fields(before, after, &names).into_iter().map(change_without_values));
         }
-        if let (true, Some(before), Some(after)) = (told.is_empty(), before, after) {
-            let [old, new] = owners_that_differ(&before.spec, &after.spec);
-            told.extend(differences(&old, &new).into_iter().map(with_values));
+        if let (true, Some(before), Some(after)) = (diffs.is_empty(), before, after) {
+            let [old, new] = differing_owners(&before.spec, &after.spec);
+            diffs.extend(diff(&old, &new).into_iter().map(change_with_values));
         }
-        told
+        diffs
     }
 }
 
-/// The names of fields that differ and that are shown to nobody.
-fn veiled_fields<S: Shown>(
+/// Returns the names of the hidden fields that differ.
+fn sensitive_fields<S: ApiResource>(
     before: Option<&Object<S>>,
     after: Option<&Object<S>>,
     names: &ModelNames<'_>,
 ) -> Vec<&'static str> {
-    let veiled = <S as Fields>::FIELDS.iter().filter(|field| S::VEILED.contains(&field.name));
+    let veiled = <S as SpecFields>::FIELDS.iter().filter(|field| S::SENSITIVE_FIELDS.contains(&field.name));
     let differ = veiled.filter(|field| {
-        let [old, new] =
-            [before, after].map(|object| object.map_or(Value::Null, |object| (field.show)(&object.spec, names)));
+        let [old, new] = [before, after].map(|object| object.map_or(Value::Null, |object| (field.show)(&object.spec, names)));
         old != new
     });
     differ.map(|field| field.name).collect()
 }
 
-fn said_of_tags(tags: &Object<ReleaseTagsSpec>, _: &PastNames) -> Value {
+fn tags_json(tags: &Object<ReleaseTagsSpec>, _: &PastNames) -> Value {
     json!({"tags": tags.spec.tags})
 }
 
-fn said_of_primary(primary: &Object<PrimarySpec>, names: &PastNames) -> Value {
+fn primary_json(primary: &Object<PrimarySpec>, names: &PastNames) -> Value {
     json!({"node": name_or_uuid(names, primary.spec.node.0)})
 }
 
-fn said_of_principal(principal: &Object<PrincipalSpec>, names: &PastNames) -> Value {
+fn principal_json(principal: &Object<PrincipalSpec>, names: &PastNames) -> Value {
     let cluster = principal.spec.cluster.map(|id| name_or_uuid(names, id.0));
-    principals::fields_with(&cluster.into(), principal)
+    principals::principal_fields_with(&cluster.into(), principal)
 }
 
-/// What an object was called; where that is not known, its uuid.
+/// Returns the name that an object had, or its uuid if the name is unknown.
 fn name_or_uuid(names: &PastNames, uuid: Uuid) -> String {
     names.get(&uuid).cloned().unwrap_or_else(|| uuid.to_string())
 }
 
-/// What is said of an object that is not there.
-fn nothing() -> Value {
+/// The JSON of an object that does not exist.
+fn empty_json() -> Value {
     json!({})
 }
 
-/// The fields that differ, those of sensitive tasks by name alone. Of an object that was made or deleted, empty ones are left out.
-fn of_fields(old: &Value, new: &Value, is_whole: bool) -> Vec<Value> {
+/// Returns the fields that differ. Fields of sensitive tasks and secrets are listed without values. `is_whole` is true
+/// for a created or deleted object, whose empty fields are omitted.
+fn compare_fields(old: &Value, new: &Value, is_whole: bool) -> Vec<Value> {
     let sensitive = sensitive_tasks([old, new]);
     let is_empty = |value: &Value| *value == json!([]) || *value == json!({});
-    let is_told = |change: &Change| !(is_whole && change.old.iter().chain(&change.new).all(is_empty));
-    let told = differences(old, new).into_iter().filter(is_told);
-    let tell = |change: Change| {
-        let is_veiled = is_of_sensitive(&change.field, &sensitive) || is_of_secret(&change);
-        if is_veiled { without_values(&change.field) } else { with_values(change) }
+    let is_shown = |change: &FieldDiff| !(is_whole && change.old.iter().chain(&change.new).all(is_empty));
+    let shown = diff(old, new).into_iter().filter(is_shown);
+    let to_json = |change: FieldDiff| {
+        let is_veiled = is_sensitive_task_field(&change.field, &sensitive) || is_secret_change(&change);
+        if is_veiled { change_without_values(&change.field) } else { change_with_values(change) }
     };
-    told.map(tell).collect()
+    shown.map(to_json).collect()
 }
 
-/// The ids of the tasks that are sensitive before a write or after it.
-fn sensitive_tasks(said: [&Value; 2]) -> BTreeSet<&str> {
-    let tasks = said.into_iter().filter_map(|said| said.get("tasks")?.as_array()).flatten();
+/// Returns the ids of the tasks that are sensitive before or after a write.
+fn sensitive_tasks(versions: [&Value; 2]) -> BTreeSet<&str> {
+    let tasks = versions.into_iter().filter_map(|said| said.get("tasks")?.as_array()).flatten();
     tasks.filter(|task| task["sensitive"] == true).filter_map(|task| task["id"].as_str()).collect()
 }
 
-/// Whether a field is one of a sensitive task, or of all tasks with one among them. That it is sensitive is told.
-fn is_of_sensitive(field: &str, sensitive: &BTreeSet<&str>) -> bool {
-    let Some(of_task) = field.strip_prefix("tasks.") else { return field == "tasks" && !sensitive.is_empty() };
-    let mut rests = sensitive.iter().filter_map(|id| of_task.strip_prefix(*id)?.strip_prefix('.'));
+/// Returns whether a field belongs to a sensitive task, or is the list of tasks with a sensitive one in it. The field
+/// `sensitive` itself is shown.
+fn is_sensitive_task_field(field: &str, sensitive: &BTreeSet<&str>) -> bool {
+    let Some(task_field) = field.strip_prefix("tasks.") else { return field == "tasks" && !sensitive.is_empty() };
+    let mut rests = sensitive.iter().filter_map(|id| task_field.strip_prefix(*id)?.strip_prefix('.'));
     rests.any(|part| part != "sensitive")
 }
 
-/// Whether a change is of a secret of the driver's, or of a value of its with a secret in it.
-fn is_of_secret(change: &Change) -> bool {
+/// Returns whether a changed field is a secret in `driver_info`, or contains one.
+fn is_secret_change(change: &FieldDiff) -> bool {
     let Some(below) = change.field.strip_prefix("driver_info") else { return false };
-    let has_one = || below.split('.').any(names_secret) || change.old.iter().chain(&change.new).any(has_secret);
+    let has_one = || below.split('.').any(is_secret_name) || change.old.iter().chain(&change.new).any(has_secret);
     (below.is_empty() || below.starts_with('.')) && has_one()
 }
 
-/// Whether a value has a secret in it, however deep.
+/// Returns whether a value contains a secret at any depth.
 fn has_secret(value: &Value) -> bool {
     match value {
-        Value::Object(map) => map.iter().any(|(name, below)| names_secret(name) || has_secret(below)),
+        Value::Object(map) => map.iter().any(|(name, below)| is_secret_name(name) || has_secret(below)),
         Value::Array(items) => items.iter().any(has_secret),
         _ => false,
     }
 }
 
-/// Whether a key of the driver's is one of a secret: as Ironic, which masks each that has `password` in it, and keys, secrets and tokens.
-fn names_secret(name: &str) -> bool {
+/// Returns whether a driver key names a secret. As in Ironic, these are all keys that contain `password`, and also
+/// keys, secrets and tokens.
+fn is_secret_name(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     name.contains("password") || ["key", "secret", "token"].contains(&name.rsplit('_').next().unwrap_or_default())
 }
 
-/// A change as an entry tells it.
-fn with_values(change: Change) -> Value {
-    let mut told = json!({"field": change.field});
+/// Returns a change in the format of an audit entry.
+fn change_with_values(change: FieldDiff) -> Value {
+    let mut entry = json!({"field": change.field});
     for (name, value) in [("before", change.old), ("after", change.new)] {
         if let Some(value) = value {
-            told[name] = changes::cut(value);
+            entry[name] = changes::truncate(value);
         }
     }
-    told
+    entry
 }
 
-/// One whose values are shown to nobody.
-fn without_values(field: &str) -> Value {
+/// Returns a change whose values are hidden.
+fn change_without_values(field: &str) -> Value {
     json!({"field": field, "sensitive": true})
 }
 
-/// As many changes as one object is told with; those beyond are counted.
-fn cut_short(mut told: Vec<Value>) -> Vec<Value> {
-    let left_out = told.len().saturating_sub(MOST_CHANGES);
+/// Limits the number of changes of one object. If some are omitted, the last entry is their number.
+fn truncate(mut changes: Vec<Value>) -> Vec<Value> {
+    let left_out = changes.len().saturating_sub(MAX_CHANGES);
     if left_out > 0 {
-        told.truncate(MOST_CHANGES);
-        told.push(json!({"field": "…", "left_out": left_out}));
+        changes.truncate(MAX_CHANGES);
+        changes.push(json!({"field": "…", "left_out": left_out}));
     }
-    told
+    changes
 }
 
 #[cfg(test)]
@@ -391,33 +418,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn y09_fields_of_sensitive_tasks_are_named_without_values() {
+    fn y09_compare_fields_omits_values_of_sensitive_tasks() {
         let task = |id: &str, command: &str| json!({"id": id, "parameters": {"command": command}});
         let hidden = |id: &str, command: &str| json!({"id": id, "parameters": {"command": command}, "sensitive": true});
         let named = json!({"field": "tasks.a.parameters.command", "sensitive": true});
         for (old, new, expected) in [
-            (
-                task("a", "x"),
-                task("a", "y"),
-                json!([{"field": "tasks.a.parameters.command", "before": "x", "after": "y"}]),
-            ),
+            (task("a", "x"), task("a", "y"), json!([{"field": "tasks.a.parameters.command", "before": "x", "after": "y"}])),
             (hidden("a", "x"), hidden("a", "y"), json!([named])),
             (task("a", "x"), hidden("a", "y"), json!([named, {"field": "tasks.a.sensitive", "after": true}])),
             (hidden("a", "x"), task("a", "y"), json!([named, {"field": "tasks.a.sensitive", "before": true}])),
         ] {
-            let told = of_fields(&json!({"tasks": [old]}), &json!({"tasks": [new]}), false);
+            let told = compare_fields(&json!({"tasks": [old]}), &json!({"tasks": [new]}), false);
             assert_eq!(Value::from(told), expected);
         }
-        let made = of_fields(&json!({}), &json!({"tasks": [hidden("a", "x")], "roles": {}}), true);
+        let made = compare_fields(&json!({}), &json!({"tasks": [hidden("a", "x")], "roles": {}}), true);
         let fields: Vec<&Value> = made.iter().map(|change| &change["field"]).collect();
         assert_eq!(fields, ["tasks.a.id", "tasks.a.parameters.command", "tasks.a.sensitive"]);
         assert!(!Value::from(made.clone()).to_string().contains("\"x\""), "{made:?}");
-        let emptied = of_fields(&json!({"tasks": [hidden("a", "x")]}), &json!({"tasks": []}), false);
+        let emptied = compare_fields(&json!({"tasks": [hidden("a", "x")]}), &json!({"tasks": []}), false);
         assert_eq!(emptied, [json!({"field": "tasks", "sensitive": true})]);
     }
 
     #[test]
-    fn y09_secrets_of_the_driver_are_named_without_values() {
+    fn y09_compare_fields_omits_values_of_driver_secrets() {
         let hidden = |field: &str| json!([{"field": field, "sensitive": true}]);
         let told = |field: &str, value: Value| json!([{"field": field, "after": value}]);
         for (driver_info, expected) in [
@@ -433,18 +456,18 @@ mod tests {
             (json!({"keyboard": "x"}), told("driver_info.keyboard", json!("x"))),
             (json!({"bmcs": [{"address": "x"}]}), told("driver_info.bmcs", json!([{"address": "x"}]))),
         ] {
-            let made = of_fields(&json!({}), &json!({"driver_info": driver_info}), false);
+            let made = compare_fields(&json!({}), &json!({"driver_info": driver_info}), false);
             assert_eq!(Value::from(made), expected, "{driver_info}");
         }
-        let label = of_fields(&json!({}), &json!({"labels": {"password": "x"}}), false);
+        let label = compare_fields(&json!({}), &json!({"labels": {"password": "x"}}), false);
         assert_eq!(Value::from(label), told("labels.password", json!("x")), "what is no driver's stands as it is");
     }
 
     #[test]
-    fn y09_changes_beyond_the_most_are_counted() {
+    fn y09_truncate_counts_changes_beyond_limit() {
         let many = |count: usize| (0..count).map(|n| json!({"field": n})).collect::<Vec<_>>();
-        assert_eq!(cut_short(many(100)), many(100));
-        let cut = cut_short(many(107));
+        assert_eq!(truncate(many(100)), many(100));
+        let cut = truncate(many(107));
         assert_eq!((cut.len(), &cut[100]), (101, &json!({"field": "…", "left_out": 7})));
     }
 }

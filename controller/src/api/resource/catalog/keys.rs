@@ -1,35 +1,36 @@
-//! What the catalogue says of a key.
+//! Explains a key by the properties of the catalogue that bind it.
 
 use serde_json::{Value, json};
-use stemma_core::catalog::Bound;
-use stemma_core::name::suggest;
+use stemma_core::catalog::KeyKind;
+use stemma_core::name::did_you_mean;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
 use crate::api::Api;
-use crate::api::http::request::{HandlerResult, Reply, Request};
+use crate::api::http::request::{HandlerResult, HttpRequest, HttpResponse};
 
-/// `GET /v1/explain?label=KEY`, and of a parameter, property or fact likewise.
-pub(in super::super) fn explain(api: &Api, request: &Request) -> HandlerResult {
-    let mut asked = Bound::ALL.into_iter().filter_map(|bound| {
-        let key = request.query.one(bound.word()).transpose()?;
-        Some(key.map(|key| (bound, key)))
+/// `GET /v1/explain?label=KEY`, or with `parameter`, `property` or `fact` in place of `label`: lists the properties
+/// that bind the key.
+pub(in super::super) fn explain(api: &Api, request: &HttpRequest) -> HandlerResult {
+    let mut keys = KeyKind::ALL.into_iter().filter_map(|kind| {
+        let key = request.query.get(kind.description()).transpose()?;
+        Some(key.map(|key| (kind, key)))
     });
-    let (Some(asked), None) = (asked.next(), asked.next()) else {
-        let message = "ask of one key: label=, parameter=, property= or fact=";
+    let (Some(requested), None) = (keys.next(), keys.next()) else {
+        let message = "explain takes one key: label=, parameter=, property= or fact=";
         return Err(ApiError::new(ErrorType::RequestQuery, message));
     };
-    let (bound, key) = asked?;
+    let (kind, key) = requested?;
     let model = api.model();
     let catalog = model.fleet.catalog();
     let bindings = catalog
-        .bindings(bound, key)
+        .bindings(kind, key)
         .map(|binding| json!({"namespace": binding.namespace.meta.name, "property": binding.property()}));
     let bindings: Vec<Value> = bindings.collect();
     if bindings.is_empty() {
-        let meant = suggest(catalog.near(bound, key));
-        let message = format!("{} {} is not in the catalogue{meant}", bound.word(), quote(key));
-        let advice = format!("a namespace that is associated with {} binds keys", bound.resource_type());
-        return Err(ApiError::new(ErrorType::ObjectNotFound, message).field(bound.word()).detail(advice));
+        let meant = did_you_mean(catalog.closest_key(kind, key));
+        let message = format!("{} {} is not in the catalogue{meant}", kind.description(), quote(key));
+        let advice = format!("a namespace that is associated with {} binds keys", kind.resource_type());
+        return Err(ApiError::new(ErrorType::ObjectNotFound, message).field(kind.description()).detail(advice));
     }
-    Ok(Reply::ok(json!({"kind": bound.word(), "key": key, "bindings": bindings})))
+    Ok(HttpResponse::ok(json!({"kind": kind.description(), "key": key, "bindings": bindings})))
 }

@@ -1,255 +1,258 @@
-//! What has a name in a list of a namespace: resource types, objects and tags.
+//! The named items of a namespace: resource type associations, objects and tags.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use stemma_core::field::truth;
+use stemma_core::field::parse_boolean;
 use stemma_core::labels::BodyShape;
 use stemma_core::manifest::{check_member_name, read_value};
-use stemma_core::name::{near, suggest};
-use stemma_core::object::{Association, Kind, Member, Namespace, NamespaceSpec, NamespaceTag, Timestamp};
-use stemma_wire::endpoint::Header;
+use stemma_core::name::{closest_match, did_you_mean};
+use stemma_core::object::{Association, Kind, NamedItem, Namespace, NamespaceSpec, NamespaceTag, Timestamp};
+use stemma_wire::endpoint::RouteHeader;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
-use super::super::objects::{Shown as _, read_body, update};
+use super::super::objects::{ApiResource as _, read_body, update};
 use super::super::writes;
-use super::body::{Listed, check_written, time};
-use super::page::{Page, limit};
+use super::body::{NamespaceItem, check_read_only, format_time};
+use super::page::{SortedPageQuery, read_limit};
 use crate::api::Api;
 use crate::api::http::query::BadQuery;
-use crate::api::http::request::{HandlerResult, Reply, Request};
+use crate::api::http::request::{HandlerResult, HttpRequest, HttpResponse};
 use crate::cache::Model;
-use crate::records::request::Answer;
+use crate::records::request::StoredAnswer;
 use crate::registry::Caller;
-use crate::registry::admit::{bad_field, of_part};
-use crate::registry::work::{Work, check_unprotected};
+use crate::registry::admit::{bad_field, part_refusal};
+use crate::registry::work::{PendingWrite, check_unprotected};
 
-/// The list of one kind in a namespace, changed.
-fn edited<M: Listed>(
+/// Returns a namespace's spec after `edit` has changed the list of one type of item.
+fn edit_list<M: NamespaceItem>(
     api: &Api,
-    work: &Work<'_>,
+    work: &PendingWrite<'_>,
     spec: &NamespaceSpec,
     caller: &Caller,
     edit: impl FnOnce(&mut Vec<M>),
 ) -> Result<NamespaceSpec, ApiError> {
-    let mut members = M::all(spec).to_vec();
+    let mut members = M::items(spec).to_vec();
     edit(&mut members);
     let body = read_body::<NamespaceSpec>([(M::LIST.to_owned(), json!(members))].into_iter().collect())?;
-    update(api, work, spec, &body, caller, BodyShape::Own)
+    update(api, work, spec, &body, caller, BodyShape::Native)
 }
 
-fn read<M: Listed>(request: &Request) -> Result<M, ApiError> {
+fn read<M: NamespaceItem>(request: &HttpRequest) -> Result<M, ApiError> {
     let body = request.object()?;
-    check_written(&body)?;
-    read_value(&body.into()).map_err(|error| bad_field(M::WORD, &error))
+    check_read_only(&body)?;
+    read_value(&body.into()).map_err(|error| bad_field(M::ITEM_NAME, &error))
 }
 
-fn find<'n, M: Listed>(namespace: &'n Namespace, name: &str) -> Result<&'n M, ApiError> {
+/// Finds an item of a namespace by its name.
+fn find<'n, M: NamespaceItem>(namespace: &'n Namespace, name: &str) -> Result<&'n M, ApiError> {
     let missing = || {
-        let known = M::all(&namespace.spec).iter().map(Member::name);
+        let known = M::items(&namespace.spec).iter().map(NamedItem::item_name);
         let message = format!(
             "Namespace {} has no {} {}{}.",
             namespace.meta.name,
-            M::WORD,
+            M::ITEM_NAME,
             quote(name),
-            suggest(near(name, known))
+            did_you_mean(closest_match(name, known))
         );
         ApiError::new(ErrorType::ObjectNotFound, message)
     };
-    namespace.spec.member(name).ok_or_else(missing)
+    namespace.spec.item(name).ok_or_else(missing)
 }
 
-fn check_free<M: Listed>(namespace: &Namespace, name: &str) -> Result<(), ApiError> {
-    if namespace.spec.member::<M>(name).is_none() {
+fn check_name_free<M: NamespaceItem>(namespace: &Namespace, name: &str) -> Result<(), ApiError> {
+    if namespace.spec.item::<M>(name).is_none() {
         return Ok(());
     }
-    let message = format!("Namespace {} has a {} {} already.", namespace.meta.name, M::WORD, quote(name));
+    let message = format!("Namespace {} has a {} {} already.", namespace.meta.name, M::ITEM_NAME, quote(name));
     Err(ApiError::new(ErrorType::ObjectExists, message).field("name"))
 }
 
-/// Checks a name that nothing of the kind has yet; `field` is where it stands in the body.
-fn check_new<M: Listed>(name: &str, field: &str) -> Result<(), ApiError> {
-    check_member_name(name).map_err(|error| bad_field(M::WORD, &error.within(field)))
+/// Checks the name of a new item. Stored names are not checked again. `field` is the place of the name in the body.
+fn check_new<M: NamespaceItem>(name: &str, field: &str) -> Result<(), ApiError> {
+    check_member_name(name).map_err(|error| bad_field(M::ITEM_NAME, &error.prefixed(field)))
 }
 
-/// The refusal of one of them in its list, as that of a request whose body is it alone.
-fn of_member<M: Listed>(refusal: ApiError, at: usize) -> ApiError {
-    of_part(refusal, &format!("{}[{at}]", M::LIST))
+/// Converts the error of an item in the list of its namespace, where it has the index `at`, into the error of a request
+/// whose body is only the item: the field begins within the item.
+fn item_error<M: NamespaceItem>(refusal: ApiError, at: usize) -> ApiError {
+    part_refusal(refusal, &format!("{}[{at}]", M::LIST))
 }
 
-/// The answer that shows one of them.
-fn one<M: Listed>(status: u16, namespace: &Namespace, name: &str) -> Answer {
-    let shown = namespace.spec.member::<M>(name).map(|member| Value::Object(member.shown(namespace)));
-    Answer::json(status, shown.unwrap_or_default())
+/// Returns the answer that shows one item.
+fn item_answer<M: NamespaceItem>(status: u16, namespace: &Namespace, name: &str) -> StoredAnswer {
+    let shown = namespace.spec.item::<M>(name).map(|member| Value::Object(member.to_json(namespace)));
+    StoredAnswer::json(status, shown.unwrap_or_default())
 }
 
-/// `POST`: adds one.
-pub(in super::super) async fn create<M: Listed>(api: &Api, request: &Request) -> HandlerResult {
+/// `POST`: adds an item.
+pub(in super::super) async fn create<M: NamespaceItem>(api: &Api, request: &HttpRequest) -> HandlerResult {
     add(api, request, read::<M>(request)?).await
 }
 
-async fn add<M: Listed>(api: &Api, request: &Request, member: M) -> HandlerResult {
+async fn add<M: NamespaceItem>(api: &Api, request: &HttpRequest, member: M) -> HandlerResult {
     let caller = request.caller()?;
-    let edit = |work: &Work<'_>, namespace: &mut Namespace| {
-        check_free::<M>(namespace, member.name())?;
-        check_new::<M>(member.name(), "name")?;
-        let at = M::all(&namespace.spec).len();
-        namespace.spec = edited::<M>(api, work, &namespace.spec, &caller, |all| all.push(member.clone()))
-            .map_err(|refusal| of_member::<M>(refusal, at))?;
+    let edit = |work: &PendingWrite<'_>, namespace: &mut Namespace| {
+        check_name_free::<M>(namespace, member.item_name())?;
+        check_new::<M>(member.item_name(), "name")?;
+        let at = M::items(&namespace.spec).len();
+        namespace.spec = edit_list::<M>(api, work, &namespace.spec, &caller, |all| all.push(member.clone()))
+            .map_err(|refusal| item_error::<M>(refusal, at))?;
         Ok(())
     };
-    let answer = |_: &Model, namespace: &Namespace| one::<M>(201, namespace, member.name());
+    let answer = |_: &Model, namespace: &Namespace| item_answer::<M>(201, namespace, member.item_name());
     writes::change(api, request, &caller, edit, answer).await
 }
 
-/// `GET` of one.
-pub(in super::super) fn get<M: Listed>(api: &Api, request: &Request) -> HandlerResult {
+/// `GET` of an item.
+pub(in super::super) fn get<M: NamespaceItem>(api: &Api, request: &HttpRequest) -> HandlerResult {
     let namespace = NamespaceSpec::locate(&api.model(), request)?;
-    let member = find::<M>(&namespace, request.part(M::PART))?;
-    Ok(Reply::ok(member.shown(&namespace).into()).tagged(namespace.meta.resource_version))
+    let member = find::<M>(&namespace, request.param(M::NAME_PARAM))?;
+    Ok(HttpResponse::ok(member.to_json(&namespace).into()).with_etag(namespace.meta.resource_version))
 }
 
-/// `PUT`: replaces one, under the name that the body gives.
-pub(in super::super) async fn put<M: Listed>(api: &Api, request: &Request) -> HandlerResult {
-    let (caller, name, next) = (request.caller()?, request.part(M::PART), read::<M>(request)?);
-    let edit = |work: &Work<'_>, namespace: &mut Namespace| {
+/// `PUT`: replaces an item. If the body has another name, the item is renamed.
+pub(in super::super) async fn put<M: NamespaceItem>(api: &Api, request: &HttpRequest) -> HandlerResult {
+    let (caller, name, next) = (request.caller()?, request.param(M::NAME_PARAM), read::<M>(request)?);
+    let edit = |work: &PendingWrite<'_>, namespace: &mut Namespace| {
         find::<M>(namespace, name)?;
-        if next.name() != name {
-            check_free::<M>(namespace, next.name())?;
-            check_new::<M>(next.name(), "name")?;
+        if next.item_name() != name {
+            check_name_free::<M>(namespace, next.item_name())?;
+            check_new::<M>(next.item_name(), "name")?;
         }
-        let replace = |all: &mut Vec<M>| {
-            for member in all.iter_mut().filter(|member| member.name() == name) {
+        let replace = |members: &mut Vec<M>| {
+            for member in members.iter_mut().filter(|member| member.item_name() == name) {
                 member.clone_from(&next);
             }
         };
-        let at = M::all(&namespace.spec).iter().position(|member| member.name() == name).unwrap_or_default();
+        let at = M::items(&namespace.spec).iter().position(|member| member.item_name() == name).unwrap_or_default();
         namespace.spec =
-            edited(api, work, &namespace.spec, &caller, replace).map_err(|refusal| of_member::<M>(refusal, at))?;
+            edit_list(api, work, &namespace.spec, &caller, replace).map_err(|refusal| item_error::<M>(refusal, at))?;
         Ok(())
     };
-    let answer = |_: &Model, namespace: &Namespace| one::<M>(200, namespace, next.name());
+    let answer = |_: &Model, namespace: &Namespace| item_answer::<M>(200, namespace, next.item_name());
     writes::change(api, request, &caller, edit, answer).await
 }
 
-/// `DELETE` of one.
-pub(in super::super) async fn remove<M: Listed>(api: &Api, request: &Request) -> HandlerResult {
-    let (caller, name) = (request.caller()?, request.part(M::PART));
-    let edit = |work: &Work<'_>, namespace: &mut Namespace| {
+/// `DELETE` of an item.
+pub(in super::super) async fn remove<M: NamespaceItem>(api: &Api, request: &HttpRequest) -> HandlerResult {
+    let (caller, name) = (request.caller()?, request.param(M::NAME_PARAM));
+    let edit = |work: &PendingWrite<'_>, namespace: &mut Namespace| {
         find::<M>(namespace, name)?;
-        namespace.spec = edited::<M>(api, work, &namespace.spec, &caller, |all| all.retain(|one| one.name() != name))?;
+        namespace.spec = edit_list::<M>(api, work, &namespace.spec, &caller, |all| all.retain(|one| one.item_name() != name))?;
         Ok(())
     };
-    writes::change(api, request, &caller, edit, |_, _| Answer::empty(204)).await
+    writes::change(api, request, &caller, edit, |_, _| StoredAnswer::empty(204)).await
 }
 
-/// `DELETE` of all.
-pub(in super::super) async fn clear<M: Listed>(api: &Api, request: &Request) -> HandlerResult {
+/// `DELETE` of all items.
+pub(in super::super) async fn clear<M: NamespaceItem>(api: &Api, request: &HttpRequest) -> HandlerResult {
     let caller = request.caller()?;
-    let edit = |work: &Work<'_>, namespace: &mut Namespace| {
+    let edit = |work: &PendingWrite<'_>, namespace: &mut Namespace| {
         check_unprotected(namespace)?;
-        namespace.spec = edited::<M>(api, work, &namespace.spec, &caller, Vec::clear)?;
+        namespace.spec = edit_list::<M>(api, work, &namespace.spec, &caller, Vec::clear)?;
         Ok(())
     };
-    writes::change(api, request, &caller, edit, |_, _| Answer::empty(204)).await
+    writes::change(api, request, &caller, edit, |_, _| StoredAnswer::empty(204)).await
 }
 
-/// `POST` of a tag by its path alone.
-pub(in super::super) async fn create_tag(api: &Api, request: &Request) -> HandlerResult {
+/// `POST` of a tag whose name is in the path.
+pub(in super::super) async fn create_tag(api: &Api, request: &HttpRequest) -> HandlerResult {
     if !request.body.is_empty() {
         return Err(ApiError::new(ErrorType::RequestMalformed, "A body is not expected with this request."));
     }
-    add(api, request, NamespaceTag { name: request.part(NamespaceTag::PART).to_owned() }).await
+    add(api, request, NamespaceTag { name: request.param(NamespaceTag::NAME_PARAM).to_owned() }).await
 }
 
-/// `POST` of a list of tags: replaces those that are there, or adds to them. An empty list changes nothing.
-pub(in super::super) async fn replace_tags(api: &Api, request: &Request) -> HandlerResult {
+/// `POST` of a list of tags: replaces the present tags or, with the header `X-Openstack-Append`, adds to them. An empty
+/// list changes nothing.
+pub(in super::super) async fn replace_tags(api: &Api, request: &HttpRequest) -> HandlerResult {
     let caller = request.caller()?;
-    let given = read_tags(request)?;
-    let append = appends(request)?;
-    let edit = |work: &Work<'_>, namespace: &mut Namespace| {
+    let tags = read_tags(request)?;
+    let append = should_append(request)?;
+    let edit = |work: &PendingWrite<'_>, namespace: &mut Namespace| {
         let mut names = BTreeSet::new();
-        for (at, tag) in given.iter().enumerate() {
+        for (at, tag) in tags.iter().enumerate() {
             let field = format!("tags[{at}].name");
             if !names.insert(&tag.name) {
-                let message = format!("the tag {} stands there twice; nothing was changed", quote(&tag.name));
+                let message = format!("the tag {} is in the list twice; nothing was changed", quote(&tag.name));
                 return Err(ApiError::new(ErrorType::ObjectExists, message).field(field));
             }
-            let stands = namespace.spec.member::<NamespaceTag>(&tag.name).is_some();
-            if !stands {
+            let exists = namespace.spec.item::<NamespaceTag>(&tag.name).is_some();
+            if !exists {
                 check_new::<NamespaceTag>(&tag.name, &field)?;
             } else if append {
-                check_free::<NamespaceTag>(namespace, &tag.name).map_err(|refusal| refusal.field(field))?;
+                check_name_free::<NamespaceTag>(namespace, &tag.name).map_err(|refusal| refusal.field(field))?;
             }
         }
-        let replace = |all: &mut Vec<NamespaceTag>| {
-            if !append && !given.is_empty() {
-                all.clear();
+        let replace = |stored: &mut Vec<NamespaceTag>| {
+            if !append && !tags.is_empty() {
+                stored.clear();
             }
-            all.extend(given.iter().cloned());
+            stored.extend(tags.iter().cloned());
         };
-        namespace.spec = edited(api, work, &namespace.spec, &caller, replace)?;
+        namespace.spec = edit_list(api, work, &namespace.spec, &caller, replace)?;
         Ok(())
     };
-    writes::change(api, request, &caller, edit, |_, _| Answer::json(201, json!({"tags": given}))).await
+    writes::change(api, request, &caller, edit, |_, _| StoredAnswer::json(201, json!({"tags": tags}))).await
 }
 
-/// Whether the tags are added to those that are there. Glance takes any word that it does not know for a no, and so takes all tags away
-/// for a misspelt one.
-fn appends(request: &Request) -> Result<bool, ApiError> {
-    let Some(append) = request.header(Header::Append) else { return Ok(false) };
-    truth(&append).ok_or_else(|| {
+/// Returns whether the header of the request asks to add the tags to the present ones. Glance reads any unknown word as
+/// false, so a misspelt word removes all tags there. Here it is an error.
+fn should_append(request: &HttpRequest) -> Result<bool, ApiError> {
+    let Some(append) = request.header(RouteHeader::Append) else { return Ok(false) };
+    parse_boolean(&append).ok_or_else(|| {
         let message =
-            format!("{} is {}, neither true nor false; nothing was changed", Header::Append.name(), quote(&append));
+            format!("{} is {}, neither true nor false; nothing was changed", RouteHeader::Append.name(), quote(&append));
         ApiError::new(ErrorType::RequestMalformed, message)
             .detail("write True to add to the tags that are there, or False to replace them")
     })
 }
 
-fn read_tags(request: &Request) -> Result<Vec<NamespaceTag>, ApiError> {
+fn read_tags(request: &HttpRequest) -> Result<Vec<NamespaceTag>, ApiError> {
     #[derive(serde::Deserialize)]
     #[serde(deny_unknown_fields)]
-    struct Tags {
+    struct TagListBody {
         tags: Vec<NamespaceTag>,
     }
     let body = request.object()?;
-    read_value::<Tags>(&body.into()).map(|body| body.tags).map_err(|error| bad_field("tags", &error))
+    read_value::<TagListBody>(&body.into()).map(|body| body.tags).map_err(|error| bad_field("tags", &error))
 }
 
 /// `GET` of a namespace's tags: a page of their names.
-pub(in super::super) fn list_tags(api: &Api, request: &Request) -> HandlerResult {
+pub(in super::super) fn list_tags(api: &Api, request: &HttpRequest) -> HandlerResult {
     let namespace = NamespaceSpec::locate(&api.model(), request)?;
-    let page = Page::read(&request.query, "name")?;
-    let of = |tag: &NamespaceTag| (tag.name.clone(), namespace.spec.dates_of::<NamespaceTag>(&tag.name));
-    let tags = page.cut(namespace.spec.tags.clone(), Kind::Namespace, of)?;
-    Ok(Reply::ok(json!({"tags": tags})).tagged(namespace.meta.resource_version))
+    let page = SortedPageQuery::read(&request.query, "name")?;
+    let sort_keys = |tag: &NamespaceTag| (tag.name.clone(), namespace.spec.dates_of::<NamespaceTag>(&tag.name));
+    let tags = page.page_rows(namespace.spec.tags.clone(), Kind::Namespace, sort_keys)?;
+    Ok(HttpResponse::ok(json!({"tags": tags})).with_etag(namespace.meta.resource_version))
 }
 
-/// `GET` of a namespace's objects. Glance looks at `limit` and gives all of them.
-pub(in super::super) fn list_definitions(api: &Api, request: &Request) -> HandlerResult {
-    if limit(&request.query)? == Some(0) {
-        return Err(BadQuery::value("limit", "0", "it is a whole number from 1 on").into());
+/// `GET` of a namespace's objects. As in Glance, `limit` is checked, but has no effect: all objects are returned.
+pub(in super::super) fn list_definitions(api: &Api, request: &HttpRequest) -> HandlerResult {
+    if read_limit(&request.query)? == Some(0) {
+        return Err(BadQuery::bad_value("limit", "0", "it is a whole number from 1 on").into());
     }
     let namespace = NamespaceSpec::locate(&api.model(), request)?;
-    let objects: Vec<Value> = namespace.spec.objects.iter().map(|object| object.shown(&namespace).into()).collect();
+    let objects: Vec<Value> = namespace.spec.objects.iter().map(|object| object.to_json(&namespace).into()).collect();
     let body = json!({"objects": objects, "schema": "v2/schemas/metadefs/objects"});
-    Ok(Reply::ok(body).tagged(namespace.meta.resource_version))
+    Ok(HttpResponse::ok(body).with_etag(namespace.meta.resource_version))
 }
 
-/// `GET` of what a namespace applies to.
-pub(in super::super) fn list_associations(api: &Api, request: &Request) -> HandlerResult {
+/// `GET` of a namespace's resource type associations.
+pub(in super::super) fn list_associations(api: &Api, request: &HttpRequest) -> HandlerResult {
     let namespace = NamespaceSpec::locate(&api.model(), request)?;
     let associations = namespace.spec.resource_type_associations.iter();
-    let associations: Vec<Value> = associations.map(|one: &Association| one.shown(&namespace).into()).collect();
+    let associations: Vec<Value> = associations.map(|one: &Association| one.to_json(&namespace).into()).collect();
     let body = json!({"resource_type_associations": associations});
-    Ok(Reply::ok(body).tagged(namespace.meta.resource_version))
+    Ok(HttpResponse::ok(body).with_etag(namespace.meta.resource_version))
 }
 
-/// `GET /v2/metadefs/resource_types`: those that a namespace applies to, or once did.
-pub(in super::super) fn list_resource_types(api: &Api, _request: &Request) -> Reply {
+/// `GET /v2/metadefs/resource_types`: the resource types that a namespace is or once was associated with.
+pub(in super::super) fn list_resource_types(api: &Api, _request: &HttpRequest) -> HttpResponse {
     let model = api.model();
-    let row = |(name, made): (&String, &Arc<Timestamp>)| json!({"name": name, "created_at": time(**made), "updated_at": time(**made)});
+    let row = |(name, made): (&String, &Arc<Timestamp>)| json!({"name": name, "created_at": format_time(**made), "updated_at": format_time(**made)});
     let types: Vec<Value> = model.resource_types.iter().map(row).collect();
-    Reply::ok(json!({"resource_types": types}))
+    HttpResponse::ok(json!({"resource_types": types}))
 }

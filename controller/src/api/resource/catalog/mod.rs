@@ -1,5 +1,5 @@
-//! The catalogue over HTTP, in Glance's paths and bodies. One namespace is one object: what is done to something in it is a write of
-//! the namespace.
+//! The catalogue over HTTP, with Glance's paths and bodies. A namespace is one object, so a change of one of its
+//! items is a write of the namespace.
 
 mod body;
 mod page;

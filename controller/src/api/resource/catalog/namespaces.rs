@@ -1,47 +1,47 @@
-//! Namespaces.
+//! The handlers of namespaces, the objects of the catalogue.
 
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
-use stemma_core::catalog::{self, prefixed, without_read_only};
+use stemma_core::catalog::{self, with_prefixed_properties, without_read_only};
 use stemma_core::labels::BodyShape;
-use stemma_core::manifest::Fields as _;
+use stemma_core::manifest::SpecFields as _;
 use stemma_core::name::NamespaceName;
 use stemma_core::object::{
-    Association, Dates, Definition, Kind, Member, Namespace, NamespaceSpec, NamespaceTag, Object, Visibility,
+    Association, Dates, Definition, Kind, NamedItem, Namespace, NamespaceSpec, NamespaceTag, Object, Visibility,
 };
 use stemma_core::origin::Level;
 use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
-use super::super::objects::{Shown, read_body, update};
+use super::super::objects::{ApiResource, read_body, update};
 use super::super::writes;
-use super::body::{self, check_written};
-use super::page::Page;
+use super::body::{self, check_read_only};
+use super::page::SortedPageQuery;
 use crate::api::Api;
 use crate::api::http::query::BadQuery;
-use crate::api::http::request::{HandlerResult, Reply, Request};
+use crate::api::http::request::{HandlerResult, HttpRequest, HttpResponse};
 use crate::cache::Model;
 use crate::cache::model::Resource;
-use crate::records::request::Answer;
-use crate::registry::Undecided;
-use crate::registry::work::{Work, not_found};
+use crate::records::request::StoredAnswer;
+use crate::registry::DecisionError;
+use crate::registry::work::{PendingWrite, not_found};
 
-/// How many namespaces a page has where no `limit` is given.
-const A_PAGE: usize = 25;
-/// The fields that a PUT replaces, where one that it leaves out is given up.
-const REPLACED: [&str; 5] = ["display_name", "description", "visibility", "protected", "owner"];
-/// What stands in a namespace: a PUT checks it, and leaves it as it is.
-const WITHIN: [&str; 4] = [Association::LIST, "properties", Definition::LIST, NamespaceTag::LIST];
+/// Number of namespaces on a page without `limit`.
+const DEFAULT_PAGE_ROWS: usize = 25;
+/// The fields that a PUT replaces. A PUT without such a field removes it.
+const REPLACED_FIELDS: [&str; 5] = ["display_name", "description", "visibility", "protected", "owner"];
+/// The fields with a namespace's items. A PUT checks the items in its body, and leaves the stored items unchanged.
+const ITEM_FIELDS: [&str; 4] = [Association::LIST, "properties", Definition::LIST, NamespaceTag::LIST];
 
-impl Shown for NamespaceSpec {
+impl ApiResource for NamespaceSpec {
     const LEVEL: Option<Level> = None;
     const LIST: &'static str = "namespaces";
 
-    fn locate(model: &Model, request: &Request) -> Result<Arc<Namespace>, ApiError> {
-        let id = request.part("namespace");
-        model.namespaces.named(None, id).cloned().ok_or_else(|| not_found(Kind::Namespace, id))
+    fn locate(model: &Model, request: &HttpRequest) -> Result<Arc<Namespace>, ApiError> {
+        let id = request.param("namespace");
+        model.namespaces.get_by_name(None, id).cloned().ok_or_else(|| not_found(Kind::Namespace, id))
     }
 
     fn path(namespace: &Namespace) -> String {
@@ -49,39 +49,40 @@ impl Shown for NamespaceSpec {
     }
 
     fn show(_api: &Api, _model: &Model, namespace: &Namespace, _base: &str) -> Map<String, Value> {
-        body::whole(namespace)
+        body::full_body(namespace)
     }
 
-    fn identify(request: &Request, fields: &mut Map<String, Value>) -> Result<(Uuid, NamespaceName), ApiError> {
-        check_written(fields)?;
-        fields.entry("owner").or_insert_with(|| request.principal().into());
+    fn identify(request: &HttpRequest, fields: &mut Map<String, Value>) -> Result<(Uuid, NamespaceName), ApiError> {
+        check_read_only(fields)?;
+        fields.entry("owner").or_insert_with(|| request.principal_name().into());
         Ok((Uuid::now_v7(), take_name(fields)?))
     }
 
-    fn blank(_model: &Model, _request: &Request) -> Result<Self, ApiError> {
+    fn new_spec(_model: &Model, _request: &HttpRequest) -> Result<Self, ApiError> {
         Ok(Self::default())
     }
 
-    fn made(
+    fn after_create(
         _api: &Api,
-        _work: &mut Work<'_>,
-        _request: &Request,
+        _work: &mut PendingWrite<'_>,
+        _request: &HttpRequest,
         namespace: &Namespace,
     ) -> Result<Map<String, Value>, ApiError> {
-        Ok(body::made(namespace))
+        Ok(body::created_body(namespace))
     }
 
-    fn remove(work: &mut Work<'_>, namespace: &Arc<Object<Self>>) -> Result<(), Undecided> {
+    fn remove(work: &mut PendingWrite<'_>, namespace: &Arc<Object<Self>>) -> Result<(), DecisionError> {
         work.delete_namespace(namespace)
     }
 
-    /// Clients send back the read-only fields of an answer that they read before. They are dropped.
+    /// Removes read-only fields, because a client may send back an answer that it read before.
     fn adapt(body: &mut Map<String, Value>) -> Result<(), ApiError> {
         without_read_only(body);
         Ok(())
     }
 }
 
+/// Removes the name of the namespace from a body, and returns it.
 fn take_name(fields: &mut Map<String, Value>) -> Result<NamespaceName, ApiError> {
     match fields.remove("namespace") {
         Some(Value::String(name)) => NamespaceSpec::parse_name(&name).map_err(|refusal| refusal.field("namespace")),
@@ -90,99 +91,101 @@ fn take_name(fields: &mut Map<String, Value>) -> Result<NamespaceName, ApiError>
     }
 }
 
-/// `GET` of a page.
-pub(in super::super) fn list(api: &Api, request: &Request) -> HandlerResult {
+/// `GET` of a page of namespaces.
+pub(in super::super) fn list(api: &Api, request: &HttpRequest) -> HandlerResult {
     let parameters = &request.query;
-    let page = Page::read(parameters, "namespace")?.of_at_most(A_PAGE);
-    let visibility = match parameters.one("visibility")? {
+    let page = SortedPageQuery::read(parameters, "namespace")?.with_default_limit(DEFAULT_PAGE_ROWS);
+    let visibility = match parameters.get("visibility")? {
         None => None,
         Some("public") => Some(Visibility::Public),
         Some("private") => Some(Visibility::Private),
-        Some(other) => return Err(BadQuery::value("visibility", other, "it is public or private").into()),
+        Some(other) => return Err(BadQuery::bad_value("visibility", other, "it is public or private").into()),
     };
     let types = parameters.list("resource_types")?;
-    let keeps = |namespace: &Namespace| {
-        let applies = |name: &&str| namespace.spec.member::<Association>(name).is_some();
+    let is_match = |namespace: &Namespace| {
+        let applies = |name: &&str| namespace.spec.item::<Association>(name).is_some();
         visibility.is_none_or(|wanted| wanted == namespace.spec.visibility)
             && types.as_ref().is_none_or(|types| types.iter().any(applies))
     };
     let model = api.model();
-    let kept = model.namespaces.iter().filter(|namespace| keeps(namespace)).collect();
-    let of = |one: &&Arc<Namespace>| {
-        let meta = &one.meta;
+    let matches = model.namespaces.iter().filter(|namespace| is_match(namespace)).collect();
+    let sort_keys = |namespace: &&Arc<Namespace>| {
+        let meta = &namespace.meta;
         (meta.name.to_string(), Dates { created_at: meta.created_at, updated_at: meta.updated_at })
     };
-    let rows = page.cut(kept, Kind::Namespace, of)?;
+    let rows = page.page_rows(matches, Kind::Namespace, sort_keys)?;
     let last = rows.last().filter(|_| Some(rows.len()) == page.limit).map(|row| row.meta.name.to_string());
-    let rows: Vec<Value> = rows.into_iter().map(|namespace| body::row(namespace).into()).collect();
+    let rows: Vec<Value> = rows.into_iter().map(|namespace| body::list_row(namespace).into()).collect();
     let mut body = json!({
-        "namespaces": rows, "first": link(request, None),
+        "namespaces": rows, "first": list_link(request, None),
         "schema": Endpoint::GetSchema.path(&["namespaces"]),
     });
     if let Some(last) = last {
-        body["next"] = link(request, Some(&last)).into();
+        body["next"] = list_link(request, Some(&last)).into();
     }
-    Ok(Reply::ok(body))
+    Ok(HttpResponse::ok(body))
 }
 
-/// The list's address with the request's parameters, from a marker on.
-fn link(request: &Request, marker: Option<&str>) -> String {
-    let own = request.query.pairs().filter(|(name, _)| *name != "marker");
-    let pairs = own.chain(marker.map(|marker| ("marker", marker)));
+/// Returns the path of the list with the request's parameters, except that `marker` replaces the marker of the request.
+fn list_link(request: &HttpRequest, marker: Option<&str>) -> String {
+    let without_marker = request.query.pairs().filter(|(name, _)| *name != "marker");
+    let pairs = without_marker.chain(marker.map(|marker| ("marker", marker)));
     let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(pairs).finish();
     let path = Endpoint::ListNamespaces.path(&[]);
     if query.is_empty() { path } else { format!("{path}?{query}") }
 }
 
-/// `POST`: with everything that the body puts into it.
-pub(in super::super) async fn create(api: &Api, request: &Request) -> HandlerResult {
+/// `POST`: creates a namespace with all items of the body.
+pub(in super::super) async fn create(api: &Api, request: &HttpRequest) -> HandlerResult {
     writes::post::<NamespaceSpec>(api, request).await
 }
 
-/// `GET` of one, with its properties named as on the resource type that is asked for, and its owners where they are.
-pub(in super::super) fn get(api: &Api, request: &Request) -> HandlerResult {
+/// `GET` of one namespace. With `resource_type`, each property has the name that it has on that type. With `owners`,
+/// the owners of fields are included.
+pub(in super::super) fn get(api: &Api, request: &HttpRequest) -> HandlerResult {
     let namespace = NamespaceSpec::locate(&api.model(), request)?;
-    let mut shown = match request.query.one("resource_type")? {
-        None => body::whole(&namespace),
+    let mut answer = match request.query.get("resource_type")? {
+        None => body::full_body(&namespace),
         Some(name) => {
-            let spec = prefixed(&namespace.spec, name);
-            body::whole(&Namespace { meta: namespace.meta.clone(), spec })
+            let spec = with_prefixed_properties(&namespace.spec, name);
+            body::full_body(&Namespace { meta: namespace.meta.clone(), spec })
         }
     };
     if request.query.flag("owners")? == Some(true) {
-        shown.insert("field_owners".into(), json!(namespace.spec.owners_ref()));
+        answer.insert("field_owners".into(), json!(namespace.spec.owners()));
     }
-    Ok(Reply::ok(shown.into()).tagged(namespace.meta.resource_version))
+    Ok(HttpResponse::ok(answer.into()).with_etag(namespace.meta.resource_version))
 }
 
-/// `PUT`: replaces its own fields, and renames it.
-pub(in super::super) async fn put(api: &Api, request: &Request) -> HandlerResult {
+/// `PUT`: replaces the namespace's own fields. If the body has another name, the namespace is renamed.
+pub(in super::super) async fn put(api: &Api, request: &HttpRequest) -> HandlerResult {
     let caller = request.caller()?;
     let mut fields = request.object()?;
-    check_written(&fields)?;
+    check_read_only(&fields)?;
     let name = take_name(&mut fields)?;
-    fields.entry("owner").or_insert_with(|| caller.who.name.clone().into());
-    let edit = |work: &Work<'_>, namespace: &mut Namespace| {
-        let within = read_body::<NamespaceSpec>(fields.clone())?;
-        // It is checked beside what is stored, which may be sent back whatever it is called.
-        update(api, work, &namespace.spec, &within, &caller, BodyShape::Own)?;
-        let mut own = fields.clone();
-        own.retain(|name, _| !WITHIN.contains(&name.as_str()));
-        for field in REPLACED {
-            own.entry(field).or_insert(Value::Null);
+    fields.entry("owner").or_insert_with(|| caller.requester.name.clone().into());
+    let edit = |work: &PendingWrite<'_>, namespace: &mut Namespace| {
+        let body_spec = read_body::<NamespaceSpec>(fields.clone())?;
+        // The items in the body are only checked. Items that are stored already are valid whatever their names, because
+        // a client may send back a body that it read.
+        update(api, work, &namespace.spec, &body_spec, &caller, BodyShape::Native)?;
+        let mut own_fields = fields.clone();
+        own_fields.retain(|name, _| !ITEM_FIELDS.contains(&name.as_str()));
+        for field in REPLACED_FIELDS {
+            own_fields.entry(field).or_insert(Value::Null);
         }
         namespace.meta.name = name.clone();
-        let own = read_body::<NamespaceSpec>(own)?;
-        namespace.spec = update(api, work, &namespace.spec, &own, &caller, BodyShape::Own)?;
+        let own_spec = read_body::<NamespaceSpec>(own_fields)?;
+        namespace.spec = update(api, work, &namespace.spec, &own_spec, &caller, BodyShape::Native)?;
         Ok(())
     };
-    let answer = |_: &Model, namespace: &Namespace| Answer::json(200, body::own(namespace).into());
+    let answer = |_: &Model, namespace: &Namespace| StoredAnswer::json(200, body::own_fields(namespace).into());
     writes::change(api, request, &caller, edit, answer).await
 }
 
-/// `GET /v2/schemas/metadefs/{schema}`.
-pub(in super::super) fn schema(_api: &Api, request: &Request) -> HandlerResult {
-    let name = request.part("schema");
+/// `GET /v2/schemas/metadefs/{schema}`: returns the JSON schema of namespaces or their items.
+pub(in super::super) fn schema(_api: &Api, request: &HttpRequest) -> HandlerResult {
+    let name = request.param("schema");
     let missing = || ApiError::new(ErrorType::ObjectNotFound, format!("there is no schema {}", quote(name)));
-    catalog::schema(name).map(Reply::ok).ok_or_else(missing)
+    catalog::schema(name).map(HttpResponse::ok).ok_or_else(missing)
 }

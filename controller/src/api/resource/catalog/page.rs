@@ -1,83 +1,83 @@
-//! Pages as Glance cuts them: a marker is a name, the last made come first, and links are paths.
+//! Pages as in Glance: a marker is a name, the newest rows come first, and links are paths.
 
 use std::cmp::Ordering;
 
 use stemma_core::object::{Dates, Kind};
 use stemma_wire::error::ApiError;
 
-use crate::api::http::query::{BadQuery, MOST_A_PAGE, Parameters};
+use crate::api::http::query::{BadQuery, MAX_PAGE_ROWS, QueryString};
 use crate::registry::work::not_found;
 
-/// Which part of a list is asked for.
-pub(super) struct Page {
-    /// At most so many rows; none where everything is shown.
+/// The requested part of a list.
+pub(super) struct SortedPageQuery {
+    /// Maximum number of rows. `None` for all rows.
     pub limit: Option<usize>,
     marker: Option<String>,
-    key: Key,
-    descending: bool,
+    key: SortKey,
+    is_descending: bool,
 }
 
-/// What a list is sorted by.
+/// The sort key of a list.
 #[derive(Clone, Copy)]
-enum Key {
+enum SortKey {
     Name,
     Created,
     Updated,
 }
 
-impl Page {
-    /// Reads the parameters of a page; `name` is what the list calls the name in `sort_key`.
+impl SortedPageQuery {
+    /// Reads the parameters of a page. `name` is the value of `sort_key` that sorts by name.
     ///
     /// # Errors
     /// [`BadQuery`].
-    pub(super) fn read(parameters: &Parameters, name: &'static str) -> Result<Self, BadQuery> {
-        let key = match parameters.one("sort_key")? {
-            None | Some("created_at") => Key::Created,
-            Some("updated_at") => Key::Updated,
-            Some(key) if key == name => Key::Name,
+    pub(super) fn read(parameters: &QueryString, name: &'static str) -> Result<Self, BadQuery> {
+        let key = match parameters.get("sort_key")? {
+            None | Some("created_at") => SortKey::Created,
+            Some("updated_at") => SortKey::Updated,
+            Some(key) if key == name => SortKey::Name,
             Some(other) => {
-                return Err(BadQuery::value("sort_key", other, format!("it is {name}, created_at or updated_at")));
+                return Err(BadQuery::bad_value("sort_key", other, format!("it is {name}, created_at or updated_at")));
             }
         };
-        let descending = match parameters.one("sort_dir")? {
+        let descending = match parameters.get("sort_dir")? {
             None | Some("desc") => true,
             Some("asc") => false,
-            Some(other) => return Err(BadQuery::value("sort_dir", other, "it is asc or desc")),
+            Some(other) => return Err(BadQuery::bad_value("sort_dir", other, "it is asc or desc")),
         };
-        let marker = parameters.one("marker")?.map(str::to_owned);
-        Ok(Self { limit: limit(parameters)?, marker, key, descending })
+        let marker = parameters.get("marker")?.map(str::to_owned);
+        Ok(Self { limit: read_limit(parameters)?, marker, key, is_descending: descending })
     }
 
-    /// The same, with so many rows where nobody says.
+    /// Returns the page with this maximum number of rows if the request has no `limit`.
     #[must_use]
-    pub(super) fn of_at_most(self, rows: usize) -> Self {
+    pub(super) fn with_default_limit(self, rows: usize) -> Self {
         Self { limit: self.limit.or(Some(rows)), ..self }
     }
 
-    /// The rows of the page, of rows in the order in which they were made.
+    /// Returns the rows of the page. `rows` must be in the order of their creation.
     ///
     /// # Errors
-    /// When no row has the marker.
-    pub(super) fn cut<T>(
+    /// Fails if no row has the marker.
+    pub(super) fn page_rows<T>(
         &self,
         mut rows: Vec<T>,
         kind: Kind,
-        of: impl Fn(&T) -> (String, Dates),
+        sort_keys: impl Fn(&T) -> (String, Dates),
     ) -> Result<Vec<T>, ApiError> {
         let compare = |one: &T, other: &T| -> Ordering {
-            let ((name, dates), (other_name, other_dates)) = (of(one), of(other));
+            let ((name, dates), (other_name, other_dates)) = (sort_keys(one), sort_keys(other));
             match self.key {
-                Key::Name => name.cmp(&other_name),
-                Key::Created => dates.created_at.cmp(&other_dates.created_at),
-                Key::Updated => dates.updated_at.cmp(&other_dates.updated_at),
+                SortKey::Name => name.cmp(&other_name),
+                SortKey::Created => dates.created_at.cmp(&other_dates.created_at),
+                SortKey::Updated => dates.updated_at.cmp(&other_dates.updated_at),
             }
         };
         rows.sort_by(compare);
-        if self.descending {
+        if self.is_descending {
             rows.reverse();
         }
         if let Some(marker) = &self.marker {
-            let at = rows.iter().position(|row| of(row).0 == *marker).ok_or_else(|| not_found(kind, marker))?;
+            let at = rows.iter().position(|row| sort_keys(row).0 == *marker).ok_or_else(|| not_found(kind, marker))?;
             rows.drain(..=at);
         }
         rows.truncate(self.limit.unwrap_or(usize::MAX));
@@ -85,11 +85,11 @@ impl Page {
     }
 }
 
-/// `limit`; 0 is a page without rows.
+/// Reads the parameter `limit`. With 0 the page has no rows.
 ///
 /// # Errors
 /// [`BadQuery`].
-pub(super) fn limit(parameters: &Parameters) -> Result<Option<usize>, BadQuery> {
-    let limit: Option<usize> = parameters.whole("limit", "it is a whole number, 0 or more")?;
-    Ok(limit.map(|limit| limit.min(MOST_A_PAGE)))
+pub(super) fn read_limit(parameters: &QueryString) -> Result<Option<usize>, BadQuery> {
+    let limit: Option<usize> = parameters.integer("limit", "it is a whole number, 0 or more")?;
+    Ok(limit.map(|limit| limit.min(MAX_PAGE_ROWS)))
 }

@@ -1,30 +1,33 @@
 //! The properties of a namespace.
 //!
-//! Glance stores a property that comes by itself with its name, and one that comes in the body of a namespace without. Here one intent makes
-//! one object, so neither has it: the name is its key, and is put into answers of these calls, where Glance's clients look for it.
+//! Glance stores the name of a property within the property if it is created by a request of its own, and not if it
+//! comes with the body of a namespace. Here both requests must give the same object, so a stored property never
+//! contains its name, which is its key in the namespace. The handlers here add the name to their answers, where
+//! Glance's clients look for it.
 
 use serde_json::{Map, Value, json};
-use stemma_core::catalog::prefix;
+use stemma_core::catalog::property_prefix;
 use stemma_core::labels::BodyShape;
 use stemma_core::manifest::{check_member_name, read_value};
-use stemma_core::name::{near, suggest};
+use stemma_core::name::{closest_match, did_you_mean};
 use stemma_core::object::{Namespace, NamespaceSpec, Properties, Property};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
-use super::super::objects::{Shown as _, read_body, update};
+use super::super::objects::{ApiResource as _, read_body, update};
 use super::super::writes;
-use super::body::{check_written, fields};
+use super::body::{check_read_only, json_fields};
 use crate::api::Api;
-use crate::api::http::request::{HandlerResult, Reply, Request};
+use crate::api::http::request::{HandlerResult, HttpRequest, HttpResponse};
 use crate::cache::Model;
-use crate::records::request::Answer;
+use crate::records::request::StoredAnswer;
 use crate::registry::Caller;
-use crate::registry::admit::{bad_field, of_part};
-use crate::registry::work::{Work, check_unprotected};
+use crate::registry::admit::{bad_field, part_refusal};
+use crate::registry::work::{PendingWrite, check_unprotected};
 
-fn edited(
+/// Returns a namespace's spec after `edit` has changed its properties.
+fn edit_properties(
     api: &Api,
-    work: &Work<'_>,
+    work: &PendingWrite<'_>,
     spec: &NamespaceSpec,
     caller: &Caller,
     edit: impl FnOnce(&mut Properties),
@@ -32,13 +35,13 @@ fn edited(
     let mut properties = spec.properties.clone();
     edit(&mut properties);
     let body = read_body::<NamespaceSpec>([("properties".to_owned(), json!(properties))].into_iter().collect())?;
-    update(api, work, spec, &body, caller, BodyShape::Own)
+    update(api, work, spec, &body, caller, BodyShape::Native)
 }
 
-/// The property of a body, with its name.
-fn read(request: &Request) -> Result<(String, Property), ApiError> {
+/// Reads a property from the body of a request. Returns its name and the property.
+fn read(request: &HttpRequest) -> Result<(String, Property), ApiError> {
     let body = request.object()?;
-    check_written(&body)?;
+    check_read_only(&body)?;
     let property: Property = read_value(&body.into()).map_err(|error| bad_field("property", &error))?;
     let Some(name) = property.name.clone() else {
         return Err(ApiError::new(ErrorType::FieldMissing, "'name' is a required property").field("name"));
@@ -46,21 +49,22 @@ fn read(request: &Request) -> Result<(String, Property), ApiError> {
     Ok((name, property))
 }
 
-/// Checks a name that no property has yet. One that is stored stays, however long an older program took it.
+/// Checks the name of a new property. Stored names are not checked again, because an older version accepted longer
+/// ones.
 fn check_new(name: &str) -> Result<(), ApiError> {
-    check_member_name(name).map_err(|error| bad_field("property", &error.within("name")))
+    check_member_name(name).map_err(|error| bad_field("property", &error.prefixed("name")))
 }
 
 fn find<'n>(namespace: &'n Namespace, name: &str) -> Result<&'n Property, ApiError> {
     let known = namespace.spec.properties.keys().map(String::as_str);
     namespace.spec.properties.get(name).ok_or_else(|| {
-        let meant = suggest(near(name, known));
+        let meant = did_you_mean(closest_match(name, known));
         let message = format!("Namespace {} has no property {}{meant}.", namespace.meta.name, quote(name));
         ApiError::new(ErrorType::ObjectNotFound, message)
     })
 }
 
-fn check_free(namespace: &Namespace, name: &str) -> Result<(), ApiError> {
+fn check_name_free(namespace: &Namespace, name: &str) -> Result<(), ApiError> {
     if !namespace.spec.properties.contains_key(name) {
         return Ok(());
     }
@@ -68,101 +72,103 @@ fn check_free(namespace: &Namespace, name: &str) -> Result<(), ApiError> {
     Err(ApiError::new(ErrorType::ObjectExists, message).field("name"))
 }
 
-/// The refusal of a property of a namespace, as that of a request whose body is it alone.
-fn of_property(refusal: ApiError, name: &str) -> ApiError {
-    of_part(refusal, &format!("properties.{name}"))
+/// Converts the error of a property in its namespace into the error of a request whose body is only the property: the
+/// field begins within the property.
+fn property_error(refusal: ApiError, name: &str) -> ApiError {
+    part_refusal(refusal, &format!("properties.{name}"))
 }
 
-/// A property by itself.
-fn shown(name: &str, property: &Property) -> Value {
-    let mut body = fields(property);
+/// Returns the body of a property.
+fn property_json(name: &str, property: &Property) -> Value {
+    let mut body = json_fields(property);
     body.insert("name".into(), name.into());
     body.into()
 }
 
-fn one(status: u16, namespace: &Namespace, name: &str) -> Answer {
+fn property_answer(status: u16, namespace: &Namespace, name: &str) -> StoredAnswer {
     let property = namespace.spec.properties.get(name);
-    Answer::json(status, property.map(|property| shown(name, property)).unwrap_or_default())
+    StoredAnswer::json(status, property.map(|property| property_json(name, property)).unwrap_or_default())
 }
 
-/// `GET` of all, by name.
-pub(in super::super) fn list(api: &Api, request: &Request) -> HandlerResult {
+/// `GET` of all properties, by name.
+pub(in super::super) fn list(api: &Api, request: &HttpRequest) -> HandlerResult {
     let namespace = NamespaceSpec::locate(&api.model(), request)?;
-    let all: Map<String, Value> =
-        namespace.spec.properties.iter().map(|(name, property)| (name.clone(), shown(name, property))).collect();
-    Ok(Reply::ok(json!({"properties": all})).tagged(namespace.meta.resource_version))
+    let properties: Map<String, Value> =
+        namespace.spec.properties.iter().map(|(name, property)| (name.clone(), property_json(name, property))).collect();
+    Ok(HttpResponse::ok(json!({"properties": properties})).with_etag(namespace.meta.resource_version))
 }
 
-/// `GET` of one, by its name as on the resource type that is asked for.
-pub(in super::super) fn get(api: &Api, request: &Request) -> HandlerResult {
+/// `GET` of a property. With `resource_type`, the name in the path is the name that the property has on that type: it
+/// begins with the prefix of the association.
+pub(in super::super) fn get(api: &Api, request: &HttpRequest) -> HandlerResult {
     let namespace = NamespaceSpec::locate(&api.model(), request)?;
-    let asked = request.part("property");
-    let prefix = request.query.one("resource_type")?.map_or("", |name| prefix(&namespace.spec, name));
-    let name = asked.strip_prefix(prefix).ok_or_else(|| {
+    let requested = request.param("property");
+    let prefix = request.query.get("resource_type")?.map_or("", |name| property_prefix(&namespace.spec, name));
+    let name = requested.strip_prefix(prefix).ok_or_else(|| {
         let message = format!(
             "Property {} does not start with the expected resource type association prefix of {}.",
-            quote(asked),
+            quote(requested),
             quote(prefix)
         );
         ApiError::new(ErrorType::ObjectNotFound, message)
     })?;
     let property = find(&namespace, name)?;
-    Ok(Reply::ok(shown(name, property)).tagged(namespace.meta.resource_version))
+    Ok(HttpResponse::ok(property_json(name, property)).with_etag(namespace.meta.resource_version))
 }
 
-/// `POST`: adds one.
-pub(in super::super) async fn create(api: &Api, request: &Request) -> HandlerResult {
+/// `POST`: adds a property.
+pub(in super::super) async fn create(api: &Api, request: &HttpRequest) -> HandlerResult {
     let (caller, (name, property)) = (request.caller()?, read(request)?);
-    let edit = |work: &Work<'_>, namespace: &mut Namespace| {
-        check_free(namespace, &name)?;
+    let edit = |work: &PendingWrite<'_>, namespace: &mut Namespace| {
+        check_name_free(namespace, &name)?;
         check_new(&name)?;
-        let add = |all: &mut Properties| drop(all.insert(name.clone(), property.clone()));
+        let add = |properties: &mut Properties| drop(properties.insert(name.clone(), property.clone()));
         namespace.spec =
-            edited(api, work, &namespace.spec, &caller, add).map_err(|refusal| of_property(refusal, &name))?;
+            edit_properties(api, work, &namespace.spec, &caller, add).map_err(|refusal| property_error(refusal, &name))?;
         Ok(())
     };
-    writes::change(api, request, &caller, edit, |_: &Model, namespace| one(201, namespace, &name)).await
+    writes::change(api, request, &caller, edit, |_: &Model, namespace| property_answer(201, namespace, &name)).await
 }
 
-/// `PUT`: replaces one, under the name that the body gives.
-pub(in super::super) async fn put(api: &Api, request: &Request) -> HandlerResult {
+/// `PUT`: replaces a property. If the body has another name, the property is renamed.
+pub(in super::super) async fn put(api: &Api, request: &HttpRequest) -> HandlerResult {
     let (caller, (name, property)) = (request.caller()?, read(request)?);
-    let before = request.part("property");
-    let edit = |work: &Work<'_>, namespace: &mut Namespace| {
+    let before = request.param("property");
+    let edit = |work: &PendingWrite<'_>, namespace: &mut Namespace| {
         find(namespace, before)?;
         if name != before {
-            check_free(namespace, &name)?;
+            check_name_free(namespace, &name)?;
             check_new(&name)?;
         }
-        let replace = |all: &mut Properties| {
-            all.remove(before);
-            all.insert(name.clone(), property.clone());
+        let replace = |properties: &mut Properties| {
+            properties.remove(before);
+            properties.insert(name.clone(), property.clone());
         };
         namespace.spec =
-            edited(api, work, &namespace.spec, &caller, replace).map_err(|refusal| of_property(refusal, &name))?;
+            edit_properties(api, work, &namespace.spec, &caller, replace).map_err(|refusal| property_error(refusal, &name))?;
         Ok(())
     };
-    writes::change(api, request, &caller, edit, |_: &Model, namespace| one(200, namespace, &name)).await
+    writes::change(api, request, &caller, edit, |_: &Model, namespace| property_answer(200, namespace, &name)).await
 }
 
-/// `DELETE` of one.
-pub(in super::super) async fn remove(api: &Api, request: &Request) -> HandlerResult {
-    let (caller, name) = (request.caller()?, request.part("property"));
-    let edit = |work: &Work<'_>, namespace: &mut Namespace| {
+/// `DELETE` of a property.
+pub(in super::super) async fn remove(api: &Api, request: &HttpRequest) -> HandlerResult {
+    let (caller, name) = (request.caller()?, request.param("property"));
+    let edit = |work: &PendingWrite<'_>, namespace: &mut Namespace| {
         find(namespace, name)?;
-        namespace.spec = edited(api, work, &namespace.spec, &caller, |all| drop(all.remove(name)))?;
+        namespace.spec = edit_properties(api, work, &namespace.spec, &caller, |all| drop(all.remove(name)))?;
         Ok(())
     };
-    writes::change(api, request, &caller, edit, |_, _| Answer::empty(204)).await
+    writes::change(api, request, &caller, edit, |_, _| StoredAnswer::empty(204)).await
 }
 
-/// `DELETE` of all.
-pub(in super::super) async fn clear(api: &Api, request: &Request) -> HandlerResult {
+/// `DELETE` of all properties.
+pub(in super::super) async fn clear(api: &Api, request: &HttpRequest) -> HandlerResult {
     let caller = request.caller()?;
-    let edit = |work: &Work<'_>, namespace: &mut Namespace| {
+    let edit = |work: &PendingWrite<'_>, namespace: &mut Namespace| {
         check_unprotected(namespace)?;
-        namespace.spec = edited(api, work, &namespace.spec, &caller, Properties::clear)?;
+        namespace.spec = edit_properties(api, work, &namespace.spec, &caller, Properties::clear)?;
         Ok(())
     };
-    writes::change(api, request, &caller, edit, |_, _| Answer::empty(204)).await
+    writes::change(api, request, &caller, edit, |_, _| StoredAnswer::empty(204)).await
 }

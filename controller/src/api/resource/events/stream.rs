@@ -1,4 +1,5 @@
-//! One client's stream: a position in the changes of the store and in those of where nodes stand, and a short queue of what is told.
+//! The stream of one client: a position in the changes of the store and of node states, and a short queue of texts to
+//! send.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -16,321 +17,334 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
 use uuid::Uuid;
 
-use super::{Filter, told};
+use super::{EventFilter, encode};
 use crate::api::Api;
-use crate::api::http::body::told_in;
-use crate::api::http::budget::FRAME;
-use crate::registry::Who;
-use crate::registry::budget::{Budget, Share};
-use crate::status::Position;
+use crate::api::http::body::bytes_with_share;
+use crate::api::http::budget::MAX_FREE_RESPONSE_BYTES;
+use crate::registry::Requester;
+use crate::registry::budget::{Share, SharedBudget};
+use crate::status::StatusPosition;
 use crate::store::{Change, EventKind, Revision, Watch, WatchError};
 
-/// How many streams there may be at the same time, whoever has them.
-const MOST_STREAMS: u64 = 1_000;
-/// How many texts wait for a client that takes them one by one.
-const QUEUED: usize = 8;
-/// How long it may take over one of them.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// How often something is said, so that both ends know of each other.
-const KEEP_ALIVE: Duration = Duration::from_secs(30);
-/// Changes of states within this time are told together.
-const TOGETHER: Duration = Duration::from_millis(100);
-/// How many changes behind the last a stream is caught up on a thread of its own, since they may have to be read from the disk.
-const FAR_BEHIND: u64 = 1_024;
-/// How many streams are told of a commit at the same time, of the threads that requests have as well.
-const TOLD_AT_ONCE: usize = 4;
-/// How many bytes may wait for all clients together.
-const MOST_WAITING: u64 = 64 * 1024 * 1024;
-/// How many times the bytes of what is stored an event of it may have as text. What it has is known when it is made.
-const TEXT_OF_STORED: usize = 4;
-/// Of how many nodes one text tells where they stand.
-const NODES_AT_ONCE: usize = 256;
+/// Maximum number of streams of all clients.
+const MAX_STREAMS: u64 = 1_000;
+/// Maximum number of texts that are queued for one client.
+const MAX_QUEUED_TEXTS: usize = 8;
+/// Maximum time that a client may take to accept one text.
+const SEND_TIMEOUT: Duration = Duration::from_secs(10);
+/// Interval of keep-alive comments, by which both ends notice a broken connection.
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(30);
+/// Changes of states within this time are sent together.
+const STATUS_DEBOUNCE: Duration = Duration::from_millis(100);
+/// A stream that is more than this number of revisions behind catches up on a thread of its own, because it may read
+/// from the disk.
+const CATCH_UP_LAG: u64 = 1_024;
+/// Maximum number of streams that encode a commit at the same time. Encoding uses the blocking threads, which requests
+/// need too.
+const MAX_ENCODE_THREADS: usize = 4;
+/// Maximum number of bytes that are queued for all clients.
+const MAX_QUEUED_BYTES: u64 = 64 * 1024 * 1024;
+/// Estimated size of an event as a multiple of the stored bytes. The actual size is known when the event is encoded.
+const TEXT_EXPANSION: usize = 4;
+/// Number of nodes whose states are sent in one text.
+const NODES_PER_TEXT: usize = 256;
 
-/// Who is told of events. A stream stays for as long as its client does, so streams have places of their own beside requests.
+/// What all event streams share: their limits, and the signal that ends them. A stream lasts as long as its client, so
+/// streams have limits of their own, separate from requests.
 #[derive(Clone)]
-pub struct Streams {
-    places: Budget,
+pub struct EventStreams {
+    slots: SharedBudget,
     threads: Arc<Semaphore>,
-    waiting: Budget,
-    over: Arc<watch::Sender<bool>>,
+    queued_bytes: SharedBudget,
+    close_signal: Arc<watch::Sender<bool>>,
 }
 
-impl Default for Streams {
+impl Default for EventStreams {
     fn default() -> Self {
         Self {
-            places: Budget::new(Shares::of(MOST_STREAMS)),
-            threads: Arc::new(Semaphore::new(TOLD_AT_ONCE)),
-            waiting: Budget::new(Shares::of(MOST_WAITING)),
-            over: Arc::new(watch::Sender::new(false)),
+            slots: SharedBudget::new(Shares::from_total(MAX_STREAMS)),
+            threads: Arc::new(Semaphore::new(MAX_ENCODE_THREADS)),
+            queued_bytes: SharedBudget::new(Shares::from_total(MAX_QUEUED_BYTES)),
+            close_signal: Arc::new(watch::Sender::new(false)),
         }
     }
 }
 
-impl Streams {
+impl EventStreams {
     /// Ends all streams.
-    pub fn end(&self) {
-        self.over.send_replace(true);
+    pub fn close(&self) {
+        self.close_signal.send_replace(true);
     }
 
-    /// A place for one stream of a principal, until it is dropped.
+    /// Reserves a slot for a stream of a principal. The slot is released when the returned share is dropped.
     ///
     /// # Errors
-    /// [`ErrorType::ServerBusy`] when there are as many as may be, or as one principal, or all who are bound to one cluster, may have.
-    pub(super) fn admit(&self, who: &Who) -> Result<Share, ApiError> {
+    /// [`ErrorType::ServerBusy`] if the limit of all streams, of one principal, or of the principals of one cluster is
+    /// reached.
+    pub(super) fn admit(&self, who: &Requester) -> Result<Share, ApiError> {
         let message = format!(
-            "{MOST_STREAMS} clients are told of events at most, a quarter of them of one principal and half of all who are bound to one cluster; \
+            "{MAX_STREAMS} clients can watch events at once, a quarter of them of one principal and half of all who are bound to one cluster; \
              end some of yours, or try again"
         );
-        self.places.try_take(who, 1).ok_or_else(|| ApiError::new(ErrorType::ServerBusy, message))
+        self.slots.try_take(who, 1).ok_or_else(|| ApiError::new(ErrorType::ServerBusy, message))
     }
 
-    /// Room for a text of about so many bytes, where there is some now.
-    fn room_now(&self, who: &Who, bytes: usize) -> Option<Share> {
-        self.waiting.try_take(who, Self::amount(bytes))
+    /// Reserves about `bytes` of memory for a text. Returns `None` if so much is not free now.
+    fn try_reserve(&self, who: &Requester, bytes: usize) -> Option<Share> {
+        self.queued_bytes.try_take(who, Self::capped_bytes(bytes))
     }
 
-    /// What is taken for a text of so many bytes: of a larger one than there is room for all that one may have.
-    fn amount(bytes: usize) -> u64 {
-        (bytes as u64).clamp(1, MOST_WAITING - MOST_WAITING / 16)
+    /// Returns the bytes to reserve for a text: its size, but at most what can be reserved at once, because a larger
+    /// text could never be sent.
+    fn capped_bytes(bytes: usize) -> u64 {
+        (bytes as u64).clamp(1, MAX_QUEUED_BYTES - MAX_QUEUED_BYTES / 16)
     }
 
-    /// Waits until a text of about so many bytes may be made. Its share is held until the client has taken the text.
-    async fn room(&self, who: &Who, bytes: usize) -> Result<Share, End> {
-        let bytes = Self::amount(bytes);
-        let slow = || End::Cut(ErrorType::EventsSlow.into());
-        self.waiting.take(who, bytes, PATIENCE).await.ok_or_else(slow)
+    /// Waits until about `bytes` are free for a text. The share is held until the client has accepted the text.
+    async fn reserve(&self, who: &Requester, bytes: usize) -> Result<Share, StreamEnd> {
+        let bytes = Self::capped_bytes(bytes);
+        let slow = || StreamEnd::Error(ErrorType::EventsSlow.into());
+        self.queued_bytes.take(who, bytes, SEND_TIMEOUT).await.ok_or_else(slow)
     }
 }
 
-/// Why a stream ends.
-enum End {
-    /// The client went away.
-    Left,
-    /// The client is told why.
-    Cut(ApiError),
+/// The reason why a stream ends.
+enum StreamEnd {
+    /// The client disconnected.
+    Disconnected,
+    /// The reason is sent to the client.
+    Error(ApiError),
 }
 
-/// What a client asked for, and who it is.
-pub(super) struct Asked {
+/// The request of a stream, and its caller.
+pub(super) struct StreamRequest {
     pub(super) api: Api,
-    pub(super) who: Who,
-    pub(super) filter: Arc<Filter>,
+    pub(super) requester: Requester,
+    pub(super) filter: Arc<EventFilter>,
 }
 
-/// A stream.
-pub(super) struct Stream {
-    asked: Asked,
-    /// The last revision that was looked at.
+/// The sender of one stream.
+pub(super) struct EventSender {
+    request: StreamRequest,
+    /// The last revision that was handled.
     revision: Revision,
-    /// The place of the last change of a state that was told; `None`: nothing was told yet.
-    status: Option<Position>,
+    /// The position of the last state change that was sent. `None` until the states of all nodes are sent.
+    status_position: Option<StatusPosition>,
     events: Sender<Bytes>,
-    last_word: OwnedPermit<Bytes>,
-    _place: Share,
+    final_permit: OwnedPermit<Bytes>,
+    _slot: Share,
 }
 
-impl Stream {
-    /// A stream behind a revision, and what it will tell.
-    pub(super) fn new(asked: Asked, revision: Revision, place: Share) -> (Self, Receiver<Bytes>) {
-        let (events, told) = channel(QUEUED + 1);
-        let last_word = events.clone().try_reserve_owned().expect("a new queue is empty");
-        (Self { asked, revision, status: None, events, last_word, _place: place }, told)
+impl EventSender {
+    /// Creates a stream that begins after a revision, and the receiver of its texts.
+    pub(super) fn new(request: StreamRequest, revision: Revision, slot: Share) -> (Self, Receiver<Bytes>) {
+        let (events, receiver) = channel(MAX_QUEUED_TEXTS + 1);
+        let permit = events.clone().try_reserve_owned().expect("a new queue is empty");
+        (Self { request, revision, status_position: None, events, final_permit: permit, _slot: slot }, receiver)
     }
 
-    /// Tells what changes until the client goes away or is cut off.
+    /// Runs the stream until the client disconnects, an error occurs, or all streams are ended. The last text tells the
+    /// client why the stream ends.
     pub(super) async fn run(mut self, changes: Watch) {
-        let mut over = self.asked.api.streams.over.subscribe();
+        let mut stop = self.request.api.streams.close_signal.subscribe();
         let end = tokio::select! {
-            Err(end) = self.tell(changes) => end,
-            () = async { drop(over.wait_for(|is_over| *is_over).await) } => End::Cut(ErrorType::ServerStopping.into()),
+            Err(end) = self.run_loop(changes) => end,
+            () = async { drop(stop.wait_for(|is_over| *is_over).await) } => StreamEnd::Error(ErrorType::ServerStopping.into()),
         };
-        if let End::Cut(reason) = end {
-            self.last_word.send(format!("event: end\ndata: {}\n\n", reason.body()).into());
+        if let StreamEnd::Error(reason) = end {
+            self.final_permit.send(format!("event: end\ndata: {}\n\n", reason.body()).into());
         }
     }
 
-    async fn tell(&mut self, changes: Watch) -> Result<Infallible, End> {
-        self.say("begins").await?;
-        let mut statuses = self.asked.statuses();
-        if self.asked.filter.statuses {
-            self.tell_all_statuses().await?;
+    /// Sends the states of all nodes, then the changes that the client missed, and then each change and each new state
+    /// as it occurs. Returns only the reason for the end.
+    async fn run_loop(&mut self, changes: Watch) -> Result<Infallible, StreamEnd> {
+        self.send_bookmark("begins").await?;
+        let mut statuses = self.request.status_updates();
+        if self.request.filter.has_statuses {
+            self.send_all_statuses().await?;
         }
-        // What the table of states comes to say from now on is told as it comes.
-        self.asked.api.is_behind = false;
+        // From now on, the client gets the states from the table of states. The first states may have been computed
+        // from the model, to include the caller's own writes.
+        self.request.api.is_stale = false;
         let mut changes = self.catch_up(changes).await?;
-        let mut alive = interval_at(Instant::now() + KEEP_ALIVE, KEEP_ALIVE);
+        let mut alive = interval_at(Instant::now() + KEEP_ALIVE_INTERVAL, KEEP_ALIVE_INTERVAL);
         alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                change = changes.next() => self.tell_change(change.map_err(lost)?).await?,
-                () = changed(&mut statuses) => {
-                    sleep(TOGETHER).await;
-                    self.tell_statuses().await?;
+                change = changes.next() => self.send_change(change.map_err(watch_end)?).await?,
+                () = next_status(&mut statuses) => {
+                    sleep(STATUS_DEBOUNCE).await;
+                    self.send_statuses().await?;
                 }
                 _ = alive.tick() => {
-                    self.check()?;
-                    self.say("keep-alive").await?;
+                    self.recheck()?;
+                    self.send_bookmark("keep-alive").await?;
                 }
-                () = self.events.closed() => return Err(End::Left),
+                () = self.events.closed() => return Err(StreamEnd::Disconnected),
             }
         }
     }
 
-    /// Goes on until little is left to be told.
-    async fn catch_up(&mut self, mut changes: Watch) -> Result<Watch, End> {
-        while self.revision.get() + FAR_BEHIND < self.asked.api.cache().model().revision.get() {
+    /// Sends changes until the stream is at most [`CATCH_UP_LAG`] revisions behind.
+    async fn catch_up(&mut self, mut changes: Watch) -> Result<Watch, StreamEnd> {
+        while self.revision.get() + CATCH_UP_LAG < self.request.api.cache().model().revision.get() {
             let next = async move { (changes.next().await, changes) };
-            let (change, behind) = self.aside(next).await?;
-            changes = behind;
-            self.tell_change(change.map_err(lost)?).await?;
+            let (change, rest) = self.run_blocking(next).await?;
+            changes = rest;
+            self.send_change(change.map_err(watch_end)?).await?;
         }
         Ok(changes)
     }
 
-    /// Says that the stream is there, and behind which revision a client goes on that was told nothing since.
-    async fn say(&self, what: &str) -> Result<(), End> {
-        let place = self.room(0).await?;
-        self.send(format!(": {what}\nid: {}\n\n", self.revision), place).await
+    /// Sends a comment, with the revision of the stream as id. A client that gets no events resumes after
+    /// that revision. `what` is the text of the comment.
+    async fn send_bookmark(&self, what: &str) -> Result<(), StreamEnd> {
+        let share = self.reserve(0).await?;
+        self.send(format!(": {what}\nid: {}\n\n", self.revision), share).await
     }
 
-    /// Who was told until now may be told no more.
-    fn check(&self) -> Result<(), End> {
-        let Asked { api, who, .. } = &self.asked;
-        api.check_still(who).map_err(End::Cut)
+    /// Fails if the caller's access has ended since the stream began.
+    fn recheck(&self) -> Result<(), StreamEnd> {
+        let StreamRequest { api, requester: who, .. } = &self.request;
+        api.recheck(who).map_err(StreamEnd::Error)
     }
 
-    async fn tell_change(&mut self, change: Arc<Change>) -> Result<(), End> {
-        let Asked { api, filter, .. } = &self.asked;
-        api.cache().reached(change.revision).await;
-        self.check()?;
+    /// Sends the events of one change of the store, if it is a commit. First waits until the cache has the change,
+    /// because the events are encoded with the model.
+    async fn send_change(&mut self, change: Arc<Change>) -> Result<(), StreamEnd> {
+        let StreamRequest { api, filter, .. } = &self.request;
+        api.cache().wait_for(change.revision).await;
+        self.recheck()?;
         let revision = change.revision;
-        if filter.objects && told::is_commit(&change) {
-            let (change, mut place) = self.with_room(change).await?;
-            let text = self.aside(told::objects(api.clone(), Arc::clone(filter), change)).await??;
-            if let Some(place) = &mut place {
-                place.settle(text.capacity() as u64);
+        if filter.has_objects && encode::is_commit(&change) {
+            let (change, mut share) = self.reserve_change(change).await?;
+            let text = self.run_blocking(encode::encode_objects(api.clone(), Arc::clone(filter), change)).await??;
+            if let Some(share) = &mut share {
+                share.set_amount(text.capacity() as u64);
             }
-            self.send(text, place).await?;
+            self.send(text, share).await?;
         }
         self.revision = revision;
         Ok(())
     }
 
-    /// Tells what became of nodes since it was told last.
-    async fn tell_statuses(&mut self) -> Result<(), End> {
-        let Some(desired) = self.asked.api.desired.clone() else { return Ok(()) };
-        let Some(status) = self.status else { return Ok(()) };
-        match desired.status().since(status) {
+    /// Sends the states of the nodes that changed since the last time.
+    async fn send_statuses(&mut self) -> Result<(), StreamEnd> {
+        let Some(desired) = self.request.api.desired.clone() else { return Ok(()) };
+        let Some(status) = self.status_position else { return Ok(()) };
+        match desired.status().changes_since(status) {
             Ok(changes) => {
                 let sequence = changes.last().map_or(status.sequence, |change| change.sequence);
-                self.status = Some(Position { sequence, ..status });
-                // Of a node that changed twice the last one counts.
+                self.status_position = Some(StatusPosition { sequence, ..status });
+                // Of a node that changed twice, only the present state is sent.
                 let nodes: BTreeSet<Uuid> = changes.iter().map(|change| change.node).collect();
-                self.tell_statuses_of(nodes.into_iter().collect()).await
+                self.send_node_statuses(nodes.into_iter().collect()).await
             }
-            // The client fell behind what is kept.
-            Err(_missed) => self.tell_all_statuses().await,
+            // The client is further behind than the retained changes.
+            Err(_missed) => self.send_all_statuses().await,
         }
     }
 
-    async fn tell_all_statuses(&mut self) -> Result<(), End> {
-        let Some(desired) = self.asked.api.desired.clone() else { return Ok(()) };
-        self.status = Some(*desired.status().subscribe().borrow());
-        let nodes = self.asked.api.model().nodes.iter().map(|node| node.meta.uuid).collect();
-        self.tell_statuses_of(nodes).await
+    async fn send_all_statuses(&mut self) -> Result<(), StreamEnd> {
+        let Some(desired) = self.request.api.desired.clone() else { return Ok(()) };
+        self.status_position = Some(*desired.status().subscribe().borrow());
+        let nodes = self.request.api.model().nodes.iter().map(|node| node.meta.uuid).collect();
+        self.send_node_statuses(nodes).await
     }
 
-    async fn tell_statuses_of(&mut self, nodes: Vec<Uuid>) -> Result<(), End> {
-        for some in nodes.chunks(NODES_AT_ONCE) {
-            self.check()?;
-            let (api, filter, some) = (self.asked.api.clone(), Arc::clone(&self.asked.filter), some.to_vec());
-            let place = self.room(some.len() * 256).await?;
-            let text = self.aside(async move { told::statuses(&api, &filter, &some) }).await?;
-            self.send(text, place).await?;
+    async fn send_node_statuses(&mut self, nodes: Vec<Uuid>) -> Result<(), StreamEnd> {
+        for chunk in nodes.chunks(NODES_PER_TEXT) {
+            self.recheck()?;
+            let (api, filter, chunk) = (self.request.api.clone(), Arc::clone(&self.request.filter), chunk.to_vec());
+            let share = self.reserve(chunk.len() * 256).await?;
+            let text = self.run_blocking(async move { encode::encode_statuses(&api, &filter, &chunk) }).await?;
+            self.send(text, share).await?;
         }
         Ok(())
     }
 
-    /// Whether a text of about so many bytes needs room. A small one for whom nothing else waits needs none, so that a client that takes
-    /// what it is told is not cut because of others.
-    fn needs_room(&self, bytes: usize) -> bool {
-        bytes > FRAME || self.events.capacity() < QUEUED
+    /// Returns whether memory must be reserved for a text. A small text in an empty queue needs no reservation, so that
+    /// a client that reads its events is not disconnected because other clients use up the memory.
+    fn should_reserve(&self, bytes: usize) -> bool {
+        bytes > MAX_FREE_RESPONSE_BYTES || self.events.capacity() < MAX_QUEUED_TEXTS
     }
 
-    /// Room for a text of about so many bytes; `None`: it needs none.
-    async fn room(&self, bytes: usize) -> Result<Option<Share>, End> {
-        if !self.needs_room(bytes) {
+    /// Reserves about `bytes` of memory for a text. Returns `None` if the text needs no reservation.
+    async fn reserve(&self, bytes: usize) -> Result<Option<Share>, StreamEnd> {
+        if !self.should_reserve(bytes) {
             return Ok(None);
         }
-        self.asked.api.streams.room(&self.asked.who, bytes).await.map(Some)
+        self.request.api.streams.reserve(&self.request.requester, bytes).await.map(Some)
     }
 
-    /// A change, and room for what is told of it. While a stream waits for room it holds no change: one that was read from the disk is as
-    /// large as it was written, and shared with no other stream.
-    async fn with_room(&self, change: Arc<Change>) -> Result<(Arc<Change>, Option<Share>), End> {
-        let Asked { api, who, .. } = &self.asked;
+    /// Returns a change with the memory that is reserved for its events. If the stream must wait for that memory, it
+    /// drops the change and reads it again later: a change that was read from the disk is as large as its commit, and
+    /// many waiting streams would each hold one.
+    async fn reserve_change(&self, change: Arc<Change>) -> Result<(Arc<Change>, Option<Share>), StreamEnd> {
+        let StreamRequest { api, requester: who, .. } = &self.request;
         let revision = change.revision;
         let stored = change.events.iter().map(|event| match &event.kind {
             EventKind::Put { value, .. } => value.len(),
             EventKind::Delete => 0,
         });
-        let bytes = stored.sum::<usize>().saturating_mul(TEXT_OF_STORED);
-        if !self.needs_room(bytes) {
+        let bytes = stored.sum::<usize>().saturating_mul(TEXT_EXPANSION);
+        if !self.should_reserve(bytes) {
             return Ok((change, None));
         }
-        if let Some(room) = api.streams.room_now(who, bytes) {
-            return Ok((change, Some(room)));
+        if let Some(share) = api.streams.try_reserve(who, bytes) {
+            return Ok((change, Some(share)));
         }
         drop(change);
-        let room = api.streams.room(who, bytes).await?;
-        let change = api.registry.store().watch(revision).next().await.map_err(lost)?;
-        Ok((change, Some(room)))
+        let share = api.streams.reserve(who, bytes).await?;
+        let change = api.registry.store().watch(revision).next().await.map_err(watch_end)?;
+        Ok((change, Some(share)))
     }
 
-    /// Gives a text to the client, which may take its time, but not all of it.
-    async fn send(&self, text: String, place: Option<Share>) -> Result<(), End> {
+    /// Sends a text to the client. Fails if the client takes too long.
+    async fn send(&self, text: String, share: Option<Share>) -> Result<(), StreamEnd> {
         if text.is_empty() {
             return Ok(());
         }
-        match timeout(PATIENCE, self.events.send(told_in(text, place))).await {
+        match timeout(SEND_TIMEOUT, self.events.send(bytes_with_share(text, share))).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) => Err(End::Left),
-            Err(_) => Err(End::Cut(ErrorType::EventsSlow.into())),
+            Ok(Err(_)) => Err(StreamEnd::Disconnected),
+            Err(_) => Err(StreamEnd::Error(ErrorType::EventsSlow.into())),
         }
     }
 
-    /// Works something out on a thread that may compute. Of those there are few for all streams.
-    async fn aside<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> Result<T, End> {
-        let threads = Arc::clone(&self.asked.api.streams.threads);
-        let place = threads.acquire_owned().await;
+    /// Runs work on a blocking thread. Of these, all streams together use at most [`MAX_ENCODE_THREADS`].
+    async fn run_blocking<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> Result<T, StreamEnd> {
+        let threads = Arc::clone(&self.request.api.streams.threads);
+        let permit = threads.acquire_owned().await;
         let runtime = Handle::current();
-        let done = spawn_blocking(move || {
-            let _until_it_is_done = place;
+        let task = spawn_blocking(move || {
+            let _permit = permit;
             runtime.block_on(work)
         });
-        done.await.map_err(|_| End::Cut(ErrorType::ServerInternal.into()))
+        task.await.map_err(|_| StreamEnd::Error(ErrorType::ServerInternal.into()))
     }
 }
 
-impl Asked {
-    /// The number of the last change of a state, where that is asked for.
-    fn statuses(&self) -> Option<watch::Receiver<Position>> {
-        let desired = self.api.desired.as_ref().filter(|_| self.filter.statuses);
+impl StreamRequest {
+    /// Subscribes to the position of the last state change, if states are requested.
+    fn status_updates(&self) -> Option<watch::Receiver<StatusPosition>> {
+        let desired = self.api.desired.as_ref().filter(|_| self.filter.has_statuses);
         desired.map(|desired| desired.status().subscribe())
     }
 }
 
-impl From<ApiError> for End {
+impl From<ApiError> for StreamEnd {
     fn from(error: ApiError) -> Self {
-        Self::Cut(error)
+        Self::Error(error)
     }
 }
 
-fn lost(error: WatchError) -> End {
-    End::Cut(super::lost(error))
+fn watch_end(error: WatchError) -> StreamEnd {
+    StreamEnd::Error(super::watch_error(error))
 }
 
-async fn changed(statuses: &mut Option<watch::Receiver<Position>>) {
+async fn next_status(statuses: &mut Option<watch::Receiver<StatusPosition>>) {
     let is_changed = match statuses {
         Some(statuses) => statuses.changed().await.is_ok(),
         None => false,
@@ -343,11 +357,11 @@ async fn changed(statuses: &mut Option<watch::Receiver<Position>>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::registry::testing::{bound, viewer};
+    use crate::registry::testing::{bound_viewer, viewer};
 
     #[test]
-    fn x03_who_takes_all_places_they_can_shuts_out_nobody_else() {
-        let streams = Streams::default();
+    fn x03_admit_serves_others_when_principal_is_at_limit() {
+        let streams = EventStreams::default();
         let mut held = Vec::new();
         for name in ["a", "b", "c"] {
             held.extend((0..250).map(|_| streams.admit(&viewer(name)).unwrap()));
@@ -355,38 +369,38 @@ mod tests {
         }
         held.extend((0..188).map(|_| streams.admit(&viewer("d")).unwrap()));
         assert!(streams.admit(&viewer("d")).is_err() && streams.admit(&viewer("e")).is_err());
-        held.extend((0..62).map(|_| streams.admit(&Who::by_way("root")).unwrap()));
-        assert!(streams.admit(&Who::by_way("root")).is_err());
+        held.extend((0..62).map(|_| streams.admit(&Requester::from_listener("root")).unwrap()));
+        assert!(streams.admit(&Requester::from_listener("root")).is_err());
         held.clear();
         assert!(streams.admit(&viewer("e")).is_ok());
     }
 
     #[test]
-    fn x03_principals_of_one_cluster_take_half_of_the_places_together() {
-        let streams = Streams::default();
+    fn x03_admit_limits_principals_of_cluster_to_half_of_slots() {
+        let streams = EventStreams::default();
         let mut held = Vec::new();
         for name in ["a", "b"] {
-            held.extend((0..250).map(|_| streams.admit(&bound(name, 1)).unwrap()));
+            held.extend((0..250).map(|_| streams.admit(&bound_viewer(name, 1)).unwrap()));
         }
-        let refused = streams.admit(&bound("c", 1)).err().expect("they have half");
+        let refused = streams.admit(&bound_viewer("c", 1)).err().expect("they have half");
         assert_eq!(refused.kind, ErrorType::ServerBusy);
         assert!(refused.message.contains("half of all who are bound to one cluster"), "{}", refused.message);
-        assert!(streams.admit(&bound("d", 2)).is_ok() && streams.admit(&viewer("e")).is_ok());
+        assert!(streams.admit(&bound_viewer("d", 2)).is_ok() && streams.admit(&viewer("e")).is_ok());
         held.pop();
-        assert!(streams.admit(&bound("c", 1)).is_ok());
+        assert!(streams.admit(&bound_viewer("c", 1)).is_ok());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn x03_a_client_is_cut_when_its_own_principal_or_all_leave_no_room_for_ten_seconds() {
-        let streams = Streams::default();
+    async fn x03_reserve_ends_stream_when_no_bytes_are_freed() {
+        let streams = EventStreams::default();
         let (slow, other) = (viewer("slow"), viewer("other"));
-        let Ok(first) = streams.room(&slow, 16 << 20).await else { panic!("nothing waits yet") };
+        let Ok(first) = streams.reserve(&slow, 16 << 20).await else { panic!("nothing waits yet") };
         let began = Instant::now();
-        let cut = streams.room(&slow, 1).await;
-        assert!(matches!(&cut, Err(End::Cut(why)) if why.kind == ErrorType::EventsSlow));
+        let cut = streams.reserve(&slow, 1).await;
+        assert!(matches!(&cut, Err(StreamEnd::Error(why)) if why.kind == ErrorType::EventsSlow));
         assert_eq!(began.elapsed(), Duration::from_secs(10));
-        assert!(streams.room(&other, 1).await.is_ok(), "it is not cut for the sake of another");
+        assert!(streams.reserve(&other, 1).await.is_ok(), "it is not cut for the sake of another");
         drop(first);
-        assert!(streams.room(&slow, 1).await.is_ok(), "its text was taken");
+        assert!(streams.reserve(&slow, 1).await.is_ok(), "its text was taken");
     }
 }

@@ -1,4 +1,4 @@
-//! Tags over HTTP: a node's, a cluster's and a release's.
+//! Tags over HTTP: the tags of a node, of a cluster and of a release.
 
 mod declared;
 

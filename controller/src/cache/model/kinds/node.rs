@@ -1,53 +1,52 @@
-//! Nodes.
+//! The kind of nodes: references, limits and permitted changes.
 
 use std::sync::Arc;
 
-use stemma_core::fleet::{Change, ended_unassignments};
+use stemma_core::fleet::{FleetChange, ended_unassignments};
 use stemma_core::name::NodeName;
 use stemma_core::object::{ClusterId, GroupId, Kind, NodeId, NodeSpec, Object};
 use stemma_core::traits::MAX_TRAITS;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
-use super::{LEVEL, Reference, Resource, bad_name};
+use super::{MAX_LEVEL_BYTES, ObjectReference, Resource, bad_name_error};
 use crate::cache::model::Model;
 
 impl Resource for NodeSpec {
-    bounded!(LEVEL);
+    size_limited!(MAX_LEVEL_BYTES);
 
     fn name_text(name: &Option<NodeName>) -> Option<String> {
         name.as_ref().map(ToString::to_string)
     }
 
     fn parse_name(text: &str) -> Result<Option<NodeName>, ApiError> {
-        NodeName::new(text).map(Some).map_err(|e| bad_name(&e))
+        NodeName::new(text).map(Some).map_err(|e| bad_name_error(&e))
     }
 
-    fn references(&self) -> Vec<Reference> {
-        self.nodegroup.map(|id| Reference::uuid(Kind::NodeGroup, id.0)).into_iter().collect()
+    fn references(&self) -> Vec<ObjectReference> {
+        self.nodegroup.map(|id| ObjectReference::for_uuid(Kind::NodeGroup, id.0)).into_iter().collect()
     }
 
-    /// Those of a group, which the fleet knows without a look at all nodes.
-    fn users<'m>(model: &'m Model, to: &Reference) -> Box<dyn Iterator<Item = &'m Arc<Object<Self>>> + 'm> {
-        let group = (to.kind == Kind::NodeGroup).then(|| to.id.parse().ok()).flatten();
-        let nodes = group.into_iter().flat_map(|id| model.fleet.nodes_of(GroupId(id)));
+    /// Returns the nodes of a group. The fleet has an index for them, so no scan of all nodes is needed.
+    fn referrers<'m>(model: &'m Model, target: &ObjectReference) -> Box<dyn Iterator<Item = &'m Arc<Object<Self>>> + 'm> {
+        let group = (target.kind == Kind::NodeGroup).then(|| target.id.parse().ok()).flatten();
+        let nodes = group.into_iter().flat_map(|id| model.fleet.nodes_in_group(GroupId(id)));
         Box::new(nodes.filter_map(|node| model.nodes.get(node.0)))
     }
 
-    kept_in!(nodes, Node);
+    indexed_in!(nodes, Node);
 
-    fn remove_change(object: &Object<Self>) -> Option<Change> {
-        Some(Change::RemoveNode(NodeId(object.meta.uuid)))
+    fn remove_change(object: &Object<Self>) -> Option<FleetChange> {
+        Some(FleetChange::RemoveNode(NodeId(object.meta.uuid)))
     }
 
     fn cluster(model: &Model, object: &Object<Self>) -> Option<ClusterId> {
         model.fleet.cluster_of_group(object.spec.nodegroup?)
     }
 
-    fn standing_in(model: &Model, cluster: ClusterId, most: usize) -> Option<Vec<Uuid>> {
-        let some: Vec<Uuid> =
-            model.fleet.nodes_of_cluster(cluster).take(most.saturating_add(1)).map(|node| node.0).collect();
-        (some.len() <= most).then_some(some)
+    fn objects_in_cluster(model: &Model, cluster: ClusterId, limit: usize) -> Option<Vec<Uuid>> {
+        let nodes: Vec<Uuid> = model.fleet.nodes_in_cluster(cluster).take(limit.saturating_add(1)).map(|node| node.0).collect();
+        (nodes.len() <= limit).then_some(nodes)
     }
 
     fn check(&self, _model: &Model) -> Result<(), ApiError> {
@@ -58,21 +57,21 @@ impl Resource for NodeSpec {
             );
             return Err(ApiError::new(ErrorType::TraitInvalid, message).field("traits"));
         }
-        let both = self.tags.assigned.members().find(|tag| self.tags.unassigned.get(*tag).is_some());
-        both.map_or(Ok(()), |tag| {
+        let conflict = self.tags.assigned.members().find(|tag| self.tags.unassigned.get(*tag).is_some());
+        conflict.map_or(Ok(()), |tag| {
             let message = format!("the tag {} can't be assigned and unassigned at once", quote(tag));
             Err(ApiError::new(ErrorType::FieldInvalid, message).field("tags"))
         })
     }
 
-    /// Its instance is an allocation for as long as that is there.
+    /// Refuses a change of the node's instance while an existing allocation has chosen the node.
     fn check_change(before: &Object<Self>, next: &Object<Self>, model: &Model) -> Result<(), ApiError> {
-        let holder = model.allocation_of(before).filter(|one| next.spec.instance() != Some(one.meta.uuid));
+        let holder = model.node_allocation(before).filter(|allocation| next.spec.instance() != Some(allocation.meta.uuid));
         match holder {
             None => Ok(()),
             Some(allocation) => {
                 let message = format!(
-                    "the node is used by allocation {}: it keeps its instance_uuid; nothing was changed",
+                    "the node is used by allocation {}, so its instance_uuid cannot be changed; nothing was changed",
                     allocation.display_name()
                 );
                 let advice = format!("stemma delete allocation {}", allocation.display_name());
@@ -81,7 +80,7 @@ impl Resource for NodeSpec {
         }
     }
 
-    fn settled(self, uuid: Uuid, before: &Model, after: &Model) -> Self {
+    fn normalized(self, uuid: Uuid, before: &Model, after: &Model) -> Self {
         match ended_unassignments(&before.fleet, &after.fleet, NodeId(uuid), &self) {
             Some(tags) => Self { tags, ..self },
             None => self,

@@ -1,28 +1,28 @@
-//! Principals: no part of the fleet; the listener asks for them.
+//! Principals. They are not part of the fleet that is resolved: the admin listener looks up who a caller is.
 
 use std::sync::Arc;
 
-use stemma_core::access::Place;
-use stemma_core::fleet::Change;
-use stemma_core::manifest::{BodyError, Names};
+use stemma_core::access::AccessScope;
+use stemma_core::fleet::FleetChange;
+use stemma_core::manifest::{BodyError, NameResolver};
 use stemma_core::name::ObjectName;
 use stemma_core::object::{Kind, Object, PrincipalSpec};
 use stemma_core::release::ReleaseError;
 use stemma_wire::error::{ApiError, ErrorType, quote};
-use stemma_wire::tls::Name;
+use stemma_wire::tls::PrincipalName;
 
-use super::{KIB, Reference, Resource, bad_name};
+use super::{KIB, ObjectReference, Resource, bad_name_error};
 use crate::cache::model::Model;
 
-/// Names that stand in the audit for others: the socket of root, the controller itself, who showed nothing, and those beyond counting.
-/// In no case of letters: `Root` would be read as `root`.
-const RESERVED: [&str; 4] = ["root", "stemma-controller", "nobody", "others"];
+/// Names with another meaning in the audit log: root's socket, the controller itself, a caller without a credential,
+/// and callers that are counted together. They are compared without case, because people would take `Root` for `root`.
+const RESERVED_NAMES: [&str; 4] = ["root", "stemma-controller", "nobody", "others"];
 
 impl Resource for PrincipalSpec {
-    const MOST_BYTES: usize = 256 * KIB;
+    const MAX_BYTES: usize = 256 * KIB;
 
-    /// Its description is bounded where it is read, and its lists where one is added.
-    fn check_bounds(&self, _before: Option<&Self>, _names: &dyn Names) -> Result<(), BodyError> {
+    /// Does nothing: the description is limited where it is parsed, and the lists where an entry is added.
+    fn check_bounds(&self, _before: Option<&Self>, _names: &dyn NameResolver) -> Result<(), BodyError> {
         let Self { role: _, cluster: _, description: _, certificates: _, tokens: _, takes_unlisted: _ } = self;
         Ok(())
     }
@@ -31,50 +31,50 @@ impl Resource for PrincipalSpec {
         Some(name.to_string())
     }
 
-    /// A name that a certificate can have too.
+    /// Parses a name that is also valid in a certificate and is not reserved.
     fn parse_name(text: &str) -> Result<ObjectName, ApiError> {
         let refused = |message: String| ApiError::new(ErrorType::FieldInvalid, message).field("name");
-        text.parse::<Name>().map_err(|e| refused(e.to_string()))?;
-        if RESERVED.iter().any(|reserved| reserved.eq_ignore_ascii_case(text)) {
-            return Err(refused(format!("no principal is called {}: the audit says so of others", quote(text))));
+        text.parse::<PrincipalName>().map_err(|e| refused(e.to_string()))?;
+        if RESERVED_NAMES.iter().any(|reserved| reserved.eq_ignore_ascii_case(text)) {
+            return Err(refused(format!("the name {} is reserved: the audit log uses it for other callers", quote(text))));
         }
-        ObjectName::new(text).map_err(|e| bad_name(&e))
+        ObjectName::new(text).map_err(|e| bad_name_error(&e))
     }
 
     fn check_new_name(name: &ObjectName) -> Result<(), ApiError> {
-        name.check_new(&[]).map_err(|e| bad_name(&e))
+        name.check_new(&[]).map_err(|e| bad_name_error(&e))
     }
 
-    fn references(&self) -> Vec<Reference> {
-        self.cluster.map(|id| Reference::uuid(Kind::Cluster, id.0)).into_iter().collect()
+    fn references(&self) -> Vec<ObjectReference> {
+        self.cluster.map(|id| ObjectReference::for_uuid(Kind::Cluster, id.0)).into_iter().collect()
     }
 
-    kept_in!(principals);
+    indexed_in!(principals);
 
-    fn put_changes(_model: &Model, _object: &Arc<Object<Self>>) -> Result<Vec<Change>, Vec<ReleaseError>> {
+    fn put_changes(_model: &Model, _object: &Arc<Object<Self>>) -> Result<Vec<FleetChange>, Vec<ReleaseError>> {
         Ok(Vec::new())
     }
 
-    fn remove_change(_object: &Object<Self>) -> Option<Change> {
+    fn remove_change(_object: &Object<Self>) -> Option<FleetChange> {
         None
     }
 
-    fn keys(&self) -> Vec<String> {
-        let certificates = self.certificates.iter().map(|one| certificate_key(&one.serial));
-        certificates.chain(self.tokens.iter().map(|one| token_key(&one.id))).collect()
+    fn lookup_keys(&self) -> Vec<String> {
+        let certificates = self.certificates.iter().map(|certificate| certificate_key(&certificate.serial));
+        certificates.chain(self.tokens.iter().map(|token| token_key(&token.id))).collect()
     }
 
-    fn place(_model: &Model, object: &Object<Self>) -> Place {
-        object.spec.cluster.map_or(Place::Nowhere, Place::Cluster)
+    fn access_scope(_model: &Model, object: &Object<Self>) -> AccessScope {
+        object.spec.cluster.map_or(AccessScope::Unplaced, AccessScope::Cluster)
     }
 }
 
-/// By which a principal is found that has the certificate of a serial number.
+/// Returns the key that finds the principal with the certificate of this serial number.
 pub fn certificate_key(serial: &str) -> String {
     format!("certificate/{serial}")
 }
 
-/// By which a principal is found that has the bearer token of an id.
+/// Returns the key that finds the principal with the bearer token of this id.
 pub fn token_key(id: &str) -> String {
     format!("token/{id}")
 }

@@ -1,61 +1,62 @@
-//! Releases, by `NAME@VERSION`. One is kept compiled in the fleet, over those that it imports.
+//! Releases, by `NAME@VERSION`. The fleet has the compiled form of each release, which includes its imports.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use stemma_author::Reader;
-use stemma_core::fleet::Change;
+use stemma_author::SyntaxReader;
+use stemma_core::fleet::FleetChange;
 use stemma_core::name::ReleaseRef;
 use stemma_core::object::{Object, ReleaseSpec};
-use stemma_core::release::{CompiledRelease, ReleaseError, compile, compile_each, has_same_content, refused};
+use stemma_core::release::{CompiledRelease, ReleaseError, check_changed_tasks, compile, compile_each, has_same_content};
 use stemma_wire::error::{ApiError, ErrorType};
 
-use super::{MIB, Reference, Resource, release_exists};
+use super::{MIB, ObjectReference, Resource, check_release_exists};
 use crate::cache::model::Model;
 
 impl Resource for ReleaseSpec {
-    bounded!(8 * MIB);
+    size_limited!(8 * MIB);
     named_by!(ReleaseRef);
 
-    fn references(&self) -> Vec<Reference> {
-        self.imports.iter().map(Reference::release).collect()
+    fn references(&self) -> Vec<ObjectReference> {
+        self.imports.iter().map(ObjectReference::for_release).collect()
     }
 
-    kept_in!(releases);
+    indexed_in!(releases);
 
-    fn put_changes(model: &Model, object: &Arc<Object<Self>>) -> Result<Vec<Change>, Vec<ReleaseError>> {
-        compiled(model, object)
+    fn put_changes(model: &Model, object: &Arc<Object<Self>>) -> Result<Vec<FleetChange>, Vec<ReleaseError>> {
+        compile_with_importers(model, object)
     }
 
-    fn remove_change(object: &Object<Self>) -> Option<Change> {
-        Some(Change::RemoveRelease(object.meta.name.clone()))
+    fn remove_change(object: &Object<Self>) -> Option<FleetChange> {
+        Some(FleetChange::RemoveRelease(object.meta.name.clone()))
     }
 
-    /// A release that does not compile (another program admitted it, by other rules) leaves its users incomplete and all others as
-    /// they are; it is logged here, and is a finding of each cluster that it is missing in.
-    fn load_changes(model: &mut Model) -> Vec<Change> {
+    /// Compiles all releases. A release may not compile, because another version of the controller accepted it by other
+    /// rules. Such a release is logged and recorded as broken, and the others are compiled without it.
+    fn load_changes(model: &mut Model) -> Vec<FleetChange> {
         let specs = model.releases.iter().map(|o| (o.meta.name.clone(), o.spec.clone())).collect();
-        let (compiled, failed) = compile_each(&specs, &Reader);
+        let (compiled, failed) = compile_each(&specs, &SyntaxReader);
         for (name, errors) in failed {
-            model.note_broken(&name, &errors);
+            model.record_broken(&name, &errors);
         }
-        compiled.into_values().map(Change::Release).collect()
+        compiled.into_values().map(FleetChange::Release).collect()
     }
 
     fn check(&self, model: &Model) -> Result<(), ApiError> {
         for (at, import) in self.imports.iter().enumerate() {
-            release_exists(model, &format!("imports[{at}]"), Some(import))?;
+            check_release_exists(model, &format!("imports[{at}]"), Some(import))?;
         }
         Ok(())
     }
 
-    fn refused(&self, before: Option<&Self>) -> Vec<ReleaseError> {
-        refused(self, before, &Reader)
+    fn host_errors(&self, before: Option<&Self>) -> Vec<ReleaseError> {
+        check_changed_tasks(self, before, &SyntaxReader)
     }
 
-    /// A version's content is fixed from the first task set that was released with it, or with a release that imports it; one
-    /// without a version may be edited, each edit being other content. What a store of before the marks says
-    /// ([`crate::records::key::fixed`]) is found by what runs.
+    /// Refuses a change of the content of a fixed version. The content is fixed by the first task set that is
+    /// released with the version, or with a release that imports it. A release without a version may be edited, and
+    /// each edit is new content. A store of an older version has no marks for this ([`crate::records::key::pin_mark`]),
+    /// so the releases that nodes run are checked.
     fn check_change(before: &Object<Self>, next: &Object<Self>, model: &Model) -> Result<(), ApiError> {
         let name = &next.meta.name;
         if has_same_content(&before.spec, &next.spec) || name.version.is_none() {
@@ -67,38 +68,37 @@ impl Resource for ReleaseSpec {
             running.is_some_and(|running| running.all_imports.contains(name))
         };
         let runs = |running: &str| running == full || imports(running);
-        let running: BTreeSet<&str> = model.released.values().filter_map(|one| one.release.as_deref()).collect();
-        if running.into_iter().any(runs) { Err(content_fixed(&full)) } else { Ok(()) }
+        let running: BTreeSet<&str> = model.released.values().filter_map(|record| record.release.as_deref()).collect();
+        if running.into_iter().any(runs) { Err(fixed_content_error(&full)) } else { Ok(()) }
     }
 }
 
-/// The refusal of another content of a version.
-pub fn content_fixed(full: &str) -> ApiError {
+/// Returns the error for a change of the content of a fixed version.
+pub fn fixed_content_error(full: &str) -> ApiError {
     let name = full.split('@').next().unwrap_or_default();
-    let message = format!("hosts were told of the release {full}, so its content is fixed; nothing was changed");
-    let advice =
-        format!("make the next version: put another `version` into the manifest of {name} and `stemma apply -f` it");
+    let message = format!("the release {full} was already sent to hosts, so its content is fixed; nothing was changed");
+    let advice = format!("create a new version: change `version` in the manifest of {name} and `stemma apply -f` it");
     ApiError::new(ErrorType::ObjectInUse, message).detail(advice).extra("object", format!("release/{full}").into())
 }
 
-/// A release and, behind it, every one that imports it, compiled.
-fn compiled(model: &Model, release: &Object<ReleaseSpec>) -> Result<Vec<Change>, Vec<ReleaseError>> {
-    let mut done: Vec<Arc<CompiledRelease>> =
-        vec![compile(&release.meta.name, &release.spec, &|import| model.fleet.release(import).cloned(), &Reader)?];
-    let importers = model.fleet.releases().filter(|one| one.all_imports.contains(&release.meta.name));
-    let mut waiting: Vec<ReleaseRef> = importers.map(|one| one.name.clone()).collect();
+/// Compiles a release and every release that imports it, each after its own imports.
+fn compile_with_importers(model: &Model, release: &Object<ReleaseSpec>) -> Result<Vec<FleetChange>, Vec<ReleaseError>> {
+    let mut compiled: Vec<Arc<CompiledRelease>> =
+        vec![compile(&release.meta.name, &release.spec, &|import| model.fleet.release(import).cloned(), &SyntaxReader)?];
+    let importers = model.fleet.releases().filter(|importer| importer.all_imports.contains(&release.meta.name));
+    let mut waiting: Vec<ReleaseRef> = importers.map(|importer| importer.name.clone()).collect();
     while !waiting.is_empty() {
-        let spec_of = |name: &ReleaseRef| model.releases.named(None, &name.to_string());
+        let spec_of = |name: &ReleaseRef| model.releases.get_by_name(None, &name.to_string());
         let ready = |name: &ReleaseRef| {
             spec_of(name).is_none_or(|object| object.spec.imports.iter().all(|import| !waiting.contains(import)))
         };
         let name = waiting.remove(waiting.iter().position(ready).unwrap_or(0));
         let Some(object) = spec_of(&name) else { continue };
         let import = |wanted: &ReleaseRef| {
-            done.iter().find(|one| one.name == *wanted).cloned().or_else(|| model.fleet.release(wanted).cloned())
+            compiled.iter().find(|one| one.name == *wanted).cloned().or_else(|| model.fleet.release(wanted).cloned())
         };
-        let next = compile(&name, &object.spec, &import, &Reader)?;
-        done.push(next);
+        let next = compile(&name, &object.spec, &import, &SyntaxReader)?;
+        compiled.push(next);
     }
-    Ok(done.into_iter().map(Change::Release).collect())
+    Ok(compiled.into_iter().map(FleetChange::Release).collect())
 }

@@ -1,4 +1,5 @@
-//! Races of writes, and what a write ends elsewhere: over a real store, each decision counted.
+//! Races of writes, and the effects of a write on other objects. The tests use a real store and count the
+//! decisions.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -9,57 +10,62 @@ use stemma_core::host_labels::HostLabels;
 use stemma_core::key::{LabelKey, LabelValue};
 use stemma_core::name::{Name, NodeName, ReleaseRef, TagName};
 use stemma_core::object::{
-    AllocationDecision, AllocationSpec, ClusterSpec, GroupId, InspectionRuleSpec, Merits, NodeGroupSpec, NodeSpec,
-    ReleaseSpec, RoleChange,
+    AllocationDecision, AllocationSpec, ClusterSpec, GroupId, InspectionRuleSpec, NodeGroupSpec, NodeSpec, ReleaseSpec,
+    RoleChange, SelectionReason,
 };
-use stemma_core::ownership::{Manager, OwnedMap, OwnedSet, Said};
+use stemma_core::ownership::{Manager, OwnedMap, OwnedSet, ProvidedValue};
 use stemma_core::traits::Trait;
 use stemma_wire::clock::FixedClock;
 
 use super::*;
 use crate::cache::Cache;
 use crate::records::key;
-use crate::registry::{Abandoned, Caller, Registry, Who};
+use crate::registry::{Caller, Canceled, Registry, Requester};
 use crate::store::{CreateOptions, Epoch, RedbOptions, RedbStore, Revision, Store};
 
 mod counts;
 mod privileged;
 
-type Write = Box<dyn Fn(&mut Work<'_>) -> Result<(), Undecided> + Send + Sync>;
+type WriteFn = Box<dyn Fn(&mut PendingWrite<'_>) -> Result<(), DecisionError> + Send + Sync>;
 
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
 const CLUSTER: Uuid = Uuid::from_u128(0xc);
-const OTHER: Uuid = Uuid::from_u128(0xd);
+const OTHER_CLUSTER: Uuid = Uuid::from_u128(0xd);
 
-/// A registry over a store of its own, with a release in which a waits for b and b for a, each on the other's nodes; a
-/// cluster with a group for each role, and a second cluster with one group.
-struct Site {
+/// A registry with its own store. In its release, task ta waits for tb and tb for ta, each on the other's nodes. It has
+/// a cluster with a group for each role, and a second cluster with one group.
+struct WriteSite {
     registry: Registry,
-    /// Who writes.
+    /// The caller of the writes.
     caller: Caller,
     _directory: tempfile::TempDir,
 }
 
+/// Returns the id of the group that has this role alone. `WriteSite::new` creates the groups a, b and z, and o in
+/// another cluster.
 fn group(role: &str) -> GroupId {
     GroupId(Uuid::from_u128(u128::from(role.as_bytes()[0])))
 }
 
+/// Returns a caller with all rights.
 fn caller() -> Caller {
     Caller {
-        who: Who::by_way("test"),
+        requester: Requester::from_listener("test"),
         manager: Manager::new("test").unwrap(),
         address: String::new(),
         reason: None,
         request_id: String::new(),
-        mark: None,
+        idempotency_key: None,
         dry_run: false,
-        abandoned: Abandoned::default(),
+        canceled: Canceled::default(),
     }
 }
 
+/// Returns a release with a cycle: a node with tag a waits for the nodes with tag b, and the other way round. So a
+/// write that gives one cluster nodes with both tags is refused.
 fn release() -> ReleaseSpec {
     let task = |id: &str, on: &str, after: &str, of: &str| json!({"id": id, "type": "shell", "tags": [on], "cross_depends": [{"name": after, "tags": [of]}], "parameters": {"script": "true"}});
     let spec = json!({
@@ -69,7 +75,8 @@ fn release() -> ReleaseSpec {
     serde_json::from_value(spec).unwrap()
 }
 
-impl Site {
+impl WriteSite {
+    /// Creates a store with the release, two clusters, and a group for each role, without nodes.
     async fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let create = CreateOptions { epoch: Epoch::new([7; 16]), base: Revision::default(), fleet: Bytes::new() };
@@ -77,18 +84,18 @@ impl Site {
             Arc::new(RedbStore::create(&directory.path().join("store.redb"), &create, RedbOptions::default()).unwrap());
         let cache = Arc::new(Cache::load(store.as_ref()).await.unwrap());
         let (following, followed) = (Arc::clone(&cache), Arc::clone(&store));
-        // In a thread of its own, so that it goes on while a decision waits.
+        // A separate thread, so that it continues while a decision waits.
         std::thread::spawn(move || runtime().block_on(following.follow(followed.as_ref())));
         let registry = Registry::new(store, cache, Arc::new(FixedClock(1_000_000)));
         let site = Self { registry, caller: caller(), _directory: directory };
         site.write(|work| {
             let name: ReleaseRef = ReleaseRef::new("site").unwrap();
             work.create(Uuid::from_u128(1), name.clone(), release())?;
-            for (uuid, cluster) in [(CLUSTER, "c"), (OTHER, "d")] {
+            for (uuid, cluster) in [(CLUSTER, "c"), (OTHER_CLUSTER, "d")] {
                 let spec = ClusterSpec { release: Some(name.clone()), ..ClusterSpec::default() };
                 work.create(uuid, stemma_core::name::ObjectName::new(cluster).unwrap(), spec)?;
             }
-            for (role, cluster) in [("a", CLUSTER), ("b", CLUSTER), ("z", CLUSTER), ("o", OTHER)] {
+            for (role, cluster) in [("a", CLUSTER), ("b", CLUSTER), ("z", CLUSTER), ("o", OTHER_CLUSTER)] {
                 let spec = NodeGroupSpec { roles: roles(role), ..NodeGroupSpec::new(ClusterId(cluster)) };
                 work.create(group(role).0, stemma_core::name::ObjectName::new(role).unwrap(), spec)?;
             }
@@ -99,51 +106,52 @@ impl Site {
         site
     }
 
-    async fn write(&self, decide: impl Fn(&mut Work<'_>) -> Result<(), Undecided>) -> Result<Revision, ApiError> {
+    async fn write(&self, decide: impl Fn(&mut PendingWrite<'_>) -> Result<(), DecisionError>) -> Result<Revision, ApiError> {
         self.write_by(&self.caller, decide).await
     }
 
+    /// Makes a write as this caller, and returns the revision of its commit.
     async fn write_by(
         &self,
         caller: &Caller,
-        decide: impl Fn(&mut Work<'_>) -> Result<(), Undecided>,
+        decide: impl Fn(&mut PendingWrite<'_>) -> Result<(), DecisionError>,
     ) -> Result<Revision, ApiError> {
         let decided = |context: &Context<'_>| {
-            let mut work = Work::on(context);
+            let mut work = PendingWrite::new(context);
             decide(&mut work)?;
-            work.finish(Answer::empty(200))
+            work.finish(StoredAnswer::empty(200))
         };
         Ok(self.registry.write_at(caller, decided).await?.1)
     }
 
-    /// Two writes of which each decides before the other is committed: the second is made while the first has decided for
-    /// the first time. What became of the first, and how often it decided.
-    async fn race(&self, one: &Write, other: &Write) -> (Result<Revision, ApiError>, usize) {
-        self.race_of((one, &self.caller), (other, &self.caller)).await
+    /// Runs a write, and commits a rival write after the first decision. Returns the result of the write, and how often
+    /// it was decided.
+    async fn race(&self, write: &WriteFn, rival: &WriteFn) -> (Result<Revision, ApiError>, usize) {
+        self.race_as((write, &self.caller), (rival, &self.caller)).await
     }
 
-    /// The same of two callers.
-    async fn race_of(
+    /// Like `race`, with a caller for each write.
+    async fn race_as(
         &self,
-        (one, first): (&Write, &Caller),
-        (other, second): (&Write, &Caller),
+        (write, first): (&WriteFn, &Caller),
+        (rival, second): (&WriteFn, &Caller),
     ) -> (Result<Revision, ApiError>, usize) {
-        let tried = AtomicUsize::new(0);
+        let attempts = AtomicUsize::new(0);
         let decide = |context: &Context<'_>| {
-            let mut work = Work::on(context);
-            one(&mut work)?;
-            let decision = work.finish(Answer::empty(200))?;
-            if tried.fetch_add(1, Ordering::Relaxed) == 0 {
-                self.meanwhile(&[other], second);
+            let mut work = PendingWrite::new(context);
+            write(&mut work)?;
+            let decision = work.finish(StoredAnswer::empty(200))?;
+            if attempts.fetch_add(1, Ordering::Relaxed) == 0 {
+                self.write_concurrently(&[rival], second);
             }
             Ok(decision)
         };
-        let made = self.registry.write_at(first, decide).await;
-        (made.map(|(_, revision)| revision), tried.into_inner())
+        let result = self.registry.write_at(first, decide).await;
+        (result.map(|(_, revision)| revision), attempts.into_inner())
     }
 
     /// Makes writes from within a decision.
-    fn meanwhile(&self, writes: &[&Write], caller: &Caller) {
+    fn write_concurrently(&self, writes: &[&WriteFn], caller: &Caller) {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 runtime().block_on(async {
@@ -159,7 +167,7 @@ impl Site {
         Arc::clone(self.registry.cache().model().nodes.get(Uuid::from_u128(n)).unwrap())
     }
 
-    /// The marks of clusters.
+    /// Returns the marks of the clusters.
     fn marks(&self) -> Vec<(String, Revision)> {
         let model = self.registry.cache().model();
         let all = model.marks.iter().filter(|(mark, _)| mark.starts_with("order/") || mark.starts_with("placed/"));
@@ -168,21 +176,21 @@ impl Site {
 }
 
 #[tokio::test]
-async fn w10_05_a_decision_that_nobody_waits_for_ends_and_changes_nothing() {
-    let site = Site::new().await;
+async fn w10_05_decision_ends_without_commit_when_canceled() {
+    let site = WriteSite::new().await;
     let caller = caller();
-    let waiting = caller.abandoned.until_dropped();
+    let waiting = caller.canceled.guard();
     let add_ten = |context: &Context<'_>, reached: &AtomicUsize| {
-        let mut work = Work::on(context);
+        let mut work = PendingWrite::new(context);
         for n in 1..=10 {
             add(n, "a")(&mut work)?;
         }
-        reached.store(work.reached().count(), Ordering::Relaxed);
-        work.finish(Answer::empty(200))
+        reached.store(work.reached_nodes().count(), Ordering::Relaxed);
+        work.finish(StoredAnswer::empty(200))
     };
-    let tried = Caller { dry_run: true, ..caller.clone() };
+    let dry_run_caller = Caller { dry_run: true, ..caller.clone() };
     let reached = AtomicUsize::new(0);
-    site.registry.write(&tried, |context| add_ten(context, &reached)).await.unwrap();
+    site.registry.write(&dry_run_caller, |context| add_ten(context, &reached)).await.unwrap();
     assert_eq!(reached.load(Ordering::Relaxed), 10, "somebody waits");
     drop(waiting);
     let refused = site.registry.write(&caller, |context| add_ten(context, &reached)).await.unwrap_err();
@@ -190,29 +198,29 @@ async fn w10_05_a_decision_that_nobody_waits_for_ends_and_changes_nothing() {
     assert_eq!(site.registry.cache().model().nodes.iter().count(), 0, "nothing was changed");
 }
 
-/// Of 200 new nodes the last has more labels than an agent takes. The client goes away at many of the looks of the decision whether it is
-/// still there: none of them is one at which the last node is not looked at and the others are committed.
+/// The last of 200 new nodes has more labels than an agent accepts. The client disconnects at many of the points where
+/// the decision checks for that. None of the nodes may be committed, whichever point it is.
 #[tokio::test]
-async fn a_decision_that_is_left_half_way_through_its_checks_commits_nothing() {
-    let site = Site::new().await;
+async fn decision_commits_none_when_canceled_during_checks() {
+    let site = WriteSite::new().await;
     let decide = |context: &Context<'_>| {
-        let mut work = Work::on(context);
+        let mut work = PendingWrite::new(context);
         (1..=200).try_for_each(|n| add(n, "a")(&mut work))?;
         let key = |n: u32| LabelKey::new(&format!("key-{n:03}")).unwrap();
         let value = LabelValue::new(&"x".repeat(1_000)).unwrap();
-        let many = (0..100).map(|n| (key(n), Said::Value(value.clone()))).collect();
+        let many = (0..100).map(|n| (key(n), ProvidedValue::Value(value.clone()))).collect();
         let mut spec = NodeSpec { nodegroup: Some(group("a")), ..NodeSpec::default() };
         spec.inherited.labels.provided = Some(OwnedMap::default().update(&caller().manager, &many));
         work.create(Uuid::from_u128(u128::MAX), Some(NodeName::new("last").unwrap()), spec)?;
-        work.finish(Answer::empty(200))
+        work.finish(StoredAnswer::empty(200))
     };
     let waiting = caller();
     let refused = site.registry.write(&waiting, decide).await.expect_err("it is too large");
     assert!(refused.message.contains("node last"), "{refused:?}");
-    let looks = waiting.abandoned.looks();
+    let looks = waiting.canceled.check_count();
     assert!(looks > 200, "it is looked before each node: {looks}");
     for look in (0..looks).step_by(looks / 60) {
-        let leaving = Caller { abandoned: Abandoned::from_look(look), ..caller() };
+        let leaving = Caller { canceled: Canceled::from_check(look), ..caller() };
         let refused = site.registry.write(&leaving, decide).await.expect_err("nothing of it is committed");
         assert_eq!(refused.kind, ErrorType::ServerStopping, "at look {look} of {looks}: {refused:?}");
     }
@@ -223,7 +231,8 @@ fn roles(text: &str) -> Vec<Name> {
     text.split(',').filter(|role| !role.is_empty()).map(|role| Name::new(role).unwrap()).collect()
 }
 
-fn add(n: u128, at: &str) -> impl Fn(&mut Work<'_>) -> Result<(), Undecided> + Send + Sync {
+/// Returns a write that adds node `n` to the group of a role.
+fn add(n: u128, at: &str) -> impl Fn(&mut PendingWrite<'_>) -> Result<(), DecisionError> + Send + Sync {
     move |work| {
         let spec = NodeSpec { nodegroup: Some(group(at)), ..NodeSpec::default() };
         work.create(Uuid::from_u128(n), Some(NodeName::new(&format!("n{n}")).unwrap()), spec)?;
@@ -231,10 +240,11 @@ fn add(n: u128, at: &str) -> impl Fn(&mut Work<'_>) -> Result<(), Undecided> + S
     }
 }
 
+/// Returns a write that changes the spec of node `n`.
 fn edit<'a>(
     n: u128,
     change: impl Fn(&mut NodeSpec) + Send + Sync + 'a,
-) -> impl Fn(&mut Work<'_>) -> Result<(), Undecided> + Send + Sync + 'a {
+) -> impl Fn(&mut PendingWrite<'_>) -> Result<(), DecisionError> + Send + Sync + 'a {
     move |work| {
         let before = Arc::clone(work.model.nodes.get(Uuid::from_u128(n)).unwrap());
         let mut spec = before.spec.clone();
@@ -244,66 +254,61 @@ fn edit<'a>(
     }
 }
 
-fn move_to(n: u128, at: &str) -> impl Fn(&mut Work<'_>) -> Result<(), Undecided> + Send + Sync {
+fn move_node(n: u128, at: &str) -> impl Fn(&mut PendingWrite<'_>) -> Result<(), DecisionError> + Send + Sync {
     edit(n, move |spec| spec.nodegroup = Some(group(at)))
 }
 
-const CYCLE: &str = "tasks wait for each other: n1/ta -> n2/tb -> n1/ta; take one of these dependencies away, or place a task elsewhere; nothing was changed";
+const CYCLE: &str = "tasks wait for each other: n1/ta -> n2/tb -> n1/ta; remove one of these dependencies, or place a task elsewhere; nothing was changed";
 
 #[tokio::test]
-async fn two_writes_that_close_a_cycle_only_together_are_not_both_made() {
-    let role_of_cluster = |work: &mut Work<'_>| {
+async fn check_order_refuses_second_write_when_cycle_closes_concurrently() {
+    let change_cluster_role = |work: &mut PendingWrite<'_>| {
         let before = Arc::clone(work.model.clusters.get(CLUSTER).unwrap());
         let change = RoleChange { add_tags: vec![TagName::new("b").unwrap()], remove_tags: vec![] };
         let spec = ClusterSpec { roles: [(Name::new("z").unwrap(), change)].into(), ..before.spec.clone() };
         work.update(&before, before.meta.name.clone(), spec)?;
         Ok(())
     };
-    // Each with where n1 and n2 stand before.
-    let cases: [(&str, [&str; 2], Write, Write); 5] = [
+    // Column two: the groups of n1 and n2 before the writes.
+    let cases: [(&str, [&str; 2], WriteFn, WriteFn); 5] = [
         ("two new nodes", ["", ""], Box::new(add(1, "a")), Box::new(add(2, "b"))),
-        ("a new one and one that is moved here", ["", "o"], Box::new(add(1, "a")), Box::new(move_to(2, "b"))),
-        ("a move and a role", ["o", "z"], Box::new(move_to(1, "a")), Box::new(edit(2, |spec| spec.roles = roles("b")))),
+        ("a new one and one that is moved here", ["", "o"], Box::new(add(1, "a")), Box::new(move_node(2, "b"))),
+        ("a move and a role", ["o", "z"], Box::new(move_node(1, "a")), Box::new(edit(2, |spec| spec.roles = roles("b")))),
         ("a new node and a group's roles", ["", "z"], Box::new(add(1, "a")), Box::new(change_group("z", "b"))),
-        (
-            "a new node and what the cluster makes of a role",
-            ["", "z"],
-            Box::new(add(1, "a")),
-            Box::new(role_of_cluster),
-        ),
+        ("a new node and what the cluster makes of a role", ["", "z"], Box::new(add(1, "a")), Box::new(change_cluster_role)),
     ];
     for (what, before, one, other) in cases {
         for (one, other) in [(&one, &other), (&other, &one)] {
-            let site = Site::new().await;
+            let site = WriteSite::new().await;
             for (n, at) in (1..).zip(before).filter(|(_, at)| !at.is_empty()) {
                 site.write(add(n, at)).await.unwrap();
             }
-            let (made, tried) = site.race(one, other).await;
-            assert_eq!((made.unwrap_err().message.as_str(), tried), (CYCLE, 1), "{what}");
+            let (result, attempts) = site.race(one, other).await;
+            assert_eq!((result.unwrap_err().message.as_str(), attempts), (CYCLE, 1), "{what}");
             let model = site.registry.cache().model();
-            assert!(ClusterGraph::of(&model.fleet, ClusterId(CLUSTER)).check().is_ok(), "{what}");
+            assert!(ClusterGraph::from_fleet(&model.fleet, ClusterId(CLUSTER)).check().is_ok(), "{what}");
         }
     }
 }
 
 #[tokio::test]
-async fn what_leaves_between_does_not_hide_a_cycle() {
-    // A node is put under the profile of n2, on a snapshot in which n2 is there; meanwhile n2 goes, and then comes what
-    // closes a cycle with that profile.
-    let site = Site::new().await;
+async fn check_order_finds_cycle_when_node_left_concurrently() {
+    // A node gets the profile of n2, on a snapshot that contains n2. Before the commit, n2 is deleted, and a node is
+    // added that closes a cycle with that profile.
+    let site = WriteSite::new().await;
     site.write(add(2, "b")).await.unwrap();
     let tried = AtomicUsize::new(0);
-    let leave: Write = Box::new(|work| {
+    let leave: WriteFn = Box::new(|work| {
         let node = Arc::clone(work.model.nodes.get(Uuid::from_u128(2)).unwrap());
         work.delete_node(&node)
     });
-    let come: Write = Box::new(add(1, "a"));
+    let come: WriteFn = Box::new(add(1, "a"));
     let decide = |context: &Context<'_>| {
-        let mut work = Work::on(context);
+        let mut work = PendingWrite::new(context);
         add(3, "b")(&mut work)?;
-        let decision = work.finish(Answer::empty(200))?;
+        let decision = work.finish(StoredAnswer::empty(200))?;
         if tried.fetch_add(1, Ordering::Relaxed) == 0 {
-            site.meanwhile(&[&leave, &come], &site.caller);
+            site.write_concurrently(&[&leave, &come], &site.caller);
         }
         Ok(decision)
     };
@@ -312,10 +317,10 @@ async fn what_leaves_between_does_not_hide_a_cycle() {
 }
 
 #[tokio::test]
-async fn what_cannot_close_a_cycle_waits_for_nobody() {
-    let site = Site::new().await;
+async fn check_order_decides_once_when_cycle_is_impossible() {
+    let site = WriteSite::new().await;
     site.write(add(1, "a")).await.unwrap();
-    let cases: [(&str, Write, Write); 3] = [
+    let cases: [(&str, WriteFn, WriteFn); 3] = [
         ("hosts that come under a known profile", Box::new(add(3, "a")), Box::new(add(4, "a"))),
         ("an edit that places nobody", Box::new(edit(1, |spec| spec.description = "x".into())), Box::new(add(2, "z"))),
         ("another cluster", Box::new(add(5, "o")), Box::new(add(6, "a"))),
@@ -327,8 +332,8 @@ async fn what_cannot_close_a_cycle_waits_for_nobody() {
 }
 
 #[tokio::test]
-async fn only_what_places_writes_a_mark_and_they_go_with_their_cluster() {
-    let site = Site::new().await;
+async fn check_order_writes_marks_only_for_placements() {
+    let site = WriteSite::new().await;
     assert_eq!(site.marks(), [], "without nodes nothing is placed");
     let first = site.write(add(1, "a")).await.unwrap();
     let (order, placed) = (format!("order/{CLUSTER}"), format!("placed/{CLUSTER}"));
@@ -349,12 +354,12 @@ async fn only_what_places_writes_a_mark_and_they_go_with_their_cluster() {
     assert_eq!(site.marks(), []);
 }
 
-fn unassigned(tags: &[&str]) -> OwnedSet<TagName> {
-    let said = tags.iter().map(|tag| (TagName::new(tag).unwrap(), Some(Said::Value(())))).collect();
-    OwnedSet::default().patch(&Manager::new("test").unwrap(), &said)
+fn unassigned_tags(tags: &[&str]) -> OwnedSet<TagName> {
+    let entries = tags.iter().map(|tag| (TagName::new(tag).unwrap(), Some(ProvidedValue::Value(())))).collect();
+    OwnedSet::default().patch(&Manager::new("test").unwrap(), &entries)
 }
 
-fn change_group(at: &'static str, to: &'static str) -> impl Fn(&mut Work<'_>) -> Result<(), Undecided> + Send + Sync {
+fn change_group(at: &'static str, to: &'static str) -> impl Fn(&mut PendingWrite<'_>) -> Result<(), DecisionError> + Send + Sync {
     move |work| {
         let before = Arc::clone(work.model.groups.get(group(at).0).unwrap());
         let spec = NodeGroupSpec { roles: roles(to), ..before.spec.clone() };
@@ -364,46 +369,46 @@ fn change_group(at: &'static str, to: &'static str) -> impl Fn(&mut Work<'_>) ->
 }
 
 #[tokio::test]
-async fn an_unassignment_is_forgotten_with_the_last_role_that_produces_its_tag() {
-    let cluster_role = |work: &mut Work<'_>, role: &str, removed: &str| -> Result<(), Undecided> {
+async fn unassignment_ends_when_last_role_of_tag_is_removed() {
+    let cluster_role = |work: &mut PendingWrite<'_>, role: &str, removed: &str| -> Result<(), DecisionError> {
         let before = Arc::clone(work.model.clusters.get(CLUSTER).unwrap());
         let change = RoleChange { add_tags: vec![], remove_tags: vec![TagName::new(removed).unwrap()] };
         let spec = ClusterSpec { roles: [(Name::new(role).unwrap(), change)].into(), ..before.spec.clone() };
         work.update(&before, before.meta.name.clone(), spec)?;
         Ok(())
     };
-    let new_release = |work: &mut Work<'_>| -> Result<(), Undecided> {
+    let new_release = |work: &mut PendingWrite<'_>| -> Result<(), DecisionError> {
         let before = Arc::clone(work.model.releases.get(Uuid::from_u128(1)).unwrap());
         let mut spec = before.spec.clone();
         spec.roles.get_mut("a").unwrap().tags = Some(vec![TagName::new("a").unwrap()]);
         work.update(&before, before.meta.name.clone(), spec)?;
         Ok(())
     };
-    let cases: [(&str, Write, &[&str]); 7] = [
+    let cases: [(&str, WriteFn, &[&str]); 7] = [
         ("the group's roles", Box::new(change_group("a", "z")), &[]),
         ("another role of the group produces it too", Box::new(change_group("a", "b")), &["x"]),
-        ("a move", Box::new(move_to(1, "z")), &[]),
-        ("a move to where it is produced too", Box::new(move_to(1, "b")), &["x"]),
+        ("a move", Box::new(move_node(1, "z")), &[]),
+        ("a move to where it is produced too", Box::new(move_node(1, "b")), &["x"]),
         ("out of all groups", Box::new(edit(1, |spec| spec.nodegroup = None)), &[]),
         ("what the cluster makes of the role", Box::new(move |work| cluster_role(work, "a", "x")), &[]),
         ("what the release makes of it", Box::new(new_release), &[]),
     ];
     for (what, write, expected) in cases {
-        let site = Site::new().await;
+        let site = WriteSite::new().await;
         site.write(add(1, "a")).await.unwrap();
-        site.write(edit(1, |spec| spec.tags.unassigned = unassigned(&["x", "z"]))).await.unwrap();
-        let at = site.write(write).await.unwrap();
-        let left: Vec<String> = site.node(1).spec.tags.unassigned.members().map(ToString::to_string).collect();
-        // What no role ever produced is as it was said.
+        site.write(edit(1, |spec| spec.tags.unassigned = unassigned_tags(&["x", "z"]))).await.unwrap();
+        let revision = site.write(write).await.unwrap();
+        let remaining: Vec<String> = site.node(1).spec.tags.unassigned.members().map(ToString::to_string).collect();
+        // An unassignment of a tag that no role ever produced stays.
         let expected: Vec<_> = expected.iter().copied().chain(["z"]).collect();
-        assert_eq!(left, expected, "{what}");
-        if left.len() == 1 {
-            assert_eq!(site.node(1).meta.resource_version, at.get(), "{what}: in the same commit");
+        assert_eq!(remaining, expected, "{what}");
+        if remaining.len() == 1 {
+            assert_eq!(site.node(1).meta.resource_version, revision.get(), "{what}: in the same commit");
         }
     }
 }
 
-fn tasks(tasks: serde_json::Value) -> impl Fn(&mut Work<'_>) -> Result<(), Undecided> {
+fn replace_tasks(tasks: serde_json::Value) -> impl Fn(&mut PendingWrite<'_>) -> Result<(), DecisionError> {
     move |work| {
         let before = Arc::clone(work.model.releases.get(Uuid::from_u128(1)).unwrap());
         let tasks = serde_json::from_value(tasks.clone()).unwrap();
@@ -414,17 +419,18 @@ fn tasks(tasks: serde_json::Value) -> impl Fn(&mut Work<'_>) -> Result<(), Undec
 }
 
 #[tokio::test]
-async fn a_second_node_of_a_profile_whose_task_waits_for_itself_is_refused() {
-    let itself = "tasks wait for each other: n1/ta -> n2/ta -> n1/ta; take one of these dependencies away, or place a task elsewhere; nothing was changed";
+async fn check_order_refuses_second_node_when_task_waits_for_itself() {
+    let itself = "tasks wait for each other: n1/ta -> n2/ta -> n1/ta; remove one of these dependencies, or place a task elsewhere; nothing was changed";
     for (what, cross) in [
         ("by a pattern", json!({"name": "/t.*/", "tags": ["a"]})),
         ("by its name", json!({"name": "ta", "tags": ["a"]})),
         ("on everybody", json!({"name": "ta"})),
         ("for the first of them", json!({"name": "ta", "tags": ["a"], "policy": "any"})),
     ] {
-        let site = Site::new().await;
-        let task = json!({"id": "ta", "type": "shell", "tags": ["a"], "cross_depends": [cross], "parameters": {"script": "true"}});
-        site.write(tasks(json!([task]))).await.unwrap();
+        let site = WriteSite::new().await;
+        let task =
+            json!({"id": "ta", "type": "shell", "tags": ["a"], "cross_depends": [cross], "parameters": {"script": "true"}});
+        site.write(replace_tasks(json!([task]))).await.unwrap();
         site.write(add(1, "a")).await.unwrap();
         site.write(add(3, "z")).await.unwrap();
         let refused = site.write(add(2, "a")).await.unwrap_err();
@@ -436,58 +442,54 @@ async fn a_second_node_of_a_profile_whose_task_waits_for_itself_is_refused() {
 }
 
 #[tokio::test]
-async fn of_two_who_come_to_one_that_waits_for_itself_none_slips_by() {
-    // Both see a class of one node; the second of them would be the third.
-    let site = Site::new().await;
+async fn check_order_refuses_concurrent_node_when_task_waits_for_itself() {
+    // Both writes see a class with one node. The second of them would be its third node.
+    let site = WriteSite::new().await;
     let task = json!({"id": "ta", "type": "shell", "tags": ["a"], "cross_depends": [{"name": "ta", "tags": ["a"]}], "parameters": {"script": "true"}});
-    site.write(tasks(json!([task]))).await.unwrap();
-    let (made, tried) = site.race(&(Box::new(add(1, "a")) as Write), &(Box::new(add(2, "a")) as Write)).await;
+    site.write(replace_tasks(json!([task]))).await.unwrap();
+    let (made, tried) = site.race(&(Box::new(add(1, "a")) as WriteFn), &(Box::new(add(2, "a")) as WriteFn)).await;
     assert!(made.is_err() && tried == 1, "{made:?} after {tried}");
 }
 
 #[tokio::test]
-async fn an_allocation_is_decided_again_when_what_it_rests_on_changes() {
-    let allocate = |work: &mut Work<'_>| {
-        let decision = AllocationDecision::Chosen { node: NodeId(Uuid::from_u128(1)), because: Merits::default() };
-        let spec = AllocationSpec {
-            resource_class: "small".to_owned(),
-            decision: Some(decision),
-            ..AllocationSpec::default()
-        };
+async fn allocation_is_decided_again_when_basis_changes() {
+    let allocate = |work: &mut PendingWrite<'_>| {
+        let decision = AllocationDecision::Chosen { node: NodeId(Uuid::from_u128(1)), because: SelectionReason::default() };
+        let spec = AllocationSpec { resource_class: "small".to_owned(), decision: Some(decision), ..AllocationSpec::default() };
         let made = work.create(Uuid::from_u128(77), None, spec)?;
-        work.take_node(&made.object)?;
+        work.assign_node(&made.object)?;
         Ok(())
     };
-    let cluster = |uuid: Uuid| {
-        move |work: &mut Work<'_>| {
+    let pause_cluster = |uuid: Uuid| {
+        move |work: &mut PendingWrite<'_>| {
             let before = Arc::clone(work.model.clusters.get(uuid).unwrap());
             let spec = ClusterSpec { paused: true, ..before.spec.clone() };
             work.update(&before, before.meta.name.clone(), spec)?;
             Ok(())
         }
     };
-    let rule = |work: &mut Work<'_>| {
+    let create_rule = |work: &mut PendingWrite<'_>| {
         work.create(Uuid::from_u128(78), None, InspectionRuleSpec::default())?;
         Ok(())
     };
-    let cases: [(&str, Write, usize); 5] = [
+    let cases: [(&str, WriteFn, usize); 5] = [
         ("the node's group", Box::new(change_group("a", "z")), 2),
-        ("its cluster", Box::new(cluster(CLUSTER)), 2),
-        ("a rule", Box::new(rule), 2),
+        ("its cluster", Box::new(pause_cluster(CLUSTER)), 2),
+        ("a rule", Box::new(create_rule), 2),
         ("another group", Box::new(change_group("b", "z")), 1),
-        ("another cluster", Box::new(cluster(OTHER)), 1),
+        ("another cluster", Box::new(pause_cluster(OTHER_CLUSTER)), 1),
     ];
-    for (what, other, decided) in cases {
-        let site = Site::new().await;
+    for (what, other, expected) in cases {
+        let site = WriteSite::new().await;
         site.write(add(1, "a")).await.unwrap();
-        let (made, tried) = site.race(&(Box::new(allocate) as Write), &other).await;
-        assert_eq!((made.map(drop).map_err(|refused| refused.message), tried), (Ok(()), decided), "{what}");
+        let (result, attempts) = site.race(&(Box::new(allocate) as WriteFn), &other).await;
+        assert_eq!((result.map(drop).map_err(|refused| refused.message), attempts), (Ok(()), expected), "{what}");
     }
 }
 
 #[tokio::test]
-async fn a_group_without_nodes_brings_no_other_order_of_stages() {
-    let site = Site::new().await;
+async fn check_order_refuses_stage_cycle_of_group_without_nodes() {
+    let site = WriteSite::new().await;
     let stages = |first: &str, second: &str| -> ReleaseSpec {
         let tasks = json!([{"id": first, "type": "stage"}, {"id": second, "type": "stage", "requires": [first]}]);
         serde_json::from_value(json!({"roles": {}, "tags": {}, "tasks": tasks})).unwrap()
@@ -500,18 +502,18 @@ async fn a_group_without_nodes_brings_no_other_order_of_stages() {
     })
     .await
     .unwrap();
-    let named = |n: u128, name: &'static str| -> Write {
+    let create_group = |n: u128, name: &'static str| -> WriteFn {
         Box::new(move |work| {
             let spec = NodeGroupSpec { release: Some(release(name)), ..NodeGroupSpec::new(ClusterId(CLUSTER)) };
             work.create(Uuid::from_u128(n), stemma_core::name::ObjectName::new(name).unwrap(), spec)?;
             Ok(())
         })
     };
-    let (forth, back) = (named(60, "forth"), named(61, "back"));
-    let (made, _) = site.race(&back, &forth).await;
-    let cycle = "tasks wait for each other: stage s1 -> stage s2 -> stage s1; take one of these dependencies away, or place a task elsewhere; nothing was changed";
-    assert_eq!(made.unwrap_err().message, cycle);
-    // Nor does an edit of the release that an empty group names, nor one of the cluster.
+    let (forth, back) = (create_group(60, "forth"), create_group(61, "back"));
+    let (result, _) = site.race(&back, &forth).await;
+    let cycle = "tasks wait for each other: stage s1 -> stage s2 -> stage s1; remove one of these dependencies, or place a task elsewhere; nothing was changed";
+    assert_eq!(result.unwrap_err().message, cycle);
+    // An edit of the release of an empty group, or of the cluster, is refused as well.
     site.write(|work| {
         let spec = NodeGroupSpec { release: Some(release("site")), ..NodeGroupSpec::new(ClusterId(CLUSTER)) };
         work.create(Uuid::from_u128(62), stemma_core::name::ObjectName::new("empty").unwrap(), spec)?;
@@ -519,22 +521,22 @@ async fn a_group_without_nodes_brings_no_other_order_of_stages() {
     })
     .await
     .unwrap();
-    let refused = site.write(tasks(json!(stages("s2", "s1").tasks))).await.unwrap_err();
+    let refused = site.write(replace_tasks(json!(stages("s2", "s1").tasks))).await.unwrap_err();
     assert_eq!(refused.message, cycle);
 }
 
-fn release_of(tasks: &serde_json::Value, imports: &[&str]) -> ReleaseSpec {
+fn release_importing(tasks: &serde_json::Value, imports: &[&str]) -> ReleaseSpec {
     serde_json::from_value(json!({"imports": imports, "roles": {}, "tags": {}, "tasks": tasks})).unwrap()
 }
 
-fn make(n: u128, name: &'static str, spec: ReleaseSpec) -> Write {
+fn create_release(n: u128, name: &'static str, spec: ReleaseSpec) -> WriteFn {
     Box::new(move |work| {
         work.create(Uuid::from_u128(n), ReleaseRef::new(name).unwrap(), spec.clone())?;
         Ok(())
     })
 }
 
-fn set(n: u128, spec: ReleaseSpec) -> Write {
+fn update_release(n: u128, spec: ReleaseSpec) -> WriteFn {
     Box::new(move |work| {
         let before = Arc::clone(work.model.releases.get(Uuid::from_u128(n)).unwrap());
         work.update(&before, before.meta.name.clone(), spec.clone())?;
@@ -543,30 +545,30 @@ fn set(n: u128, spec: ReleaseSpec) -> Write {
 }
 
 #[tokio::test]
-async fn a_release_and_what_it_imports_are_stored_only_as_they_compile_together() {
+async fn check_releases_refuses_write_when_imports_no_longer_compile() {
     let stage = |id: &str| json!([{"id": id, "type": "stage"}]);
-    let app = release_of(&json!([{"id": "own", "type": "stage", "requires": ["needed"]}]), &["lib"]);
-    let plain = release_of(&json!([]), &["mid"]);
-    let over_mid = release_of(&json!([{"id": "own", "type": "stage", "requires": ["needed"]}]), &["mid"]);
-    // What is stored first, then the two writes: each decides before the other is committed.
-    let cases: [(&str, Vec<Write>, Write); 2] = [
-        ("a new one", vec![], make(52, "app", app)),
-        ("an edit, through another", vec![make(52, "app", plain)], set(52, over_mid)),
+    let app = release_importing(&json!([{"id": "own", "type": "stage", "requires": ["needed"]}]), &["lib"]);
+    let plain = release_importing(&json!([]), &["mid"]);
+    let over_mid = release_importing(&json!([{"id": "own", "type": "stage", "requires": ["needed"]}]), &["mid"]);
+    // The writes to store first, then one of the two writes of the race.
+    let cases: [(&str, Vec<WriteFn>, WriteFn); 2] = [
+        ("a new one", vec![], create_release(52, "app", app)),
+        ("an edit, through another", vec![create_release(52, "app", plain)], update_release(52, over_mid)),
     ];
     for (what, before, write) in cases {
         for edit_first in [false, true] {
-            let site = Site::new().await;
-            site.write(make(50, "lib", release_of(&stage("needed"), &[]))).await.unwrap();
-            site.write(make(51, "mid", release_of(&json!([]), &["lib"]))).await.unwrap();
+            let site = WriteSite::new().await;
+            site.write(create_release(50, "lib", release_importing(&stage("needed"), &[]))).await.unwrap();
+            site.write(create_release(51, "mid", release_importing(&json!([]), &["lib"]))).await.unwrap();
             for one in &before {
                 site.write(one).await.unwrap();
             }
-            let edit = set(50, release_of(&stage("other"), &[]));
+            let edit = update_release(50, release_importing(&stage("other"), &[]));
             let (one, other) = if edit_first { (&edit, &write) } else { (&write, &edit) };
-            let (made, tried) = site.race(one, other).await;
-            let refusal = made.expect_err("the second one sees the first");
+            let (result, attempts) = site.race(one, other).await;
+            let refusal = result.expect_err("the second one sees the first");
             assert!(refusal.message.contains("needed"), "{what}: {}", refusal.message);
-            assert_eq!(tried, 1, "{what}: it decided once, and was refused when it decided again");
+            assert_eq!(attempts, 1, "{what}: it decided once, and was refused when it decided again");
             let model = site.registry.cache().model();
             let again = Cache::load(site.registry.store().as_ref()).await.unwrap();
             assert_eq!(again.model().fleet.releases().count(), model.releases.iter().count(), "{what}: all compile");
@@ -575,61 +577,62 @@ async fn a_release_and_what_it_imports_are_stored_only_as_they_compile_together(
 }
 
 #[tokio::test]
-async fn a_stored_release_that_does_not_compile_takes_no_other_away() {
-    let site = Site::new().await;
-    site.write(make(50, "bad", release_of(&json!([]), &[]))).await.unwrap();
+async fn cache_lists_broken_release_when_loaded() {
+    let site = WriteSite::new().await;
+    site.write(create_release(50, "bad", release_importing(&json!([]), &[]))).await.unwrap();
     let mut bad = Object::clone(site.registry.cache().model().releases.get(Uuid::from_u128(50)).unwrap());
-    bad.spec = release_of(&json!([{"id": "x", "type": "stage", "requires": ["ghost"]}]), &[]);
+    bad.spec = release_importing(&json!([{"id": "x", "type": "stage", "requires": ["ghost"]}]), &[]);
     let at = key::object(Kind::Release, bad.meta.uuid);
     let put = crate::store::Transaction::new().put(at, crate::records::codec::encode(&bad));
-    site.registry.cache().reached(site.registry.store().commit(put).await.unwrap()).await;
+    site.registry.cache().wait_for(site.registry.store().commit(put).await.unwrap()).await;
     let again = Cache::load(site.registry.store().as_ref()).await.unwrap().model();
     let names: Vec<String> = again.fleet.releases().map(|one| one.name.to_string()).collect();
     assert_eq!(names, ["site"]);
-    let broken: Vec<String> = again.broken.iter().map(|(name, why)| format!("{name}: {why}")).collect();
+    let broken: Vec<String> = again.broken_releases.iter().map(|(name, why)| format!("{name}: {why}")).collect();
     assert!(broken.len() == 1 && broken[0].starts_with("bad: ") && broken[0].contains("ghost"), "{broken:?}");
 }
 
 #[tokio::test]
-async fn what_hosts_would_refuse_is_refused_of_a_write_and_served_where_it_is_stored() {
+async fn release_write_refuses_new_relative_path_and_accepts_stored() {
     let task = |id: &str, path: &str| json!({"id": id, "type": "file", "parameters": {"path": path, "content": "x"}});
-    let old = release_of(&json!([task("old", "etc/old")]), &[]);
-    let site = Site::new().await;
-    let refused = site.write(make(50, "lib", old.clone())).await.expect_err("a relative path");
+    let old = release_importing(&json!([task("old", "etc/old")]), &[]);
+    let site = WriteSite::new().await;
+    let refused = site.write(create_release(50, "lib", old.clone())).await.expect_err("a relative path");
     assert_eq!(refused.message, "task old parameters.path: path \"etc/old\" is relative; write it from `/` on");
     assert_eq!(refused.extra["errors"][0]["field"], "task old parameters.path");
-    // As an earlier version stored it.
-    site.write(make(50, "lib", release_of(&json!([]), &[]))).await.unwrap();
+    // Stored by an earlier version, without this check.
+    site.write(create_release(50, "lib", release_importing(&json!([]), &[]))).await.unwrap();
     let mut stored = Object::clone(site.registry.cache().model().releases.get(Uuid::from_u128(50)).unwrap());
     stored.spec = old.clone();
     let at = key::object(Kind::Release, stored.meta.uuid);
     let put = crate::store::Transaction::new().put(at, crate::records::codec::encode(&stored));
-    site.registry.cache().reached(site.registry.store().commit(put).await.unwrap()).await;
+    site.registry.cache().wait_for(site.registry.store().commit(put).await.unwrap()).await;
     for model in [site.registry.cache().model(), Cache::load(site.registry.store().as_ref()).await.unwrap().model()] {
         let compiled = model.fleet.release(&ReleaseRef::new("lib").unwrap()).expect("it is served").clone();
         assert_eq!(compiled.findings.iter().map(|one| one.code.as_str()).collect::<Vec<_>>(), ["task.parameters"]);
-        assert!(model.broken.is_empty());
+        assert!(model.broken_releases.is_empty());
     }
-    // Its other fields are edited, and what imports it is stored; a task that changes is judged.
-    site.write(make(51, "over", release_of(&json!([]), &["lib"]))).await.unwrap();
-    site.write(set(50, ReleaseSpec { description: "old".to_owned(), ..old })).await.unwrap();
-    site.write(set(50, release_of(&json!([task("old", "etc/old"), task("new", "/new")]), &[]))).await.unwrap();
-    let refused = site.write(set(50, release_of(&json!([task("old", "etc/other")]), &[]))).await.expect_err("its task");
+    // Other fields of it can be edited, and a release that imports it can be stored. A changed task is checked.
+    site.write(create_release(51, "over", release_importing(&json!([]), &["lib"]))).await.unwrap();
+    site.write(update_release(50, ReleaseSpec { description: "old".to_owned(), ..old })).await.unwrap();
+    site.write(update_release(50, release_importing(&json!([task("old", "etc/old"), task("new", "/new")]), &[]))).await.unwrap();
+    let refused =
+        site.write(update_release(50, release_importing(&json!([task("old", "etc/other")]), &[]))).await.expect_err("its task");
     assert!(refused.message.contains("path \"etc/other\" is relative"), "{}", refused.message);
-    site.write(set(50, release_of(&json!([task("old", "/etc/other")]), &[]))).await.unwrap();
+    site.write(update_release(50, release_importing(&json!([task("old", "/etc/other")]), &[]))).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_version_is_fixed_where_it_is_imported_and_also_after_it_runs_nowhere() {
+async fn check_pinned_refuses_content_when_version_was_released() {
     let (old, new) = (json!([{"id": "a", "type": "stage"}]), json!([{"id": "b", "type": "stage"}]));
     for (what, marked) in [("what runs, in a store without marks", false), ("a mark", true)] {
-        let site = Site::new().await;
-        site.write(make(50, "lib@1", release_of(&old, &[]))).await.unwrap();
-        site.write(make(51, "app@1", release_of(&json!([]), &["lib@1"]))).await.unwrap();
-        site.write(set(50, release_of(&json!([]), &[]))).await.expect("nothing runs it");
+        let site = WriteSite::new().await;
+        site.write(create_release(50, "lib@1", release_importing(&old, &[]))).await.unwrap();
+        site.write(create_release(51, "app@1", release_importing(&json!([]), &["lib@1"]))).await.unwrap();
+        site.write(update_release(50, release_importing(&json!([]), &[]))).await.expect("nothing runs it");
         let put = crate::store::Transaction::new();
         let put = if marked {
-            put.put(key::fixed("lib@1"), Bytes::new())
+            put.put(key::pin_mark("lib@1"), Bytes::new())
         } else {
             let record = crate::records::reported::ReleasedRecord::new(
                 1,
@@ -637,25 +640,26 @@ async fn a_version_is_fixed_where_it_is_imported_and_also_after_it_runs_nowhere(
                 stemma_wire::message::desired::TaskSet::default(),
                 Some("app@1".into()),
             );
-            put.put(key::of_node(key::RELEASED, Uuid::from_u128(9)), crate::records::codec::encode(&record))
+            put.put(key::node_entry(key::RELEASED, Uuid::from_u128(9)), crate::records::codec::encode(&record))
         };
-        site.registry.cache().reached(site.registry.store().commit(put).await.unwrap()).await;
-        let refused = site.write(set(50, release_of(&new, &[]))).await.expect_err(what);
+        site.registry.cache().wait_for(site.registry.store().commit(put).await.unwrap()).await;
+        let refused = site.write(update_release(50, release_importing(&new, &[]))).await.expect_err(what);
         assert_eq!(refused.kind, ErrorType::ObjectInUse, "{what}");
         assert!(refused.message.contains("the release lib@1"), "{what}: {}", refused.message);
-        let described = ReleaseSpec { description: "for people".into(), ..release_of(&json!([]), &[]) };
-        site.write(set(50, described)).await.expect("its content is the same");
+        let described = ReleaseSpec { description: "for people".into(), ..release_importing(&json!([]), &[]) };
+        site.write(update_release(50, described)).await.expect("its content is the same");
     }
 }
 
 #[tokio::test]
-async fn whoever_refers_to_an_object_is_named_where_it_is_to_be_deleted() {
-    let site = Site::new().await;
+async fn delete_unused_lists_referrers_when_object_is_used() {
+    let site = WriteSite::new().await;
     site.write(add(1, "a")).await.unwrap();
     let node = site.node(1).display_name();
-    let a_release = |work: &mut Work<'_>| work.delete_unused(&work.model.releases.named(None, "site").unwrap().clone());
-    let a_group = |work: &mut Work<'_>| work.delete_unused(&work.model.groups.get(group("a").0).unwrap().clone());
-    let a_cluster = |work: &mut Work<'_>| work.delete_cluster(&work.model.clusters.get(CLUSTER).unwrap().clone());
+    let a_release =
+        |work: &mut PendingWrite<'_>| work.delete_unused(&work.model.releases.get_by_name(None, "site").unwrap().clone());
+    let a_group = |work: &mut PendingWrite<'_>| work.delete_unused(&work.model.groups.get(group("a").0).unwrap().clone());
+    let a_cluster = |work: &mut PendingWrite<'_>| work.delete_cluster(&work.model.clusters.get(CLUSTER).unwrap().clone());
     let refused = [
         (site.write(a_release).await, "release 'site' is in use by cluster c, cluster d".to_owned()),
         (site.write(a_group).await, format!("nodegroup 'c/a' is in use by node {node}")),
@@ -668,7 +672,7 @@ async fn whoever_refers_to_an_object_is_named_where_it_is_to_be_deleted() {
         let users: Vec<String> = users.split(", ").map(|user| user.replacen(' ', "/", 1)).collect();
         assert_eq!(refused.body()["used_by"], serde_json::json!(users));
     }
-    let other = |work: &mut Work<'_>| work.delete_cluster(&work.model.clusters.get(OTHER).unwrap().clone());
+    let other = |work: &mut PendingWrite<'_>| work.delete_cluster(&work.model.clusters.get(OTHER_CLUSTER).unwrap().clone());
     site.write(other).await.unwrap();
     assert!(site.registry.cache().model().groups.get(group("o").0).is_none(), "a group without nodes goes along");
 }

@@ -5,25 +5,25 @@ use std::sync::Arc;
 
 use tokio::task::JoinHandle;
 
-use super::super::testing::{At, Disk, Trouble, creation};
+use super::super::testing::{DiskFault, DiskOperation, MemoryDisk, create_options};
 use super::super::{RedbOptions, RedbStore};
 use crate::store::{Health, Precondition, Revision, Store, StoreError, Transaction};
 
 const EIO: i32 = 5;
 
-fn create(disk: &Disk) -> Arc<RedbStore> {
-    let store = RedbStore::create_on(disk.backend(), Path::new("disk"), &creation(), RedbOptions::default());
+fn create(disk: &MemoryDisk) -> Arc<RedbStore> {
+    let store = RedbStore::create_on(disk.backend(), Path::new("disk"), &create_options(), RedbOptions::default());
     Arc::new(store.unwrap())
 }
 
-type Answer = JoinHandle<Result<Revision, StoreError>>;
+type CommitHandle = JoinHandle<Result<Revision, StoreError>>;
 
-/// Lets one commit reach its flush and keeps it there, while these others come to wait behind it in this order.
-async fn wait_behind_a_flush(
+/// Blocks one commit in its flush, and queues the other commits behind it in this order.
+async fn queue_behind_flush(
     store: &Arc<RedbStore>,
-    disk: &Disk,
+    disk: &MemoryDisk,
     others: impl IntoIterator<Item = Transaction>,
-) -> (Answer, Vec<Answer>) {
+) -> (CommitHandle, Vec<CommitHandle>) {
     let commit = |transaction| {
         let store = Arc::clone(store);
         tokio::spawn(async move { store.commit(transaction).await })
@@ -42,14 +42,14 @@ async fn wait_behind_a_flush(
 }
 
 #[tokio::test]
-async fn commits_that_wait_share_one_flush() {
-    let disk = Disk::default();
+async fn writer_flushes_once_when_commits_wait() {
+    let disk = MemoryDisk::default();
     let store = create(&disk);
     let others = (0..64).map(|number| Transaction::new().put(format!("{number}"), ""));
-    let (first, others) = wait_behind_a_flush(&store, &disk, others).await;
+    let (first, others) = queue_behind_flush(&store, &disk, others).await;
     assert_eq!(store.head().await.unwrap(), Revision::ZERO, "nothing is seen before it is durable");
     assert!(others.iter().all(|answer| !answer.is_finished()), "nothing is answered before it is durable");
-    disk.let_syncs_go();
+    disk.resume_syncs();
     assert_eq!(first.await.unwrap().unwrap(), Revision::new(1));
     for (revision, answer) in (2..).zip(others) {
         assert_eq!(answer.await.unwrap().unwrap(), Revision::new(revision));
@@ -58,8 +58,8 @@ async fn commits_that_wait_share_one_flush() {
 }
 
 #[tokio::test]
-async fn each_of_a_batch_is_judged_by_what_those_before_it_left() {
-    let disk = Disk::default();
+async fn writer_checks_each_commit_against_earlier_commits_of_batch() {
+    let disk = MemoryDisk::default();
     let store = create(&disk);
     let create_a = || Transaction::new().require(Precondition::absent("a")).put("a", "");
     let others = [
@@ -69,8 +69,8 @@ async fn each_of_a_batch_is_judged_by_what_those_before_it_left() {
         create_a(),
         Transaction::new().delete("missing"),
     ];
-    let (first, others) = wait_behind_a_flush(&store, &disk, others).await;
-    disk.let_syncs_go();
+    let (first, others) = queue_behind_flush(&store, &disk, others).await;
+    disk.resume_syncs();
     first.await.unwrap().unwrap();
     let mut results = Vec::new();
     for answer in others {
@@ -85,15 +85,15 @@ async fn each_of_a_batch_is_judged_by_what_those_before_it_left() {
 }
 
 #[tokio::test]
-async fn a_failed_flush_leaves_its_batch_unknown_and_the_store_read_only() {
-    for trouble in [Trouble::Errno(EIO), Trouble::Panic] {
-        let disk = Disk::default();
+async fn writer_becomes_read_only_with_unknown_outcome_when_flush_fails() {
+    for trouble in [DiskFault::Errno(EIO), DiskFault::Panic] {
+        let disk = MemoryDisk::default();
         let store = create(&disk);
         let others = (0..3).map(|number| Transaction::new().put(format!("{number}"), ""));
-        let (first, others) = wait_behind_a_flush(&store, &disk, others).await;
-        // The one that is kept in its flush has two syncs, and is not to fail.
-        disk.fail(At::Sync, 1, trouble);
-        disk.let_syncs_go();
+        let (first, others) = queue_behind_flush(&store, &disk, others).await;
+        // The blocked commit has a second sync, which must not fail.
+        disk.fail(DiskOperation::Sync, 1, trouble);
+        disk.resume_syncs();
         first.await.unwrap().unwrap();
         for answer in others {
             let answer = answer.await.unwrap();
@@ -108,12 +108,12 @@ async fn a_failed_flush_leaves_its_batch_unknown_and_the_store_read_only() {
 }
 
 #[tokio::test]
-async fn what_waits_when_a_store_is_dropped_is_still_done() {
-    let disk = Disk::default();
+async fn writer_finishes_queued_commits_when_store_is_dropped() {
+    let disk = MemoryDisk::default();
     let store = create(&disk);
     let others = [Transaction::new().put("a", ""), Transaction::new().put("b", "")];
-    let (first, others) = wait_behind_a_flush(&store, &disk, others).await;
-    disk.let_syncs_go();
+    let (first, others) = queue_behind_flush(&store, &disk, others).await;
+    disk.resume_syncs();
     drop(store);
     for (revision, answer) in (1..).zip([first].into_iter().chain(others)) {
         assert_eq!(answer.await.unwrap().unwrap(), Revision::new(revision));

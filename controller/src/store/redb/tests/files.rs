@@ -1,4 +1,5 @@
-//! Files that are no store, are another's, or are not there: F11 (cut), F30 (two controllers), F36 (an older program).
+//! Tests with files that are damaged, in use, of another version or missing: F11 (truncated), F30 (two controllers),
+//! F36 (an older program).
 
 use std::error::Error as StdError;
 use std::fs;
@@ -8,9 +9,9 @@ use std::path::{Path, PathBuf};
 use ::redb::{Database, ReadableDatabase};
 use tempfile::TempDir;
 
-use super::super::testing::creation;
+use super::super::testing::create_options;
 use super::super::{RedbOptions, RedbStore, open, schema};
-use crate::store::{OpenError, PROGRAM, Revision, SCHEMA, Store, Transaction, WatchError};
+use crate::store::{OpenError, PROGRAM_VERSION, Revision, SCHEMA_VERSION, Store, Transaction, WatchError};
 
 fn directory() -> (TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
@@ -19,104 +20,104 @@ fn directory() -> (TempDir, PathBuf) {
 }
 
 async fn create_with_an_entry(path: &Path) -> RedbStore {
-    let store = RedbStore::create(path, &creation(), RedbOptions::default()).unwrap();
+    let store = RedbStore::create(path, &create_options(), RedbOptions::default()).unwrap();
     store.commit(Transaction::new().put("a", "1")).await.unwrap();
     store
 }
 
-fn refusal(path: &Path) -> OpenError {
+fn open_error(path: &Path) -> OpenError {
     match RedbStore::open(path, RedbOptions::default()) {
         Ok(_) => panic!("{} opened", path.display()),
         Err(error) => error,
     }
 }
 
-/// The text that a person sees, with the directory of the test named DIR.
-fn text(error: &OpenError, path: &Path) -> String {
+/// Returns the error as the user sees it, with the directory of the test replaced by DIR.
+fn error_text(error: &OpenError, path: &Path) -> String {
     error.to_string().replace(path.parent().unwrap().to_str().unwrap(), "DIR")
 }
 
 #[tokio::test]
-async fn a_missing_file_is_not_made_by_opening_it() {
+async fn open_fails_without_creating_file_when_missing() {
     let (_directory, path) = directory();
-    let error = refusal(&path);
+    let error = open_error(&path);
     assert_eq!(
-        text(&error, &path),
-        "there is no store at DIR/store.redb: for a new fleet make one with `stemma-controller init --data-dir DIR`, \
-         else restore a backup (docs/backup.md) or put back a copy of DIR that was made while the controller was stopped"
+        error_text(&error, &path),
+        "there is no store at DIR/store.redb: for a new fleet create one with `stemma-controller init --data-dir DIR`, \
+         otherwise restore a backup (docs/backup.md) or copy back DIR from a copy that was made while the controller was stopped"
     );
     assert!(!path.exists());
 }
 
 #[tokio::test]
-async fn f11_a_cut_file_is_refused_and_left_as_it_is() {
+async fn f11_open_refuses_and_keeps_file_when_cut() {
     let (_directory, path) = directory();
     drop(create_with_an_entry(&path).await);
     let whole = fs::read(&path).unwrap();
     for length in [0, 1, 100, 512, 4096, whole.len() / 2] {
         fs::write(&path, &whole[..length]).unwrap();
-        let error = refusal(&path);
+        let error = open_error(&path);
         let expected = if length == 0 {
-            "the store DIR/store.redb is empty (0 bytes) and opening it does not make a new one"
+            "the store DIR/store.redb is empty (0 bytes), and no new store was created in its place"
         } else {
-            "the store DIR/store.redb is damaged and was left as it is"
+            "the store DIR/store.redb is damaged and was not changed"
         };
         let expected = format!(
-            "{expected}: restore a backup (docs/backup.md) or put back a copy of DIR that was made while the controller was stopped"
+            "{expected}: restore a backup (docs/backup.md) or copy back DIR from a copy that was made while the controller was stopped"
         );
-        assert_eq!(text(&error, &path), expected, "{length}");
+        assert_eq!(error_text(&error, &path), expected, "{length}");
         assert!(fs::read(&path).unwrap() == whole[..length], "{length}: it was written to");
     }
 }
 
 #[tokio::test]
-async fn a_file_of_another_kind_is_refused_and_left_as_it_is() {
+async fn open_refuses_and_keeps_file_when_not_a_store() {
     let (_directory, path) = directory();
     let text = b"# not a database\n".repeat(1000);
     fs::write(&path, &text).unwrap();
-    assert!(matches!(refusal(&path), OpenError::Damaged { .. }));
+    assert!(matches!(open_error(&path), OpenError::Damaged { .. }));
     assert!(fs::read(&path).unwrap() == text);
 
     fs::remove_file(&path).unwrap();
     drop(Database::create(&path).unwrap());
     let foreign = fs::read(&path).unwrap();
-    let error = refusal(&path);
-    assert_eq!(error.source().unwrap().to_string(), "it is a redb database, but no store");
+    let error = open_error(&path);
+    assert_eq!(error.source().unwrap().to_string(), "it is a redb database, but not a store");
     assert!(fs::read(&path).unwrap() == foreign);
 }
 
 #[tokio::test]
-async fn creating_never_overwrites_and_leaves_nothing_else_behind() {
+async fn create_fails_without_side_effects_when_file_exists() {
     let (directory, path) = directory();
     drop(create_with_an_entry(&path).await);
     let before = fs::read(&path).unwrap();
-    let again = RedbStore::create(&path, &creation(), RedbOptions::default());
+    let again = RedbStore::create(&path, &create_options(), RedbOptions::default());
     assert!(matches!(again, Err(OpenError::Exists { .. })));
     assert!(fs::read(&path).unwrap() == before);
     let names: Vec<_> = fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names, ["store.redb"]);
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-    let nowhere = RedbStore::create(&directory.path().join("no/such/store"), &creation(), RedbOptions::default());
+    let nowhere = RedbStore::create(&directory.path().join("no/such/store"), &create_options(), RedbOptions::default());
     assert!(matches!(nowhere, Err(OpenError::Io { .. })));
 }
 
 #[tokio::test]
-async fn f30_a_second_controller_on_one_store_is_refused() {
+async fn f30_open_fails_when_store_is_locked() {
     let (_directory, path) = directory();
     let store = create_with_an_entry(&path).await;
     assert_eq!(
-        text(&refusal(&path), &path),
-        "the store DIR/store.redb is held by another process: one controller at a time may run on it; \
+        error_text(&open_error(&path), &path),
+        "the store DIR/store.redb is in use by another process: only one controller can run on it; \
          stop the other one first (`fuser DIR/store.redb` shows which)"
     );
     assert_eq!(store.commit(Transaction::new().put("a", "2")).await.unwrap(), Revision::new(2));
     drop(store);
     let store = RedbStore::open(&path, RedbOptions::default()).unwrap();
-    assert!(matches!(refusal(&path), OpenError::Locked { .. }));
+    assert!(matches!(open_error(&path), OpenError::Locked { .. }));
     drop(store);
 }
 
-/// Writes another schema version into a store, as a program of that version would have.
+/// Writes another schema version into a store, as a program of that version would.
 fn set_version(path: &Path, version: u32) {
     set_meta(path, "schema", Some(&version.to_be_bytes()));
     set_meta(path, "program", Some(b"stemma-controller 9.9.9"));
@@ -136,10 +137,10 @@ fn set_meta(path: &Path, name: &str, value: Option<&[u8]>) {
 }
 
 #[tokio::test]
-async fn a_store_is_signed_by_the_first_write_and_not_by_being_opened() {
+async fn store_writes_program_on_first_commit_and_not_on_open() {
     let (_directory, path) = directory();
     drop(create_with_an_entry(&path).await);
-    // As a store stands that a program of before this record wrote.
+    // The store of an older program, which did not write this record.
     set_meta(&path, "program", None);
     for _ in 0..10 {
         let store = RedbStore::open(&path, RedbOptions::default()).unwrap();
@@ -149,24 +150,24 @@ async fn a_store_is_signed_by_the_first_write_and_not_by_being_opened() {
     store.commit(Transaction::new().put("a", "2")).await.unwrap();
     drop(store);
     let store = RedbStore::open(&path, RedbOptions::default()).unwrap();
-    assert_eq!(store.identity().written_by.as_deref(), Some(PROGRAM));
+    assert_eq!(store.identity().written_by.as_deref(), Some(PROGRAM_VERSION));
 }
 
 #[tokio::test]
-async fn f36_a_store_of_a_newer_version_is_refused_byte_for_byte_untouched() {
+async fn f36_open_refuses_and_keeps_file_when_version_is_newer() {
     let (directory, path) = directory();
     drop(create_with_an_entry(&path).await);
-    set_version(&path, SCHEMA + 41);
+    set_version(&path, SCHEMA_VERSION + 41);
     let expected = format!(
-        "the store DIR/store.redb has schema version {} (written by stemma-controller 9.9.9), this program knows up to version {SCHEMA}; \
-         it was left untouched: run the newer stemma-controller, or restore a backup (docs/backup.md) or put back a copy of DIR that was made while the controller was stopped",
-        SCHEMA + 41
+        "the store DIR/store.redb has schema version {} (written by stemma-controller 9.9.9), this program supports up to version {SCHEMA_VERSION}; \
+         it was not changed: run the newer stemma-controller, or restore a backup (docs/backup.md) or copy back DIR from a copy that was made while the controller was stopped",
+        SCHEMA_VERSION + 41
     );
     let closed = fs::read(&path).unwrap();
-    assert_eq!(text(&refusal(&path), &path), expected);
+    assert_eq!(error_text(&open_error(&path), &path), expected);
     assert!(fs::read(&path).unwrap() == closed);
 
-    // One that crashed needs a repair to be read, which must not reach the file either.
+    // A store that crashed needs a repair before it can be read. The repair must not reach the file either.
     let database = Database::open(&path).unwrap();
     let transaction = database.begin_write().unwrap();
     transaction.open_table(schema::ENTRIES).unwrap().insert(b"new".as_slice(), b"new".as_slice()).unwrap();
@@ -176,20 +177,20 @@ async fn f36_a_store_of_a_newer_version_is_refused_byte_for_byte_untouched() {
     drop(database);
     let crashed = fs::read(&crashed_path).unwrap();
     assert!(matches!(Database::open(&path), Ok(database) if database.begin_read().is_ok()));
-    assert_eq!(text(&refusal(&crashed_path), &path).replace("crashed", "store"), expected);
+    assert_eq!(error_text(&open_error(&crashed_path), &path).replace("crashed", "store"), expected);
     assert!(fs::read(&crashed_path).unwrap() == crashed);
 }
 
 #[tokio::test]
-async fn a_store_of_an_older_version_opens() {
+async fn open_accepts_store_when_version_is_older() {
     let (_directory, path) = directory();
     drop(create_with_an_entry(&path).await);
-    let newer_program = open::open_file(&path, SCHEMA + 1, &RedbOptions::default()).unwrap();
+    let newer_program = open::open_file(&path, SCHEMA_VERSION + 1, &RedbOptions::default()).unwrap();
     assert_eq!(schema::read_meta(&newer_program).unwrap().revision, Revision::new(1));
 }
 
 #[tokio::test]
-async fn a_copy_of_a_crashed_store_opens_with_all_that_was_acknowledged() {
+async fn open_returns_acknowledged_commits_when_copy_is_from_crash() {
     let (directory, path) = directory();
     let store = create_with_an_entry(&path).await;
     let copy = directory.path().join("copy.redb");
@@ -200,11 +201,11 @@ async fn a_copy_of_a_crashed_store_opens_with_all_that_was_acknowledged() {
 }
 
 #[tokio::test]
-async fn w10_01_what_was_superseded_is_kept_up_to_a_number_of_bytes_and_its_pages_are_used_again() {
+async fn w10_01_store_reuses_pages_when_superseded_bytes_reach_limit() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store.redb");
     let options = RedbOptions { kept_bytes: 4 << 20, ..RedbOptions::default() };
-    let store = RedbStore::create(&path, &creation(), options.clone()).unwrap();
+    let store = RedbStore::create(&path, &create_options(), options.clone()).unwrap();
     let large = |n: u8| Transaction::new().put("results", vec![n; 256 << 10]);
     let mut sizes = Vec::new();
     for n in 0..200 {
@@ -226,11 +227,11 @@ async fn w10_01_what_was_superseded_is_kept_up_to_a_number_of_bytes_and_its_page
 }
 
 #[tokio::test]
-async fn w10_01_what_was_superseded_waits_for_a_follower_and_not_without_end() {
+async fn w10_01_store_retains_superseded_up_to_limit_for_follower() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store.redb");
     let options = RedbOptions { kept_bytes: 1 << 20, recent_changes: 0, ..RedbOptions::default() };
-    let store = RedbStore::create(&path, &creation(), options).unwrap();
+    let store = RedbStore::create(&path, &create_options(), options).unwrap();
     let large = |n: u8| Transaction::new().put("results", vec![n; 250 << 10]);
     let mut watch = store.watch(Revision::ZERO);
     for n in 1..=8 {
@@ -248,11 +249,11 @@ async fn w10_01_what_was_superseded_waits_for_a_follower_and_not_without_end() {
 }
 
 #[tokio::test]
-async fn w10_01_what_was_superseded_is_counted_across_restarts() {
+async fn w10_01_superseded_bytes_persist_when_reopened() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store.redb");
     let options = RedbOptions { kept_bytes: 1 << 20, ..RedbOptions::default() };
-    drop(RedbStore::create(&path, &creation(), options.clone()).unwrap());
+    drop(RedbStore::create(&path, &create_options(), options.clone()).unwrap());
     for n in 0..40 {
         let store = RedbStore::open(&path, options.clone()).unwrap();
         store.commit(Transaction::new().put("results", vec![n; 250 << 10])).await.unwrap();

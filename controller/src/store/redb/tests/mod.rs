@@ -1,4 +1,4 @@
-//! What is redb's alone; what every engine must do is in `conformance`.
+//! Tests of redb's own behavior. `conformance` tests what every engine must do.
 
 mod batches;
 mod faults;
@@ -6,40 +6,40 @@ mod files;
 
 use std::sync::Arc;
 
-use super::testing::{Files, Memory};
-use crate::store::conformance::{Bounds, Engine, conform, is_like_a_map};
-use crate::store::late::{LATE, LateStore};
+use super::testing::{FileEngine, Memory};
+use crate::store::conformance::{TestBounds, TestEngine, assert_matches_model, conformance_tests};
+use crate::store::delayed::{DelayedStore, READ_DELAY};
 use crate::store::{CreateOptions, Store};
 
-/// The same stores behind answers that are late.
-struct Late(Files);
+/// The same stores, with delayed answers.
+struct DelayedFileEngine(FileEngine);
 
-impl Engine for Late {
-    fn create(&self, create: &CreateOptions, bounds: &Bounds) -> Arc<dyn Store> {
-        Arc::new(LateStore::new(self.0.create(create, bounds), LATE))
+impl TestEngine for DelayedFileEngine {
+    fn create(&self, create: &CreateOptions, bounds: &TestBounds) -> Arc<dyn Store> {
+        Arc::new(DelayedStore::new(self.0.create(create, bounds), READ_DELAY))
     }
 
-    fn reopen(&self, bounds: &Bounds) -> Arc<dyn Store> {
-        Arc::new(LateStore::new(self.0.reopen(bounds), LATE))
+    fn reopen(&self, bounds: &TestBounds) -> Arc<dyn Store> {
+        Arc::new(DelayedStore::new(self.0.reopen(bounds), READ_DELAY))
     }
 }
 
 mod on_file {
     use super::*;
-    conform!(Files::new());
+    conformance_tests!(FileEngine::new());
 }
 
-mod late {
+mod delayed {
     use super::*;
-    conform!(Late(Files::new()));
+    conformance_tests!(DelayedFileEngine(FileEngine::new()));
 }
 
 mod in_memory {
     use super::*;
-    conform!(Memory::default());
+    conformance_tests!(Memory::default());
 
     #[test]
-    fn random_transactions_do_what_they_do_to_a_map() {
-        is_like_a_map(Memory::default);
+    fn store_matches_model_for_random_transactions() {
+        assert_matches_model(Memory::default);
     }
 }

@@ -1,66 +1,75 @@
-//! Which nodes a list may have, without a look at each: sets of nodes by what a filter asks for.
+//! Index of nodes by the properties that list filters select. It finds the nodes that a list may contain without
+//! reading each node.
 //!
-//! A node has a place, a number that grows in the order in which nodes come, so a set is a row of bits, and the union, the
-//! intersection and the complement of sets are operations on words. Bits are kept in blocks, and blocks in one persistent map: a
-//! snapshot is free, and an edit writes the blocks of what it changes for one node and no other. What comes down to a node from its
-//! group stands in no set of nodes: groups are asked when a list is (`seek.rs`), so that a label of a cluster costs its nodes nothing.
+//! A node has a place, a number that grows in the order in which nodes are added. A set is therefore a row of bits, and
+//! the union, the intersection and the complement of sets are operations on words. Bits are stored in blocks, and
+//! blocks in one persistent map. A snapshot is free, and an edit of a node writes only the blocks of the terms that
+//! change. What a node inherits from its group is in no set of nodes. Groups are checked when a list is read
+//! (`filter.rs`), so a label of a cluster costs nothing per node.
 //!
-//! The index leaves no node out that a filter keeps. It may keep more, so whoever lists asks each node that is found.
+//! The index never omits a node that a filter selects. It may return more, so the caller applies the filter to each
+//! node that is found.
 //!
-//! A place is not given twice. After many nodes came and went, blocks are thin; a restart numbers the nodes again.
+//! A place is never reused. After many nodes were added and deleted, blocks are sparse. A restart numbers the nodes
+//! again.
 
-mod among;
+mod filter;
+mod node_set;
 mod order;
-mod seek;
 mod term;
 
 use imbl::OrdMap;
 
-pub use among::Among;
-pub use term::{KEPT, Term, kept_form};
+pub use node_set::NodeSet;
+pub use term::{IRONIC_FIELDS, IndexTerm, normalized_text};
 
 use super::{Fleet, NodeEntry};
 use crate::object::NodeId;
 
-/// How many words a block has.
-const WORDS: usize = 8;
-/// How many places that is.
-const BLOCK: u32 = 512;
+/// Number of words in a block.
+const BLOCK_WORDS: usize = 8;
+/// Number of places in a block.
+const BLOCK_BITS: u32 = 512;
 
 /// The bits of one block.
-type Block = [u64; WORDS];
+type BitBlock = [u64; BLOCK_WORDS];
 
-/// Nodes by what is looked for.
+/// Nodes by term.
 #[derive(Clone, Default)]
-pub(super) struct Index {
-    next: u32,
+pub(super) struct NodeIndex {
+    /// The place that the next node gets.
+    next_place: u32,
+    /// The place of each node.
     places: OrdMap<NodeId, u32>,
+    /// The node at each place.
     nodes: OrdMap<u32, NodeId>,
-    blocks: OrdMap<(Term, u32), Block>,
+    /// The bits of the nodes for which a term holds, by the term and the number of the block.
+    blocks: OrdMap<(IndexTerm, u32), BitBlock>,
 }
 
 impl Fleet {
-    /// Keeps an index from now on. Nodes that are there already come in this order, those that come later behind them.
-    pub fn keep_index(&mut self, order: impl IntoIterator<Item = NodeId>) {
-        let mut index = Index::default();
+    /// Builds an index of all nodes, and keeps it up to date from now on. Existing nodes get their places in the order
+    /// of `order`, and later nodes after them.
+    pub fn build_index(&mut self, order: impl IntoIterator<Item = NodeId>) {
+        let mut index = NodeIndex::default();
         for id in order {
-            index.replace(id, None, self.nodes.get(&id).map(|entry| &**entry));
+            index.update(id, None, self.nodes.get(&id).map(|entry| &**entry));
         }
         self.index = Some(index);
     }
 }
 
-impl Index {
-    /// Takes in that a node is another, is new or is gone.
-    pub(super) fn replace(&mut self, id: NodeId, before: Option<&NodeEntry>, after: Option<&NodeEntry>) {
-        let known = self.places.get(&id).copied();
-        let Some(place) = known.or_else(|| after.map(|_| self.give_place(id))) else { return };
-        let (gone, new) = term::changes(before.filter(|_| known.is_some()), after);
-        for term in gone {
-            self.unset(term, place);
+impl NodeIndex {
+    /// Updates the index after a node was added, changed or deleted.
+    pub(super) fn update(&mut self, id: NodeId, before: Option<&NodeEntry>, after: Option<&NodeEntry>) {
+        let existing = self.places.get(&id).copied();
+        let Some(place) = existing.or_else(|| after.map(|_| self.assign_place(id))) else { return };
+        let (removed, added) = term::term_changes(before.filter(|_| existing.is_some()), after);
+        for term in removed {
+            self.clear_bit(term, place);
         }
-        for term in new {
-            self.set(term, place);
+        for term in added {
+            self.set_bit(term, place);
         }
         if after.is_none() {
             self.places.remove(&id);
@@ -68,21 +77,24 @@ impl Index {
         }
     }
 
-    fn give_place(&mut self, id: NodeId) -> u32 {
-        let place = self.next;
-        self.next += 1;
+    /// Gives a node the next place.
+    fn assign_place(&mut self, id: NodeId) -> u32 {
+        let place = self.next_place;
+        self.next_place += 1;
         self.places.insert(id, place);
         self.nodes.insert(place, id);
         place
     }
 
-    fn set(&mut self, term: Term, place: u32) {
-        let (block, word, bit) = at(place);
-        self.blocks.entry((term, block)).or_insert([0; WORDS])[word] |= bit;
+    /// Records that a term holds for the node at a place.
+    fn set_bit(&mut self, term: IndexTerm, place: u32) {
+        let (block, word, bit) = bit_position(place);
+        self.blocks.entry((term, block)).or_insert([0; BLOCK_WORDS])[word] |= bit;
     }
 
-    fn unset(&mut self, term: Term, place: u32) {
-        let (block, word, bit) = at(place);
+    /// Records that a term no longer holds for the node at a place. Empty blocks are removed.
+    fn clear_bit(&mut self, term: IndexTerm, place: u32) {
+        let (block, word, bit) = bit_position(place);
         let key = (term, block);
         let Some(words) = self.blocks.get_mut(&key) else { return };
         words[word] &= !bit;
@@ -92,8 +104,8 @@ impl Index {
     }
 }
 
-/// The block of a place, and where it stands there.
-fn at(place: u32) -> (u32, usize, u64) {
-    let within = place % BLOCK;
-    (place / BLOCK, (within / u64::BITS) as usize, 1 << (within % u64::BITS))
+/// Returns the block of a place, with the word and the bit in that block.
+fn bit_position(place: u32) -> (u32, usize, u64) {
+    let offset = place % BLOCK_BITS;
+    (place / BLOCK_BITS, (offset / u64::BITS) as usize, 1 << (offset % u64::BITS))
 }

@@ -1,158 +1,166 @@
-//! What is looked up of a node: terms that follow from its own entry alone, and from nothing above it.
+//! The index terms of a node. They depend on its own entry only, not on the levels above it.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::fleet::NodeEntry;
 use crate::key::{LabelKey, LabelValue};
-use crate::name::{Name, TagName, uuid_form};
+use crate::name::{Name, TagName, canonical_uuid};
 use crate::object::{GroupId, Node};
-use crate::ownership::Said;
+use crate::ownership::ProvidedValue;
 use crate::traits::Trait;
 
-/// Texts that are longer are not told apart: all nodes that have one are in one set.
-const LONGEST: usize = 128;
+/// Maximum length of an indexed text, in bytes. Longer texts are not distinguished: all nodes that have one are in one
+/// set.
+const MAX_TEXT_BYTES: usize = 128;
 
-/// Ironic's fields that lists are filtered by as they were given.
-pub const KEPT: [&str; 7] =
-    ["resource_class", "driver", "owner", "lessee", "conductor_group", "instance_uuid", "shard"];
+/// Fields of Ironic that lists filter by and that are stored unread.
+pub const IRONIC_FIELDS: [&str; 7] = ["resource_class", "driver", "owner", "lessee", "conductor_group", "instance_uuid", "shard"];
 
-/// Something that a node has or has not.
+/// A statement that is true or false of each node. For each term, the index has the set of nodes for which it is true.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Term {
-    /// It is there.
+pub enum IndexTerm {
+    /// The node exists.
     Present,
-    /// Of no node.
-    Nothing,
-    /// It has no name.
+    /// Holds for no node.
+    Never,
+    /// The node has no name.
     Nameless,
-    /// It is parked.
+    /// The node is parked.
     Parked,
-    /// Something uses it.
-    Used,
-    /// Where its instance stands, in Ironic's words.
-    Provision(Cow<'static, str>),
-    /// It is in this group.
+    /// The node is in use.
+    InUse,
+    /// The provision state of the node, in Ironic's words.
+    ProvisionState(Cow<'static, str>),
+    /// The node is in this group.
     Group(GroupId),
-    /// It has this role itself; its group's are not meant.
+    /// The node has this role itself, not through its group.
     Role(Name),
-    /// It has this tag.
+    /// The node has this tag.
     Tag(TagName),
-    /// It has this trait.
+    /// The node has this trait.
     Trait(Trait),
-    /// It replaces the labels that come from above.
-    Replaces,
-    /// It says something of a label itself.
-    Speaks(LabelKey),
-    /// It gives a label a value itself.
-    Own(LabelKey, LabelValue),
-    /// It stops a label.
-    Stops(LabelKey),
-    /// Its host reports a label with this value.
-    Reported(Arc<str>, Arc<str>),
-    /// It has a property, of this JSON text; `None`: of a long one.
+    /// The node replaces the inherited labels.
+    ReplacesLabels,
+    /// The node provides a value or a tombstone for a label.
+    ProvidesLabel(LabelKey),
+    /// The node sets a label to a value.
+    SetsLabel(LabelKey, LabelValue),
+    /// The node has a tombstone for a label.
+    TombstonesLabel(LabelKey),
+    /// The host of the node reports a label with this value.
+    ReportedLabel(Arc<str>, Arc<str>),
+    /// The node has a property with this JSON text, or with a long text if `None`.
     Property(Arc<str>, Option<Arc<str>>),
-    /// It has one of [`KEPT`] with this text; `None`: with a long one.
-    Kept(&'static str, Option<Arc<str>>),
+    /// The node has one of [`IRONIC_FIELDS`] with this text, or with a long text if `None`.
+    IronicField(&'static str, Option<Arc<str>>),
 }
 
-impl Term {
-    /// One of [`KEPT`], with a text.
-    pub fn kept(field: &'static str, text: &str) -> Self {
-        Self::Kept(field, short(&kept_form(field, text)))
+impl IndexTerm {
+    /// Returns the term for one of [`IRONIC_FIELDS`] with a text.
+    pub fn ironic_field(field: &'static str, text: &str) -> Self {
+        Self::IronicField(field, short_text(&normalized_text(field, text)))
     }
 }
 
-/// How a text of one of [`KEPT`] is compared: an instance is one in whatever form its uuid is written.
-pub fn kept_form<'a>(field: &str, text: &'a str) -> Cow<'a, str> {
-    if field == "instance_uuid" { uuid_form(text) } else { text.into() }
+/// Returns the text of one of [`IRONIC_FIELDS`] in the form in which it is compared. All forms of an instance's uuid
+/// are equal.
+pub fn normalized_text<'a>(field: &str, text: &'a str) -> Cow<'a, str> {
+    if field == "instance_uuid" { canonical_uuid(text) } else { text.into() }
 }
 
-fn short(text: &str) -> Option<Arc<str>> {
-    (text.len() <= LONGEST).then(|| text.into())
+/// Returns a text, or `None` if it is too long to be indexed.
+fn short_text(text: &str) -> Option<Arc<str>> {
+    (text.len() <= MAX_TEXT_BYTES).then(|| text.into())
 }
 
-/// A part of a node's entry: whether two entries have the same, and the terms that follow from it.
-struct Part {
+/// A part of a node's entry: a function that compares the part in two entries, and one that adds its terms.
+struct EntryPart {
     is_same: fn(&NodeEntry, &NodeEntry) -> bool,
-    terms: fn(&NodeEntry, &mut Vec<Term>),
+    terms: fn(&NodeEntry, &mut Vec<IndexTerm>),
 }
 
-const PARTS: [Part; 4] = [
-    Part {
+const ENTRY_PARTS: [EntryPart; 4] = [
+    EntryPart {
         is_same: |one, other| Arc::ptr_eq(&one.node, &other.node),
-        terms: |entry, terms| of_node(&entry.node, terms),
+        terms: |entry, terms| push_node_terms(&entry.node, terms),
     },
-    Part {
-        // What rules give is not there: it is another whenever a rule is, and `seek.rs` asks whether one may give it.
-        is_same: |one, other| one.unruled_traits().names().eq(other.unruled_traits().names()),
-        terms: |entry, terms| terms.extend(entry.unruled_traits().names().cloned().map(Term::Trait)),
+    EntryPart {
+        // Traits from rules are not indexed. They change with every rule, and `filter.rs` checks whether a rule may
+        // give one.
+        is_same: |one, other| one.traits_without_rules().names().eq(other.traits_without_rules().names()),
+        terms: |entry, terms| terms.extend(entry.traits_without_rules().names().cloned().map(IndexTerm::Trait)),
     },
-    Part {
+    EntryPart {
         is_same: |one, other| one.tags().eq(other.tags()),
-        terms: |entry, terms| terms.extend(entry.tags().cloned().map(Term::Tag)),
+        terms: |entry, terms| terms.extend(entry.tags().cloned().map(IndexTerm::Tag)),
     },
-    Part {
+    EntryPart {
         is_same: |one, other| {
-            let labels = |entry| NodeEntry::reported(entry).iter().map(|label| (&label.key, &label.value));
+            let labels = |entry| NodeEntry::reported_labels(entry).iter().map(|label| (&label.key, &label.value));
             labels(one).eq(labels(other))
         },
         terms: |entry, terms| {
-            let reported = entry.reported().iter();
-            terms.extend(reported.map(|label| Term::Reported(Arc::clone(&label.key), Arc::clone(&label.value))));
+            let reported = entry.reported_labels().iter();
+            terms.extend(reported.map(|label| IndexTerm::ReportedLabel(Arc::clone(&label.key), Arc::clone(&label.value))));
         },
     },
 ];
 
-/// The terms that held and do not any more, and those that hold since.
-pub(super) fn changes(before: Option<&NodeEntry>, after: Option<&NodeEntry>) -> (Vec<Term>, Vec<Term>) {
-    let (mut gone, mut new) = (Vec::new(), Vec::new());
-    for part in PARTS {
+/// Returns the terms that no longer hold and those that hold now.
+pub(super) fn term_changes(before: Option<&NodeEntry>, after: Option<&NodeEntry>) -> (Vec<IndexTerm>, Vec<IndexTerm>) {
+    let (mut removed, mut added) = (Vec::new(), Vec::new());
+    for part in ENTRY_PARTS {
         if before.zip(after).is_some_and(|(before, after)| (part.is_same)(before, after)) {
             continue;
         }
-        for (entry, terms) in [(before, &mut gone), (after, &mut new)] {
+        for (entry, terms) in [(before, &mut removed), (after, &mut added)] {
             if let Some(entry) = entry {
                 (part.terms)(entry, terms);
             }
         }
     }
-    gone.sort_unstable();
-    new.sort_unstable();
-    new.dedup();
-    let stays: Vec<bool> = gone.iter().map(|term| new.binary_search(term).is_ok()).collect();
-    new.retain(|term| gone.binary_search(term).is_err());
-    let mut stays = stays.into_iter();
-    gone.retain(|_| !stays.next().unwrap_or_default());
-    (gone, new)
+    removed.sort_unstable();
+    added.sort_unstable();
+    added.dedup();
+    // A term that holds before and after is removed from both lists, so that its bit is not written.
+    let unchanged: Vec<bool> = removed.iter().map(|term| added.binary_search(term).is_ok()).collect();
+    added.retain(|term| removed.binary_search(term).is_err());
+    let mut unchanged = unchanged.into_iter();
+    removed.retain(|_| !unchanged.next().unwrap_or_default());
+    (removed, added)
 }
 
-fn of_node(node: &Node, terms: &mut Vec<Term>) {
+/// Adds the terms that follow from the node's spec and name.
+fn push_node_terms(node: &Node, terms: &mut Vec<IndexTerm>) {
     let spec = &node.spec;
-    terms.extend([Term::Present, Term::Provision(Cow::Borrowed(node.provision_state()))]);
-    let flags = [(Term::Nameless, node.meta.name.is_none()), (Term::Parked, spec.parked), (Term::Used, node.is_used())];
+    terms.extend([IndexTerm::Present, IndexTerm::ProvisionState(Cow::Borrowed(node.provision_state()))]);
+    let flags =
+        [(IndexTerm::Nameless, node.meta.name.is_none()), (IndexTerm::Parked, spec.parked), (IndexTerm::InUse, node.is_in_use())];
     terms.extend(flags.into_iter().filter(|(_, holds)| *holds).map(|(term, _)| term));
-    terms.extend(spec.nodegroup.map(Term::Group));
-    terms.extend(spec.roles.iter().cloned().map(Term::Role));
-    of_labels(node, terms);
+    terms.extend(spec.nodegroup.map(IndexTerm::Group));
+    terms.extend(spec.roles.iter().cloned().map(IndexTerm::Role));
+    push_label_terms(node, terms);
     for (name, value) in &spec.properties {
-        terms.push(Term::Property(name.as_str().into(), short(&value.to_string())));
+        terms.push(IndexTerm::Property(name.as_str().into(), short_text(&value.to_string())));
     }
-    let kept = KEPT.iter().filter_map(|field| Some(Term::kept(field, spec.extra.get(*field)?.as_str()?)));
-    terms.extend(kept);
+    let ironic_terms =
+        IRONIC_FIELDS.iter().filter_map(|field| Some(IndexTerm::ironic_field(field, spec.extra.get(*field)?.as_str()?)));
+    terms.extend(ironic_terms);
 }
 
-fn of_labels(node: &Node, terms: &mut Vec<Term>) {
-    let own = &node.spec.inherited.labels;
-    let Some(provided) = &own.provided else { return };
-    if !own.merges() {
-        terms.push(Term::Replaces);
+/// Adds the terms that follow from the labels that the node itself provides.
+fn push_label_terms(node: &Node, terms: &mut Vec<IndexTerm>) {
+    let layer = &node.spec.inherited.labels;
+    let Some(provided) = &layer.provided else { return };
+    if !layer.is_merging() {
+        terms.push(IndexTerm::ReplacesLabels);
     }
     for (key, entry) in provided.iter() {
-        terms.push(Term::Speaks(key.clone()));
-        terms.push(match &entry.said {
-            Said::Value(value) => Term::Own(key.clone(), value.clone()),
-            Said::Tombstone => Term::Stops(key.clone()),
+        terms.push(IndexTerm::ProvidesLabel(key.clone()));
+        terms.push(match &entry.value {
+            ProvidedValue::Value(value) => IndexTerm::SetsLabel(key.clone(), value.clone()),
+            ProvidedValue::Tombstone => IndexTerm::TombstonesLabel(key.clone()),
         });
     }
 }

@@ -3,133 +3,131 @@
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::super::error::{BodyError, no_object};
-use super::super::extra::{self, Kept};
-use super::super::names::Names;
-use super::super::parts::{self, LEVELED, name};
-use super::super::reader::read;
-use super::super::sound;
-use super::{Field, Fields, ROLE_NAMES, field, help, leveled, lifecycle, shown};
-use crate::field::{Described, Form, Help, Part};
+use super::super::error::{BodyError, missing_object};
+use super::super::field_defs::{self, LEVEL_FIELDS, name_field};
+use super::super::names::NameResolver;
+use super::super::passthrough::{self, PassthroughField};
+use super::super::reader::read_json;
+use super::super::validate;
+use super::{Field, ROLE_LIST, SpecFields, field, help, level_fields, lifecycle, to_json};
+use crate::field::{DescribeFields, FieldDef, FieldType, Help};
 use crate::host_labels::HostLabels;
 use crate::lifecycle;
 use crate::object::{
-    ClusterSpec, ClusterTemplateSpec, Extra, FieldOwners, Inherited, Kind, NodeGroupSpec, RoleChange, Rollout,
-    Strategy, TagSpec,
+    ClusterSpec, ClusterTemplateSpec, Extra, FieldOwners, Inherited, Kind, NodeGroupSpec, RoleChange, Rollout, Strategy, TagSpec,
 };
 use crate::task::Mode;
-use crate::time::MAX_SECONDS;
+use crate::time::MAX_DURATION_SECONDS;
 
-/// How `host_labels` stands on each of them.
-const HOST_LABELS: Form = Form::Object(HostLabels::PARTS);
+/// Type of `host_labels`, the same on all of these levels.
+const HOST_LABELS_TYPE: FieldType = FieldType::Object(HostLabels::FIELD_DEFS);
 
-impl Fields for ClusterTemplateSpec {
-    leveled!(
+impl SpecFields for ClusterTemplateSpec {
+    level_fields!(
         false,
-        extra::TEMPLATE,
-        &[name(r#""base""#)],
-        &[LEVELED],
+        passthrough::TEMPLATE,
+        &[name_field(r#""base""#)],
+        &[LEVEL_FIELDS],
         [
-            field!(Self, description: Form::Text, help::DESCRIPTION),
-            field!(Self, release: Form::Text, help::RELEASE),
-            field!(Self, host_labels: HOST_LABELS, help::HOST_LABELS, sound::host_labels),
+            field!(Self, description: FieldType::Text, help::DESCRIPTION),
+            field!(Self, release: FieldType::Text, help::RELEASE),
+            field!(Self, host_labels: HOST_LABELS_TYPE, help::HOST_LABELS, validate::read_host_labels),
         ]
     );
 }
 
-impl Fields for ClusterSpec {
-    leveled!(
+impl SpecFields for ClusterSpec {
+    level_fields!(
         true,
-        extra::CLUSTER,
-        &[name(r#""prod""#)],
-        &[LEVELED],
+        passthrough::CLUSTER,
+        &[name_field(r#""prod""#)],
+        &[LEVEL_FIELDS],
         [
-            field!(Self, description: Form::Text, help::DESCRIPTION),
+            field!(Self, description: FieldType::Text, help::DESCRIPTION),
             Field {
                 name: "cluster_template",
-                form: Form::Text,
+                kind: FieldType::Text,
                 help: Help::new(
                     "none",
-                    "The template that it is made from; without one it is its own top level.",
+                    "The template that it inherits from; without one the cluster is the top level.",
                     r#""base""#
                 ),
                 read: read_template,
                 show: |spec, names| {
-                    spec.cluster_template
-                        .map_or(Value::Null, |id| shown(&names.template_name(id).unwrap_or(id.to_string())))
+                    spec.cluster_template.map_or(Value::Null, |id| to_json(&names.template_name(id).unwrap_or(id.to_string())))
                 },
             },
-            field!(Self, release: Form::Text, help::RELEASE.inherited(true)),
-            field!(Self, host_labels: HOST_LABELS, help::HOST_LABELS.inherited(true), sound::host_labels),
+            field!(Self, release: FieldType::Text, help::RELEASE.with_inherited(true)),
+            field!(Self, host_labels: HOST_LABELS_TYPE, help::HOST_LABELS.with_inherited(true), validate::read_host_labels),
             field!(
                 Self,
-                tags: Form::MapOf(TagSpec::PARTS),
+                tags: FieldType::MapOf(TagSpec::FIELD_DEFS),
                 Help::new("{}", "User-defined tags, visible in this cluster alone.", r#"{"canary": {}}"#),
-                sound::tags
+                validate::read_tags
             ),
             field!(
                 Self,
-                roles: Form::MapOf(RoleChange::PARTS),
+                roles: FieldType::MapOf(RoleChange::FIELD_DEFS),
                 Help::new("{}", "Changes to what its roles produce.", r#"{"web": {"add_tags": ["canary"]}}"#),
-                sound::role_changes
+                validate::read_role_changes
             ),
             field!(
                 Self,
-                rollout: Form::Object(Rollout::PARTS),
+                rollout: FieldType::Object(Rollout::FIELD_DEFS),
                 Help::new("no limit", "How rollouts go over its groups.", r#"{"max_groups": 1}"#),
-                sound::rollout
+                validate::read_rollout
             ),
-            field!(Self, paused: Form::Flag, help::PAUSED),
+            field!(Self, paused: FieldType::Flag, help::PAUSED),
             field!(
                 Self,
-                primaries: Form::Map,
+                primaries: FieldType::Map,
                 Help::new(
                     "the first by name",
-                    "Which node holds a tag as primary; where it does not have the tag, who held it keeps it.",
+                    "The node that is primary of a tag; if it does not have the tag, the present primary stays.",
                     r#"{"mysql": "db-1"}"#
                 ),
-                sound::primaries
+                validate::read_primaries
             ),
         ]
     );
 }
 
-impl Fields for NodeGroupSpec {
-    leveled!(
+impl SpecFields for NodeGroupSpec {
+    level_fields!(
         true,
-        extra::GROUP,
-        parts::OF_GROUP,
-        &[LEVELED],
+        passthrough::GROUP,
+        field_defs::GROUP_IDENTITY,
+        &[LEVEL_FIELDS],
         [
-            field!(Self, description: Form::Text, help::DESCRIPTION),
-            field!(Self, release: Form::Text, help::RELEASE.inherited(true)),
-            field!(Self, host_labels: HOST_LABELS, help::HOST_LABELS.inherited(true), sound::host_labels),
-            field!(Self, roles: ROLE_NAMES, help::ROLES, sound::role_names),
+            field!(Self, description: FieldType::Text, help::DESCRIPTION),
+            field!(Self, release: FieldType::Text, help::RELEASE.with_inherited(true)),
+            field!(Self, host_labels: HOST_LABELS_TYPE, help::HOST_LABELS.with_inherited(true), validate::read_host_labels),
+            field!(Self, roles: ROLE_LIST, help::ROLES, validate::read_role_names),
             field!(
                 Self,
-                requirements: Form::MapOrList,
+                requirements: FieldType::MapOrList,
                 Help::new(
                     "{}",
                     "What a node must have: KEY to EXPRESSION; an unmet one holds its next task set.",
                     r#"{"property:memory_mb": ">= 16384", "trait:HW_CPU_X86_AVX2": "required"}"#
                 ),
-                sound::requirements
+                validate::read_requirements
             ),
             field!(
                 Self,
-                strategy: Form::Object(Strategy::PARTS),
+                strategy: FieldType::Object(Strategy::FIELD_DEFS),
                 Help::new(
                     "RollingUpdate, one at a time",
                     "How its hosts are rolled out.",
                     r#"{"type": "RollingUpdate", "max_unavailable": "25%"}"#
                 ),
-                sound::strategy
+                validate::read_strategy
             ),
-            field!(Self, paused: Form::Flag, help::PAUSED),
-            field!(Self, mode: Form::OneOf(Mode::WORDS), help::MODE),
+            field!(Self, paused: FieldType::Flag, help::PAUSED),
+            field!(Self, mode: FieldType::OneOf(Mode::VARIANTS), help::MODE),
             field!(
                 Self,
-                mend_offline: Form::Flag,
+                mend_offline: FieldType::Flag,
                 Help::new(
                     "false",
                     "Whether a host mends without a controller what would interrupt it.",
@@ -138,25 +136,24 @@ impl Fields for NodeGroupSpec {
             ),
             field!(
                 Self,
-                splay_seconds as "splay" => Form::Seconds(0, MAX_SECONDS),
-                Help::new("0", "Over how many seconds its hosts spread their hooks at a change.", "30")
+                splay_seconds as "splay" => FieldType::Seconds(0, MAX_DURATION_SECONDS),
+                Help::new("0", "The number of seconds over which its hosts spread their hooks at a change.", "30")
             ),
             field!(
                 Self,
-                silent_after_seconds as "silent_after" => Form::Seconds(1, MAX_SECONDS),
-                Help::new("90", "After how many seconds without a word a host counts as silent.", "300")
+                silent_after_seconds as "silent_after" => FieldType::Seconds(1, MAX_DURATION_SECONDS),
+                Help::new("90", "The number of seconds without contact after which a host counts as silent.", "300")
             ),
         ]
     );
 }
 
-fn read_template(spec: &mut ClusterSpec, raw: &RawValue, names: &dyn Names) -> Result<(), BodyError> {
-    let name: Option<String> = read(raw)?;
+/// Reads the name of a cluster's template. An unknown name is an error.
+fn read_template(spec: &mut ClusterSpec, raw: &RawValue, names: &dyn NameResolver) -> Result<(), BodyError> {
+    let name: Option<String> = read_json(raw)?;
     spec.cluster_template = name
         .map(|name| {
-            names
-                .template(&name)
-                .ok_or_else(|| no_object("", (Kind::ClusterTemplate, "cluster template"), &name, names))
+            names.template(&name).ok_or_else(|| missing_object("", (Kind::ClusterTemplate, "cluster template"), &name, names))
         })
         .transpose()?;
     Ok(())

@@ -1,8 +1,9 @@
-//! Which fields each kind has: how each is read from a body and shown again, and what a person must know to write it. One
-//! table a kind.
+//! The fields of each kind, one table per kind: how a field is read from a body and shown again, and what an author
+//! must know to set it.
 //!
-//! `null` reads as the default, for every field. Labels, annotations, parameters, a node's traits and its tags are
-//! owned key by key: they stand apart, in [`super::parts`], and are written by [`super::write`].
+//! `null` is read as the default, for every field. Labels, annotations, parameters, a node's traits and its tags are
+//! owned key by key, so they are not in these tables. They are defined in [`super::field_defs`] and written by
+//! [`super::write`].
 
 mod allocation;
 mod levels;
@@ -18,43 +19,43 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::error::BodyError;
-use super::extra::Kept;
-use super::names::Names;
-use crate::field::{Form, Help, Part};
+use super::names::NameResolver;
+use super::passthrough::PassthroughField;
+use crate::field::{FieldDef, FieldType, Help};
 use crate::object::{Extra, FieldOwners, Inherited, NodeSpec, Timestamp};
 
 /// One field of a kind.
 pub struct Field<S: 'static> {
-    /// Its name in a body.
+    /// The name of the field in a body.
     pub name: &'static str,
-    /// What it is like there.
-    pub form: Form,
-    /// For people.
+    /// The JSON type of the field.
+    pub kind: FieldType,
+    /// The help text of the field.
     pub help: Help,
-    /// Reads it into the spec; `null` is the default.
-    pub read: fn(&mut S, &RawValue, &dyn Names) -> Result<(), BodyError>,
-    /// Shows it as a body would say it; `null` at its default.
-    pub show: fn(&S, &dyn Names) -> Value,
+    /// Reads the field's JSON into the spec; `null` gives the default.
+    pub read: fn(&mut S, &RawValue, &dyn NameResolver) -> Result<(), BodyError>,
+    /// Returns the field as a body would contain it; `null` if it is at its default.
+    pub show: fn(&S, &dyn NameResolver) -> Value,
 }
 
-/// What every spec that comes from a body knows of itself.
-pub trait Fields: Sized + Clone + 'static {
-    /// Its fields, but for those that are owned key by key.
+/// A spec that is read from a body, with the table of its fields.
+pub trait SpecFields: Sized + Clone + 'static {
+    /// The fields of the kind, except those that are owned key by key.
     const FIELDS: &'static [Field<Self>];
-    /// Those.
-    const KEYED: &'static [&'static [Part]] = &[];
-    /// What names it: read before the body is written.
-    const NAMED_BY: &'static [Part];
-    /// Fields of Ironic's or Magnum's bodies that are kept and mean nothing.
-    const EXTRA: &'static [Kept] = &[];
-    /// Fields that some objects of the kind show to nobody.
-    const VEILED: &'static [&'static str] = &[];
+    /// The fields that are owned key by key.
+    const KEYED_FIELDS: &'static [&'static [FieldDef]] = &[];
+    /// The fields that identify the object. They are removed from the body before it is written.
+    const IDENTITY_FIELDS: &'static [FieldDef];
+    /// Passthrough fields of Ironic's or Magnum's bodies.
+    const PASSTHROUGH_FIELDS: &'static [PassthroughField] = &[];
+    /// Fields that are hidden from everybody in sensitive objects.
+    const SENSITIVE_FIELDS: &'static [&'static str] = &[];
 
-    /// Whether it is one of those objects.
-    fn is_veiled(&self) -> bool {
+    /// Returns whether this object is sensitive.
+    fn is_sensitive(&self) -> bool {
         false
     }
-    /// Checks what only all fields together tell.
+    /// Checks the rules that involve several fields.
     ///
     /// # Errors
     /// [`BodyError`].
@@ -62,122 +63,123 @@ pub trait Fields: Sized + Clone + 'static {
         Ok(())
     }
 
-    /// Whether a field is one of those that are kept.
-    fn is_kept(name: &str) -> bool {
-        Self::EXTRA.iter().any(|kept| kept.name == name)
+    /// Returns whether a field is a passthrough field.
+    fn is_passthrough(name: &str) -> bool {
+        Self::PASSTHROUGH_FIELDS.iter().any(|kept| kept.name == name)
     }
-    /// Where those are kept.
-    fn extra(&mut self) -> &mut Extra {
+    /// Returns the passthrough fields for changing them.
+    fn extra_mut(&mut self) -> &mut Extra {
         unreachable!("a kind that keeps none has nowhere to keep them")
     }
-    /// The same, to read.
-    fn extra_ref(&self) -> &Extra {
+    /// Returns the passthrough fields.
+    fn extra(&self) -> &Extra {
         static NONE: LazyLock<Extra> = LazyLock::new(Extra::new);
         &NONE
     }
-    /// Who gave which field.
-    fn owners(&mut self) -> &mut FieldOwners;
-    /// The same, to read.
-    fn owners_ref(&self) -> &FieldOwners;
-    /// The maps that go down the levels, of a kind that is one.
-    fn inherited(&mut self) -> Option<&mut Inherited> {
+    /// Returns the owners of each field for changing them.
+    fn owners_mut(&mut self) -> &mut FieldOwners;
+    /// Returns the owners of each field.
+    fn owners(&self) -> &FieldOwners;
+    /// Returns the maps that are inherited down the levels for changing them; `None` if the kind is not a level.
+    fn inherited_mut(&mut self) -> Option<&mut Inherited> {
         None
     }
-    /// The same, to read.
-    fn inherited_ref(&self) -> Option<&Inherited> {
+    /// Returns the maps that are inherited down the levels; `None` if the kind is not a level.
+    fn inherited(&self) -> Option<&Inherited> {
         None
     }
-    /// A node's own sets, owned entry by entry.
-    fn node(&mut self) -> Option<&mut NodeSpec> {
+    /// Returns a node's spec, whose sets are owned entry by entry, for changing it; `None` for other kinds.
+    fn node_mut(&mut self) -> Option<&mut NodeSpec> {
         None
     }
-    /// The same, to read.
-    fn node_ref(&self) -> Option<&NodeSpec> {
+    /// Returns a node's spec; `None` for other kinds.
+    fn node(&self) -> Option<&NodeSpec> {
         None
     }
-    /// Dates what stands in it and is another than before.
-    fn stamp(&mut self, _before: &Self, _now: Timestamp) {}
+    /// Sets the dates of the parts that differ from `before`.
+    fn update_dates(&mut self, _before: &Self, _now: Timestamp) {}
 }
 
 macro_rules! field {
-    // A field of the body's own name, in serde's form or read by a function of its own.
+    // A field that has the same name in the body, read in serde's form or by its own function.
     ($spec:ty, $name:ident: $form:expr, $help:expr $(, $read:expr)?) => {
         field!($spec, $name as stringify!($name) => $form, $help $(, $read)?)
     };
     ($spec:ty, $name:ident as $text:expr => $form:expr, $help:expr) => {
-        field!($spec, $name as $text => $form, $help, $crate::manifest::sound::plain)
+        field!($spec, $name as $text => $form, $help, $crate::manifest::validate::read_plain)
     };
     ($spec:ty, $name:ident as $text:expr => $form:expr, $help:expr, $read:expr) => {
         Field {
             name: $text,
-            form: $form,
+            kind: $form,
             help: $help,
             read: |spec: &mut $spec, raw, names| $read(&mut spec.$name, raw, names),
-            show: |spec: &$spec, _| shown(&spec.$name),
+            show: |spec: &$spec, _| to_json(&spec.$name),
         }
     };
 }
 
+/// Generates a lifecycle field, which is stored among the inherited fields of its level.
 macro_rules! lifecycle {
     ($spec:ty, $name:ident, $field:ident, $help:expr) => {
         Field {
             name: stringify!($name),
-            form: Form::Count,
+            kind: FieldType::Count,
             help: $help,
             read: |spec: &mut $spec, raw, _| {
-                let seconds: Option<i64> = read(raw)?;
+                let seconds: Option<i64> = read_json(raw)?;
                 if let Some(seconds) = seconds {
-                    let checked = lifecycle::Field::$field.limit(seconds);
+                    let checked = lifecycle::LifecycleField::$field.limit(seconds);
                     checked.map_err(|why| BodyError::new("", why.to_string()))?;
                 }
                 spec.inherited.lifecycle.$name = seconds.and_then(|seconds| i32::try_from(seconds).ok());
                 Ok(())
             },
-            show: |spec: &$spec, _| shown(&spec.inherited.lifecycle.$name),
+            show: |spec: &$spec, _| to_json(&spec.inherited.lifecycle.$name),
         }
     };
 }
 
-/// The fields of a kind whose maps go down the levels: its own, and the limits of the life cycle. The first argument says whether
-/// there is a level above it.
-macro_rules! leveled {
+/// Generates the tables of a kind whose maps are inherited down the levels: its own fields, and the limits of the life
+/// cycle. The first argument is true if there is a level above it.
+macro_rules! level_fields {
     ($inherited:literal, $extra:expr, $named_by:expr, $keyed:expr, [$($field:expr),+ $(,)?]) => {
         const FIELDS: &'static [Field<Self>] = &[
             $($field,)+
-            lifecycle!(Self, node_drain_timeout, NodeDrainTimeout, help::DRAIN.inherited($inherited)),
-            lifecycle!(Self, node_volume_detach_timeout, NodeVolumeDetachTimeout, help::VOLUMES.inherited($inherited)),
-            lifecycle!(Self, node_deletion_timeout, NodeDeletionTimeout, help::DELETION.inherited($inherited)),
-            lifecycle!(Self, min_ready_seconds, MinReadySeconds, help::READY.inherited($inherited)),
+            lifecycle!(Self, node_drain_timeout, NodeDrainTimeout, help::DRAIN.with_inherited($inherited)),
+            lifecycle!(Self, node_volume_detach_timeout, NodeVolumeDetachTimeout, help::VOLUMES.with_inherited($inherited)),
+            lifecycle!(Self, node_deletion_timeout, NodeDeletionTimeout, help::DELETION.with_inherited($inherited)),
+            lifecycle!(Self, min_ready_seconds, MinReadySeconds, help::READY.with_inherited($inherited)),
         ];
-        const KEYED: &'static [&'static [Part]] = $keyed;
-        const NAMED_BY: &'static [Part] = $named_by;
-        const EXTRA: &'static [Kept] = $extra;
-        fn extra(&mut self) -> &mut Extra {
+        const KEYED_FIELDS: &'static [&'static [FieldDef]] = $keyed;
+        const IDENTITY_FIELDS: &'static [FieldDef] = $named_by;
+        const PASSTHROUGH_FIELDS: &'static [PassthroughField] = $extra;
+        fn extra_mut(&mut self) -> &mut Extra {
             &mut self.extra
         }
-        fn extra_ref(&self) -> &Extra {
+        fn extra(&self) -> &Extra {
             &self.extra
         }
-        fn owners(&mut self) -> &mut FieldOwners {
+        fn owners_mut(&mut self) -> &mut FieldOwners {
             &mut self.owners
         }
-        fn owners_ref(&self) -> &FieldOwners {
+        fn owners(&self) -> &FieldOwners {
             &self.owners
         }
-        fn inherited(&mut self) -> Option<&mut Inherited> {
+        fn inherited_mut(&mut self) -> Option<&mut Inherited> {
             Some(&mut self.inherited)
         }
-        fn inherited_ref(&self) -> Option<&Inherited> {
+        fn inherited(&self) -> Option<&Inherited> {
             Some(&self.inherited)
         }
     };
 }
 
-use {field, leveled, lifecycle};
+use {field, level_fields, lifecycle};
 
-/// The roles of a group or node.
-const ROLE_NAMES: Form = Form::up_to(64, &Form::Names);
-/// What several kinds say of a field alike.
+/// Type of the roles of a group or node.
+const ROLE_LIST: FieldType = FieldType::up_to(64, &FieldType::Names);
+/// Help texts that several kinds share.
 mod help {
     use crate::field::Help;
 
@@ -185,30 +187,27 @@ mod help {
     pub(super) const ROLES: Help = Help::new("[]", "Roles; a node has its own and its group's.", r#"["web"]"#);
     pub(super) const MODE: Help = Help::new(
         "apply",
-        "How far hosts go: observe, check (noop), or apply; a node's own goes before its group's.",
+        "What hosts do: observe, check (noop), or apply; a node's own mode comes before its group's.",
         r#""noop""#,
     );
-    pub(super) const PAUSED: Help = Help::new("false", "No new task set is given; labels flow.", "true");
-    // What the levels say alike.
+    pub(super) const PAUSED: Help = Help::new("false", "No new task set is released; labels still flow.", "true");
+    // Shared by the levels.
     pub(super) const RELEASE: Help =
-        Help::new("none", "What its hosts run: NAME@VERSION, or NAME of one without a version.", r#""site@2026.11""#);
+        Help::new("none", "The release that its hosts run: NAME@VERSION, or NAME if it has no version.", r#""site@2026.11""#);
     pub(super) const HOST_LABELS: Help = Help::new(
         "none",
-        "Which labels flow to the host label map; the nearest level's, as a whole.",
+        "Which labels flow to the host label map; the nearest level's rule applies as a whole.",
         r#"{"patterns": ["tier|zone"]}"#,
     );
     pub(super) const DRAIN: Help = Help::new("no limit", "Seconds for a node's drain; 0: no limit.", "600");
-    pub(super) const VOLUMES: Help =
-        Help::new("no limit", "Seconds for the release of a node's volumes; 0: no limit.", "300");
-    pub(super) const DELETION: Help =
-        Help::new("10", "Seconds for the cleanup of a node that is deleted; 0: no limit.", "60");
-    pub(super) const READY: Help =
-        Help::new("0", "Seconds that a node stays ready before it counts as available.", "30");
+    pub(super) const VOLUMES: Help = Help::new("no limit", "Seconds for the release of a node's volumes; 0: no limit.", "300");
+    pub(super) const DELETION: Help = Help::new("10", "Seconds for the cleanup of a node that is deleted; 0: no limit.", "60");
+    pub(super) const READY: Help = Help::new("0", "Seconds that a node stays ready before it counts as available.", "30");
 }
 
-/// A field's JSON; what stands at its default is `null`, but for a number. An object that is there and has no member is not at its
+/// Returns a field's JSON. A value at its default is `null`, except a number. An object without members is not at its
 /// default: `hold: {}` holds.
-fn shown<T: Serialize + Default + PartialEq>(field: &T) -> Value {
+fn to_json<T: Serialize + Default + PartialEq>(field: &T) -> Value {
     let value = serde_json::to_value(field).expect("a spec's field is JSON with text as keys");
     if *field == T::default() && !value.is_number() { Value::Null } else { value }
 }
@@ -218,12 +217,12 @@ mod tests {
     use super::*;
     use crate::object::{ClusterSpec, ClusterTemplateSpec, NodeGroupSpec, NodeSpec};
 
-    fn default_of<F: Fields>(name: &str) -> Option<String> {
+    fn default_of_field<F: SpecFields>(name: &str) -> Option<String> {
         F::FIELDS.iter().find(|field| field.name == name).map(|field| field.help.default_text())
     }
 
     #[test]
-    fn w14_the_default_of_what_comes_down_is_the_level_aboves_where_there_is_one() {
+    fn w14_field_default_is_inherited_where_kind_has_level_above() {
         let limits = [
             ("node_drain_timeout", "no limit"),
             ("node_volume_detach_timeout", "no limit"),
@@ -231,17 +230,17 @@ mod tests {
             ("min_ready_seconds", "0"),
         ];
         for (field, default) in limits.into_iter().chain([("release", "none"), ("host_labels", "none")]) {
-            let below = format!("the level's above, else {default}");
-            assert_eq!(default_of::<ClusterTemplateSpec>(field).as_deref(), Some(default), "{field}");
-            assert_eq!(default_of::<ClusterSpec>(field).as_deref(), Some(below.as_str()), "{field}");
-            assert_eq!(default_of::<NodeGroupSpec>(field).as_deref(), Some(below.as_str()), "{field}");
+            let below = format!("the value of the level above, else {default}");
+            assert_eq!(default_of_field::<ClusterTemplateSpec>(field).as_deref(), Some(default), "{field}");
+            assert_eq!(default_of_field::<ClusterSpec>(field).as_deref(), Some(below.as_str()), "{field}");
+            assert_eq!(default_of_field::<NodeGroupSpec>(field).as_deref(), Some(below.as_str()), "{field}");
         }
         for (field, default) in limits.into_iter().chain([("mode", "apply")]) {
-            let below = format!("the level's above, else {default}");
-            assert_eq!(default_of::<NodeSpec>(field).as_deref(), Some(below.as_str()), "{field}");
+            let below = format!("the value of the level above, else {default}");
+            assert_eq!(default_of_field::<NodeSpec>(field).as_deref(), Some(below.as_str()), "{field}");
         }
-        assert_eq!(default_of::<NodeGroupSpec>("mode").as_deref(), Some("apply"));
-        let silent_after = NodeGroupSpec::SILENT_AFTER_SECONDS.to_string();
-        assert_eq!(default_of::<NodeGroupSpec>("silent_after"), Some(silent_after));
+        assert_eq!(default_of_field::<NodeGroupSpec>("mode").as_deref(), Some("apply"));
+        let silent_after = NodeGroupSpec::DEFAULT_SILENT_AFTER_SECONDS.to_string();
+        assert_eq!(default_of_field::<NodeGroupSpec>("silent_after"), Some(silent_after));
     }
 }

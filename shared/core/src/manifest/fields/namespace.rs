@@ -2,95 +2,95 @@
 
 use serde_json::Value;
 
-use super::super::parts;
-use super::super::sound;
-use super::{Field, Fields, field, help, shown};
-use crate::field::{Described, Form, Help, Part};
+use super::super::field_defs;
+use super::super::validate;
+use super::{Field, SpecFields, field, help, to_json};
+use crate::field::{DescribeFields, FieldDef, FieldType, Help};
 use crate::object::{
     Association, Definition, FieldOwners, MAX_MEMBERS, NamespaceSpec, NamespaceTag, Property, Timestamp, Visibility,
 };
 
-const ASSOCIATIONS: &Form = &Form::ListOf(Association::PARTS);
-const PROPERTIES: &Form = &Form::MapOf(Property::PARTS);
-const DEFINITIONS: &Form = &Form::ListOf(Definition::PARTS);
-const TAGS: &Form = &Form::ListOf(NamespaceTag::PARTS);
+const ASSOCIATION_LIST: &FieldType = &FieldType::ListOf(Association::FIELD_DEFS);
+const PROPERTY_MAP: &FieldType = &FieldType::MapOf(Property::FIELD_DEFS);
+const DEFINITION_LIST: &FieldType = &FieldType::ListOf(Definition::FIELD_DEFS);
+const TAG_LIST: &FieldType = &FieldType::ListOf(NamespaceTag::FIELD_DEFS);
 
-impl Fields for NamespaceSpec {
+impl SpecFields for NamespaceSpec {
     const FIELDS: &'static [Field<Self>] = &[
         field!(
             Self,
-            display_name: Form::Text,
+            display_name: FieldType::Text,
             Help::new("", "Its name for people.", r#""Labels of the site""#),
-            sound::text_of::<80>
+            validate::read_text::<80>
         ),
-        field!(Self, description: Form::Text, help::DESCRIPTION, sound::text_of::<500>),
+        field!(Self, description: FieldType::Text, help::DESCRIPTION, validate::read_text::<500>),
         Field {
             name: "visibility",
-            form: Form::OneOf(Visibility::WORDS),
+            kind: FieldType::OneOf(Visibility::VARIANTS),
             help: Help::new(
                 "private",
-                "As Glance has it, and filtered by. Here everyone who may read sees either.",
+                "As in Glance, and usable as a filter. Everyone who may read sees namespaces of either value.",
                 r#""public""#,
             ),
-            read: |spec, raw, names| sound::plain(&mut spec.visibility, raw, names),
+            read: |spec, raw, names| validate::read_plain(&mut spec.visibility, raw, names),
             show: |spec, _| {
-                if spec.visibility == Visibility::default() { Value::Null } else { shown(&spec.visibility) }
+                if spec.visibility == Visibility::default() { Value::Null } else { to_json(&spec.visibility) }
             },
         },
-        field!(Self, protected: Form::Flag, Help::new("false", "Nothing of it can be deleted.", "true")),
-        field!(Self, owner: Form::Text, Help::new("", "Whose it is.", r#""site""#), sound::name_of::<255>),
+        field!(Self, protected: FieldType::Flag, Help::new("false", "Nothing of it can be deleted.", "true")),
+        field!(Self, owner: FieldType::Text, Help::new("", "Its owner.", r#""site""#), validate::read_name::<255>),
         field!(
             Self,
-            labels: Form::Map,
+            labels: FieldType::Map,
             Help::new("{}", "Labels of the namespace itself, inherited by nobody.", r#"{"team": "web"}"#),
-            sound::labels
+            validate::read_labels
         ),
         field!(
             Self,
-            resource_type_associations: Form::up_to(MAX_MEMBERS, ASSOCIATIONS),
+            resource_type_associations: FieldType::up_to(MAX_MEMBERS, ASSOCIATION_LIST),
             Help::new(
                 "[]",
-                "To what its properties apply; a Stemma:: type binds keys.",
+                "The resource types that its properties apply to; a Stemma:: type binds keys.",
                 r#"[{"name": "Stemma::Label"}]"#
             ),
-            sound::associations
+            validate::read_associations
         ),
         field!(
             Self,
-            properties: Form::up_to(MAX_MEMBERS, PROPERTIES),
+            properties: FieldType::up_to(MAX_MEMBERS, PROPERTY_MAP),
             Help::new(
                 "{}",
                 "Its properties, by name.",
                 r#"{"tier": {"title": "Tier", "type": "string", "enum": ["gold", "silver"], "operators": ["<or>"]}}"#
             ),
-            sound::properties
+            validate::read_properties
         ),
         field!(
             Self,
-            objects: Form::up_to(MAX_MEMBERS, DEFINITIONS),
+            objects: FieldType::up_to(MAX_MEMBERS, DEFINITION_LIST),
             Help::new(
                 "[]",
                 "Properties that belong together.",
                 r#"[{"name": "mysql", "properties": {"port": {"title": "Port", "type": "integer"}}}]"#
             ),
-            sound::definitions
+            validate::read_definitions
         ),
         field!(
             Self,
-            tags: Form::up_to(MAX_MEMBERS, TAGS),
-            Help::new("[]", "Words for what it applies to; no tags of nodes.", r#"[{"name": "reviewed"}]"#),
-            sound::namespace_tags
+            tags: FieldType::up_to(MAX_MEMBERS, TAG_LIST),
+            Help::new("[]", "Words for what it applies to; they are not tags of nodes.", r#"[{"name": "reviewed"}]"#),
+            validate::read_namespace_tags
         ),
     ];
-    const NAMED_BY: &'static [Part] = parts::OF_NAMESPACE;
+    const IDENTITY_FIELDS: &'static [FieldDef] = field_defs::NAMESPACE_IDENTITY;
 
-    fn owners(&mut self) -> &mut FieldOwners {
+    fn owners_mut(&mut self) -> &mut FieldOwners {
         &mut self.owners
     }
-    fn owners_ref(&self) -> &FieldOwners {
+    fn owners(&self) -> &FieldOwners {
         &self.owners
     }
-    fn stamp(&mut self, before: &Self, now: Timestamp) {
-        Self::stamp(self, before, now);
+    fn update_dates(&mut self, before: &Self, now: Timestamp) {
+        Self::update_dates(self, before, now);
     }
 }

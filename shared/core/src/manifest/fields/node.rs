@@ -3,95 +3,92 @@
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::super::error::{BodyError, no_object};
-use super::super::extra::{self, Kept};
-use super::super::names::Names;
-use super::super::parts::{IDENTITY_OF_NODE, LEVELED, OF_NODE};
-use super::super::reader::read;
-use super::super::sound;
-use super::{Field, Fields, ROLE_NAMES, field, help, leveled, lifecycle, shown};
-use crate::field::{Described, Form, Help, Part};
+use super::super::error::{BodyError, missing_object};
+use super::super::field_defs::{LEVEL_FIELDS, NODE_FIELDS, NODE_IDENTITY};
+use super::super::names::NameResolver;
+use super::super::passthrough::{self, PassthroughField};
+use super::super::reader::read_json;
+use super::super::validate;
+use super::{Field, ROLE_LIST, SpecFields, field, help, level_fields, lifecycle, to_json};
+use crate::field::{DescribeFields, FieldDef, FieldType, Help};
 use crate::lifecycle;
 use crate::object::{Extra, FieldOwners, GroupId, Hold, Inherited, Kind, NodeSpec};
 use crate::task::Mode;
 
-impl Fields for NodeSpec {
-    leveled!(
+impl SpecFields for NodeSpec {
+    level_fields!(
         true,
-        extra::NODE,
-        IDENTITY_OF_NODE,
-        &[LEVELED, OF_NODE],
+        passthrough::NODE,
+        NODE_IDENTITY,
+        &[LEVEL_FIELDS, NODE_FIELDS],
         [
-            field!(Self, description: Form::Text, help::DESCRIPTION),
+            field!(Self, description: FieldType::Text, help::DESCRIPTION),
             Field {
                 name: "nodegroup",
-                form: Form::Text,
-                help: Help::new(
-                    "none",
-                    "Where it stands: CLUSTER/GROUP; without a group it runs nothing.",
-                    r#""prod/frontends""#
-                ),
+                kind: FieldType::Text,
+                help: Help::new("none", "Its group, as CLUSTER/GROUP; without a group it runs nothing.", r#""prod/frontends""#),
                 read: |spec, raw, names| read_group(&mut spec.nodegroup, raw, names),
                 show: |spec, names| {
-                    spec.nodegroup.map_or(Value::Null, |id| shown(&names.group_name(id).unwrap_or(id.to_string())))
+                    spec.nodegroup.map_or(Value::Null, |id| to_json(&names.group_name(id).unwrap_or(id.to_string())))
                 },
             },
-            field!(Self, roles: ROLE_NAMES, help::ROLES, sound::role_names),
+            field!(Self, roles: ROLE_LIST, help::ROLES, validate::read_role_names),
             field!(
                 Self,
-                suppressed_traits: Form::Names,
+                suppressed_traits: FieldType::Names,
                 Help::new("[]", "Traits that are left out though they were detected.", r#"["HW_CPU_X86_AVX512F"]"#),
-                sound::suppressed_traits
+                validate::read_suppressed_traits
             ),
             field!(
                 Self,
-                properties: Form::Map,
+                properties: FieldType::Map,
                 Help::new(
                     "{}",
-                    "What is known of the machine; requirements ask for `property:NAME`.",
+                    "Known properties of the machine; requirements test them as `property:NAME`.",
                     r#"{"memory_mb": 65536}"#
                 ),
-                sound::free
+                validate::read_free_json
             ),
             field!(
                 Self,
-                instance_info: Form::Map,
+                instance_info: FieldType::Map,
                 Help::new("{}", "Ironic's: what the node is used for.", r#"{"display_name": "web"}"#),
-                sound::free
+                validate::read_free_json
             ),
-            field!(Self, mode: Form::OneOf(Mode::WORDS), help::MODE.inherited(true)),
+            field!(Self, mode: FieldType::OneOf(Mode::VARIANTS), help::MODE.with_inherited(true)),
             field!(
                 Self,
-                hold: Form::Object(Hold::PARTS),
+                hold: FieldType::Object(Hold::FIELD_DEFS),
                 Help::new(
                     "none",
                     "The node keeps its task set while labels flow.",
                     r#"{"reason": "a disk is changed"}"#
                 ),
-                sound::hold
+                validate::read_hold
             ),
             field!(
                 Self,
-                parked: Form::Flag,
+                parked: FieldType::Flag,
                 Help::new("false", "The node runs no task, others do not wait for it, and it keeps its primaries.", "true")
             ),
         ]
     );
-    fn node(&mut self) -> Option<&mut NodeSpec> {
+    fn node_mut(&mut self) -> Option<&mut NodeSpec> {
         Some(self)
     }
-    fn node_ref(&self) -> Option<&NodeSpec> {
+    fn node(&self) -> Option<&NodeSpec> {
         Some(self)
     }
 }
 
-pub(super) fn read_group(to: &mut Option<GroupId>, raw: &RawValue, names: &dyn Names) -> Result<(), BodyError> {
+/// Reads the group of a node or allocation, written as CLUSTER/GROUP.
+pub(super) fn read_group(to: &mut Option<GroupId>, raw: &RawValue, names: &dyn NameResolver) -> Result<(), BodyError> {
     *to = None;
-    let Some(name) = read::<Option<String>>(raw)? else { return Ok(()) };
+    let Some(name) = read_json::<Option<String>>(raw)? else { return Ok(()) };
     let (cluster, group) = name.split_once('/').ok_or_else(|| {
-        BodyError::new("", format!("{:?} is no node group: write CLUSTER/GROUP", crate::name::cut(&name)))
+        BodyError::new("", format!("{:?} is no node group: write CLUSTER/GROUP", crate::name::truncated(&name)))
     })?;
-    let missing = || no_object("", (Kind::NodeGroup, "node group"), &name, names);
+    let missing = || missing_object("", (Kind::NodeGroup, "node group"), &name, names);
     *to = Some(names.group(cluster, group).ok_or_else(missing)?);
     Ok(())
 }

@@ -2,97 +2,93 @@
 
 use serde_json::Value;
 
-use super::super::parts;
-use super::super::sound::{self, plain};
+use super::super::field_defs;
 use super::super::task::MAX_TASKS;
-use super::{Field, Fields, field, help, shown};
-use crate::field::{Bound, Described, Form, Help, Part};
+use super::super::validate::{self, read_plain};
+use super::{Field, SpecFields, field, help, to_json};
+use crate::field::{DescribeFields, FieldBound, FieldDef, FieldType, Help};
 use crate::object::{ExtensionUse, Extra, FieldOwners, MAX_TAGS, Matching, ReleaseSpec, RoleSpec, TagSpec};
 use crate::task::Task;
 
-const ROLES: &Form = &Form::MapOf(RoleSpec::PARTS);
-const TAGS: &Form = &Form::MapOf(TagSpec::PARTS);
-const TASKS: &Form = &Form::ListOf(Task::PARTS);
-/// The roles of one of Fuel's releases, as they came, are a megabyte at most.
-const FOREIGN: Bound = Form::Map.bound().entries(1_024).bytes(1024 * 1024);
+const ROLE_MAP: &FieldType = &FieldType::MapOf(RoleSpec::FIELD_DEFS);
+const TAG_MAP: &FieldType = &FieldType::MapOf(TagSpec::FIELD_DEFS);
+const TASK_LIST: &FieldType = &FieldType::ListOf(Task::FIELD_DEFS);
+/// Bound of `foreign`. The roles of one of Fuel's releases, stored unchanged, have at most a megabyte.
+const FOREIGN_BOUND: FieldBound = FieldType::Map.bound().max_entries(1_024).max_bytes(1024 * 1024);
 
-impl Fields for ReleaseSpec {
+impl SpecFields for ReleaseSpec {
     const FIELDS: &'static [Field<Self>] = &[
-        field!(Self, description: Form::Text, help::DESCRIPTION),
+        field!(Self, description: FieldType::Text, help::DESCRIPTION),
         field!(
             Self,
-            labels: Form::Map,
+            labels: FieldType::Map,
             Help::new("{}", "Labels of the release itself, inherited by nobody.", r#"{"team": "web"}"#),
-            sound::labels
+            validate::read_labels
         ),
         field!(
             Self,
-            annotations: Form::Map,
+            annotations: FieldType::Map,
             Help::new("{}", "Annotations of the release itself.", r#"{"source": "git"}"#),
-            sound::annotations
+            validate::read_annotations
         ),
         field!(
             Self,
-            imports: Form::up_to(64, &Form::Names),
-            Help::new("[]", "Releases whose roles, tags and tasks are this one's too.", r#"["os-base@4"]"#)
+            imports: FieldType::up_to(64, &FieldType::Names),
+            Help::new("[]", "Releases whose roles, tags and tasks are added to this one's.", r#"["os-base@4"]"#)
         ),
         field!(
             Self,
-            roles: Form::up_to(1_024, ROLES),
+            roles: FieldType::up_to(1_024, ROLE_MAP),
             Help::new("{}", "The roles, and the tags that each produces.", r#"{"web": {"tags": ["nginx"]}}"#),
-            sound::roles
+            validate::read_roles
         ),
         field!(
             Self,
-            tags: Form::up_to(MAX_TAGS, TAGS),
+            tags: FieldType::up_to(MAX_TAGS, TAG_MAP),
             Help::new("{}", "The predefined tags.", r#"{"nginx": {}, "mysql": {"has_primary": true}}"#),
-            sound::tags
+            validate::read_tags
         ),
         field!(
             Self,
-            tasks: Form::up_to(MAX_TASKS, TASKS),
+            tasks: FieldType::up_to(MAX_TASKS, TASK_LIST),
             Help::new(
                 "[]",
                 "The tasks and groups of tasks.",
                 r#"[{"id": "motd", "type": "file", "tags": ["nginx"], "parameters": {"path": "/etc/motd", "content": "hello\n"}}]"#
             ),
-            sound::tasks
+            validate::read_tasks_field
         ),
         Field {
             name: "matching",
-            form: Form::Object(Matching::PARTS),
-            help: Help::new(
-                "own, adds",
-                "How strictly roles and tags are kept apart.",
-                r#"{"roles": "own", "primary": "adds"}"#,
-            ),
-            read: |spec, raw, names| plain(&mut spec.matching, raw, names),
-            show: |spec, _| if spec.matching == Matching::default() { Value::Null } else { shown(&spec.matching) },
+            kind: FieldType::Object(Matching::FIELD_DEFS),
+            help: Help::new("own, adds", "How strictly roles and tags are kept apart.", r#"{"roles": "own", "primary": "adds"}"#),
+            read: |spec, raw, names| read_plain(&mut spec.matching, raw, names),
+            show: |spec, _| if spec.matching == Matching::default() { Value::Null } else { to_json(&spec.matching) },
         },
         field!(
             Self,
-            extensions: Form::ListOf(ExtensionUse::PARTS),
+            extensions: FieldType::ListOf(ExtensionUse::FIELD_DEFS),
             Help::new("[]", "Roles whose tags an extension decides.", r#"[{"roles": ["web"], "use": "placement"}]"#),
-            sound::extensions
+            validate::read_extensions
         ),
         field!(
             Self,
-            foreign: Form::UpTo(FOREIGN, &Form::Map),
-            Help::new("{}", "Fields of another system, kept and without meaning here.", r#"{"ticket": "OPS-7"}"#),
-            sound::free
+            foreign: FieldType::UpTo(FOREIGN_BOUND, &FieldType::Map),
+            Help::new("{}", "Fields of another system, stored and without effect here.", r#"{"ticket": "OPS-7"}"#),
+            validate::read_free_json
         ),
     ];
-    const NAMED_BY: &'static [Part] = parts::OF_RELEASE;
-    fn extra(&mut self) -> &mut Extra {
+    const IDENTITY_FIELDS: &'static [FieldDef] = field_defs::RELEASE_IDENTITY;
+    fn extra_mut(&mut self) -> &mut Extra {
         &mut self.foreign
     }
-    fn extra_ref(&self) -> &Extra {
+    fn extra(&self) -> &Extra {
         &self.foreign
     }
-    fn owners(&mut self) -> &mut FieldOwners {
+    fn owners_mut(&mut self) -> &mut FieldOwners {
         &mut self.owners
     }
-    fn owners_ref(&self) -> &FieldOwners {
+    fn owners(&self) -> &FieldOwners {
         &self.owners
     }
 }

@@ -4,79 +4,79 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::super::error::{BodyError, BodyErrorKind};
-use super::super::names::Names;
-use super::super::parts::name;
-use super::super::reader::read;
-use super::super::sound;
-use super::{Field, Fields, field, help, shown};
-use crate::field::{Described, Form, Help, Part, REQUIRED};
+use super::super::field_defs::name_field;
+use super::super::names::NameResolver;
+use super::super::reader::read_json;
+use super::super::validate;
+use super::{Field, SpecFields, field, help, to_json};
+use crate::field::{DescribeFields, FieldDef, FieldType, Help, REQUIRED};
 use crate::inspection::{
     InvalidRule, check_named_traits, check_new_action, check_rule, keep_label_texts, with_inexact_label_texts,
 };
-use crate::object::{FieldOwners, InspectionRuleSpec, MAX_PRIORITY, Phase, RuleAction, RuleCondition};
+use crate::object::{FieldOwners, InspectionRuleSpec, MAX_PRIORITY, RuleAction, RuleCondition, RulePhase};
 
-impl Fields for InspectionRuleSpec {
+impl SpecFields for InspectionRuleSpec {
     const FIELDS: &'static [Field<Self>] = &[
-        field!(Self, description: Form::Text, help::DESCRIPTION, sound::text_of::<255>),
+        field!(Self, description: FieldType::Text, help::DESCRIPTION, validate::read_text::<255>),
         field!(
             Self,
-            priority: Form::Count,
-            Help::new("0", "0 to 9999: a greater one is asked before, and holds where two give one thing.", "100"),
-            read_priority
+            priority: FieldType::Count,
+            Help::new("0", "0 to 9999: a rule with a greater one runs earlier, and wins if two rules set the same thing.", "100"),
+            parse_priority
         ),
         Field {
             name: "phase",
-            form: Form::OneOf(Phase::WORDS),
-            help: Help::new("main", "When it is asked: when a host has reported.", r#""main""#),
-            // There is one phase, so it is checked and not stored. Where an older program stored it, it stays.
-            read: |_, raw, _| read::<Option<Phase>>(raw).map(drop),
+            kind: FieldType::OneOf(RulePhase::VARIANTS),
+            help: Help::new("main", "When the rule runs: after a host has reported.", r#""main""#),
+            // There is only one phase, so it is checked and not stored. If an older version stored it, it stays.
+            read: |_, raw, _| read_json::<Option<RulePhase>>(raw).map(drop),
             show: |_, _| Value::Null,
         },
         field!(
             Self,
-            sensitive: Form::Flag,
-            Help::new("false", "Its conditions and actions are shown to nobody; it stays so.", "true")
+            sensitive: FieldType::Flag,
+            Help::new("false", "Its conditions and actions are hidden from everybody; this cannot be undone.", "true")
         ),
         field!(
             Self,
-            grants: Form::Flag,
-            Help::new("false", "It may give restricted labels, which no report gives by itself.", "true")
+            grants: FieldType::Flag,
+            Help::new("false", "The rule may set restricted labels, which a report alone cannot set.", "true")
         ),
         field!(
             Self,
-            conditions: Form::ListOf(RuleCondition::PARTS),
+            conditions: FieldType::ListOf(RuleCondition::FIELD_DEFS),
             Help::new(
                 "[]",
-                "All of them must hold; without any it always acts.",
+                "Conditions that must all hold; without any, the rule always acts.",
                 r#"[{"op": "eq", "args": {"values": ["{inventory[cpu][vendor]}", "AuthenticAMD"]}}]"#
             )
         ),
         field!(
             Self,
-            actions: Form::ListOf(RuleAction::PARTS),
-            Help::new(REQUIRED, "What follows, in this order.", r#"[{"op": "add-trait", "args": {"name": "CUSTOM_EPYC"}}]"#),
-            read_actions
+            actions: FieldType::ListOf(RuleAction::FIELD_DEFS),
+            Help::new(REQUIRED, "What the rule does, in this order.", r#"[{"op": "add-trait", "args": {"name": "CUSTOM_EPYC"}}]"#),
+            parse_actions
         ),
         field!(
             Self,
-            labels: Form::Map,
+            labels: FieldType::Map,
             Help::new("{}", "Labels of the rule itself, inherited by nobody.", r#"{"team": "hardware"}"#),
-            sound::labels
+            validate::read_labels
         ),
     ];
-    const NAMED_BY: &'static [Part] = &[name(r#""epyc""#)];
-    const VEILED: &'static [&'static str] = &["conditions", "actions"];
+    const IDENTITY_FIELDS: &'static [FieldDef] = &[name_field(r#""epyc""#)];
+    const SENSITIVE_FIELDS: &'static [&'static str] = &["conditions", "actions"];
 
-    fn is_veiled(&self) -> bool {
+    fn is_sensitive(&self) -> bool {
         self.sensitive
     }
     fn check(&self) -> Result<(), BodyError> {
         check_rule(self).map_err(BodyError::from)
     }
-    fn owners(&mut self) -> &mut FieldOwners {
+    fn owners_mut(&mut self) -> &mut FieldOwners {
         &mut self.owners
     }
-    fn owners_ref(&self) -> &FieldOwners {
+    fn owners(&self) -> &FieldOwners {
         &self.owners
     }
 }
@@ -84,48 +84,46 @@ impl Fields for InspectionRuleSpec {
 impl From<InvalidRule> for BodyError {
     fn from(wrong: InvalidRule) -> Self {
         let kind = if wrong.is_unsupported { BodyErrorKind::Unsupported } else { BodyErrorKind::Value };
-        Self::of(kind, wrong.field, wrong.reason)
+        Self::with_kind(kind, wrong.field, wrong.reason)
     }
 }
 
-fn read_priority(to: &mut u16, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
-    let given: Option<i64> = read(raw)?;
-    let priority = u16::try_from(given.unwrap_or(0)).ok().filter(|priority| *priority <= MAX_PRIORITY);
+fn parse_priority(to: &mut u16, raw: &RawValue, _: &dyn NameResolver) -> Result<(), BodyError> {
+    let value: Option<i64> = read_json(raw)?;
+    let priority = u16::try_from(value.unwrap_or(0)).ok().filter(|priority| *priority <= MAX_PRIORITY);
     *to = priority.ok_or_else(|| BodyError::new("", format!("it is 0 to {MAX_PRIORITY}")))?;
     Ok(())
 }
 
-/// Actions, whose traits are known ones, and whose labels are text. One that stands there as it is was taken by an older program. Numbers stay as
-/// they are written, since texts that are made of them are Ironic's.
-fn read_actions(to: &mut Vec<RuleAction>, raw: &RawValue, names: &dyn Names) -> Result<(), BodyError> {
-    let stood = sound::replace(to, &with_inexact_label_texts(raw))?;
-    keep_label_texts(to, raw, &stood)?;
-    for (at, action) in to.iter().enumerate().filter(|(_, action)| !stood.contains(action)) {
-        check_new_action(action).map_err(|wrong| BodyError::from(wrong).at(at))?;
+/// Reads the actions of a rule. The traits of new actions must be known, and the values of labels become texts. Other
+/// numbers stay as written, because Ironic converts them to text when a rule runs.
+fn parse_actions(to: &mut Vec<RuleAction>, raw: &RawValue, names: &dyn NameResolver) -> Result<(), BodyError> {
+    let old = validate::replace_value(to, &with_inexact_label_texts(raw))?;
+    keep_label_texts(to, raw, &old)?;
+    for (at, action) in to.iter().enumerate().filter(|(_, action)| !old.contains(action)) {
+        check_new_action(action).map_err(|wrong| BodyError::from(wrong).at_index(at))?;
     }
-    check_named_traits(to, names.traits())
-        .map_err(|wrong| BodyError::of(BodyErrorKind::Trait, wrong.field, wrong.reason))
+    check_named_traits(to, names.trait_names())
+        .map_err(|wrong| BodyError::with_kind(BodyErrorKind::Trait, wrong.field, wrong.reason))
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
-    use super::super::super::testing::Anybody;
+    use super::super::super::testing::AnyNameResolver;
     use super::*;
 
-    /// What the controller has of each once it read the body.
+    /// The controller's value of each label after it has read the body.
     #[test]
-    fn y04_a_rules_label_is_any_number_and_nothing_else_is() {
+    fn y04_rule_label_accepts_any_number_and_no_other_type() {
         let read = |args: &str| {
             let sent = format!(r#"[{{"op": "set-attribute", "args": {args}}}]"#);
             let mut actions = Vec::new();
-            read_actions(&mut actions, &RawValue::from_string(sent).unwrap(), &Anybody::default())
+            parse_actions(&mut actions, &RawValue::from_string(sent).unwrap(), &AnyNameResolver::default())
                 .map(|()| actions.remove(0).args)
         };
-        for number in
-            ["1e400", "18446744073709551616", "9007199254740993.0", "1e-400", "123456789012345678e3", "1.50", "7"]
-        {
+        for number in ["1e400", "18446744073709551616", "9007199254740993.0", "1e-400", "123456789012345678e3", "1.50", "7"] {
             for path in ["labels/x", "/labels/x", "labels.x"] {
                 let named = read(&format!(r#"{{"path": "{path}", "value": {number}}}"#));
                 assert_eq!(named, Ok(json!({"path": path, "value": number})));

@@ -1,66 +1,66 @@
-//! The reference of manifests, for people and for editors. Nothing is said here: all of it comes from the tables by which
-//! manifests are read.
+//! The manifest reference, for people and for editors. It is generated from the tables with which manifests are parsed.
 
 mod page;
 mod schema;
 
 pub use page::markdown;
-pub use schema::{of_form, schema};
+pub use schema::{schema, type_schema};
 
-use super::fields::Fields;
-use crate::field::Part;
-use crate::idle;
+use super::fields::SpecFields;
+use crate::field::FieldDef;
 use crate::object::{
-    AllocationSpec, ClusterSpec, ClusterTemplateSpec, InspectionRuleSpec, NamespaceSpec, NodeGroupSpec, NodeSpec,
-    ReleaseSpec, Spec,
+    AllocationSpec, ClusterSpec, ClusterTemplateSpec, InspectionRuleSpec, NamespaceSpec, NodeGroupSpec, NodeSpec, ReleaseSpec,
+    Spec,
 };
+use crate::unimplemented;
 
 /// A kind of manifest with its fields.
 #[derive(Clone, Debug)]
 pub struct KindFields {
-    /// Its name, as `NodeGroup`.
+    /// The name of the kind, such as `NodeGroup`.
     pub kind: &'static str,
-    /// What names it first, then its fields.
-    pub parts: Vec<Part>,
-    /// Fields of other systems that are taken, kept and shown, and mean nothing.
-    pub kept: Vec<&'static str>,
+    /// The fields that identify an object, then the other fields.
+    pub fields: Vec<FieldDef>,
+    /// Fields of other systems that are accepted, stored and shown, and have no effect.
+    pub passthrough: Vec<&'static str>,
 }
 
-/// Every kind that a manifest may be.
+/// Returns every kind that a manifest can have.
 pub fn kinds() -> [KindFields; 7] {
     [
-        kind::<ReleaseSpec>(),
-        kind::<ClusterTemplateSpec>(),
-        kind::<ClusterSpec>(),
-        kind::<NodeGroupSpec>(),
-        kind::<NodeSpec>(),
-        kind::<NamespaceSpec>(),
-        kind::<InspectionRuleSpec>(),
+        kind_fields::<ReleaseSpec>(),
+        kind_fields::<ClusterTemplateSpec>(),
+        kind_fields::<ClusterSpec>(),
+        kind_fields::<NodeGroupSpec>(),
+        kind_fields::<NodeSpec>(),
+        kind_fields::<NamespaceSpec>(),
+        kind_fields::<InspectionRuleSpec>(),
     ]
 }
 
-/// Every kind that has a body in the API and no manifest.
-pub fn kinds_of_api() -> [KindFields; 1] {
-    [kind::<AllocationSpec>()]
+/// Returns the kinds that have a body in the API but no manifest.
+pub fn api_only_kinds() -> [KindFields; 1] {
+    [kind_fields::<AllocationSpec>()]
 }
 
-/// What a field means, by its path within its kind, as `tasks.on_unassign`; also that nothing acts on it yet.
-pub fn meaning(path: &str, part: &Part) -> String {
-    let idle = idle::of_field(path).map_or(String::new(), |sentence| format!(" {sentence}"));
-    format!("{}{idle}", part.help.meaning)
+/// Returns the meaning of a field, by its path within its kind, such as `tasks.on_unassign`. Includes a sentence if
+/// nothing acts on the field yet.
+pub fn field_meaning(path: &str, field: &FieldDef) -> String {
+    let idle = unimplemented::field_sentence(path).map_or(String::new(), |sentence| format!(" {sentence}"));
+    format!("{}{idle}", field.help.meaning)
 }
 
-fn kind<S: Fields + Spec>() -> KindFields {
-    let fields = S::FIELDS.iter().map(|field| Part::new(field.name, field.form, field.help));
-    let keyed = S::KEYED.iter().copied().flatten().copied();
+fn kind_fields<S: SpecFields + Spec>() -> KindFields {
+    let fields = S::FIELDS.iter().map(|field| FieldDef::new(field.name, field.kind, field.help));
+    let keyed = S::KEYED_FIELDS.iter().copied().flatten().copied();
     KindFields {
         kind: S::KIND.name(),
-        parts: S::NAMED_BY.iter().copied().chain(fields).chain(keyed).collect(),
-        kept: S::EXTRA.iter().map(|kept| kept.name).collect(),
+        fields: S::IDENTITY_FIELDS.iter().copied().chain(fields).chain(keyed).collect(),
+        passthrough: S::PASSTHROUGH_FIELDS.iter().map(|kept| kept.name).collect(),
     }
 }
 
-/// The path of a part within its kind.
-fn below(path: &str, part: &Part) -> String {
-    if path.is_empty() { part.name.to_owned() } else { format!("{path}.{}", part.name) }
+/// Returns the path of a field within its kind.
+fn child_path(path: &str, field: &FieldDef) -> String {
+    if path.is_empty() { field.name.to_owned() } else { format!("{path}.{}", field.name) }
 }

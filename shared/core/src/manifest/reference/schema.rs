@@ -1,12 +1,12 @@
-//! The reference as JSON Schema. It marks what is wrong by its form alone: `stemma validate` knows more.
+//! The manifest reference as JSON Schema. It finds only errors of form; `stemma validate` finds more.
 
 use serde_json::{Map, Value, json};
 
-use super::{KindFields, below, kinds, meaning};
-use crate::field::{Form, Part};
-use crate::task::{Parameter, ParameterForm, Presence, TASK_TYPES, TaskType};
+use super::{KindFields, child_path, field_meaning, kinds};
+use crate::field::{FieldDef, FieldType};
+use crate::task::{Parameter, ParameterForm, ParameterPresence, TASK_TYPES, TaskType};
 
-/// The JSON Schema of one document of a manifest, as editors use it.
+/// Returns the JSON Schema of one document of a manifest, for editors.
 pub fn schema() -> Value {
     let kinds = kinds();
     let names: Vec<&str> = kinds.iter().map(|one| one.kind).collect();
@@ -16,7 +16,7 @@ pub fn schema() -> Value {
             "then": {"$ref": format!("#/$defs/{}", one.kind)},
         })
     };
-    let definitions: Map<String, Value> = kinds.iter().map(|one| (one.kind.to_owned(), definition(one))).collect();
+    let definitions: Map<String, Value> = kinds.iter().map(|one| (one.kind.to_owned(), kind_schema(one))).collect();
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "A manifest of Stemma",
@@ -28,92 +28,100 @@ pub fn schema() -> Value {
     })
 }
 
-/// A field of this form, as it is at this path of its kind; or `null`, which is the default.
-pub fn of_form(path: &str, form: Form) -> Value {
+/// Returns the schema of a field of this type, at this path of its kind. `null` is allowed and is the default.
+pub fn type_schema(path: &str, form: FieldType) -> Value {
     match form {
-        Form::Text => json!({"type": ["string", "null"]}),
-        Form::Time => json!({"type": ["string", "null"], "format": "date-time"}),
-        Form::Seconds(least, most) => json!({"type": ["integer", "null"], "minimum": least, "maximum": most}),
-        Form::Flag => json!({"type": ["boolean", "null"]}),
-        Form::Count => json!({"type": ["integer", "null"], "minimum": 0}),
-        Form::Number => json!({"type": ["number", "null"]}),
-        Form::Map | Form::Parameters => json!({"type": ["object", "null"], "additionalProperties": true}),
-        Form::Object(parts) => {
-            let mut schema = object(path, parts);
+        FieldType::Text => json!({"type": ["string", "null"]}),
+        FieldType::Time => json!({"type": ["string", "null"], "format": "date-time"}),
+        FieldType::Seconds(least, most) => json!({"type": ["integer", "null"], "minimum": least, "maximum": most}),
+        FieldType::Flag => json!({"type": ["boolean", "null"]}),
+        FieldType::Count => json!({"type": ["integer", "null"], "minimum": 0}),
+        FieldType::Number => json!({"type": ["number", "null"]}),
+        FieldType::Map | FieldType::Parameters => json!({"type": ["object", "null"], "additionalProperties": true}),
+        FieldType::Object(parts) => {
+            let mut schema = object_schema(path, parts);
             schema["type"] = json!(["object", "null"]);
             schema
         }
-        Form::MapOf(parts) => json!({"type": ["object", "null"], "additionalProperties": object(path, parts)}),
-        Form::Objects => json!({"type": ["array", "null"], "items": {"type": "object", "additionalProperties": true}}),
-        Form::ListOf(parts) => json!({"type": ["array", "null"], "items": object(path, parts)}),
-        Form::Names => json!({"type": ["array", "null"], "items": {"type": "string"}}),
-        Form::TextOrList => json!({"type": ["string", "array", "null"], "items": {"type": "string"}}),
-        Form::MapOrList => {
+        FieldType::MapOf(parts) => {
+            json!({"type": ["object", "null"], "additionalProperties": object_schema(path, parts)})
+        }
+        FieldType::Objects => {
+            json!({"type": ["array", "null"], "items": {"type": "object", "additionalProperties": true}})
+        }
+        FieldType::ListOf(parts) => json!({"type": ["array", "null"], "items": object_schema(path, parts)}),
+        FieldType::Names => json!({"type": ["array", "null"], "items": {"type": "string"}}),
+        FieldType::TextOrList => json!({"type": ["string", "array", "null"], "items": {"type": "string"}}),
+        FieldType::MapOrList => {
             json!({"type": ["object", "array", "null"], "additionalProperties": true, "items": {"description": "One of them."}})
         }
-        Form::Share => json!({"type": ["integer", "string", "null"], "minimum": 1, "pattern": "^([1-9][0-9]?|100)%$"}),
-        Form::OneOf(texts) => {
+        FieldType::Share => {
+            json!({"type": ["integer", "string", "null"], "minimum": 1, "pattern": "^([1-9][0-9]?|100)%$"})
+        }
+        FieldType::OneOf(texts) => {
             let values: Vec<Value> = texts.iter().map(|text| json!(text)).chain([Value::Null]).collect();
             json!({"enum": values})
         }
-        Form::Any => json!({"description": "Any value."}),
-        Form::UpTo(_, of) => of_form(path, *of),
+        FieldType::Any => json!({"description": "Any value."}),
+        FieldType::UpTo(_, inner) => type_schema(path, *inner),
     }
 }
 
-fn definition(kind: &KindFields) -> Value {
-    let mut schema = object("", &kind.parts);
+fn kind_schema(kind: &KindFields) -> Value {
+    let mut schema = object_schema("", &kind.fields);
     schema["properties"]["kind"] = json!({"const": kind.kind});
-    for name in &kind.kept {
-        schema["properties"][*name] = json!({"description": "Taken, kept and shown, and given no meaning."});
+    for name in &kind.passthrough {
+        schema["properties"][*name] = json!({"description": "Accepted, stored and shown, but without effect."});
     }
     schema
 }
 
-/// An object with these members and no others.
-fn object(path: &str, parts: &[Part]) -> Value {
-    let named = |part: &Part| {
-        let names = std::iter::once(&part.name).chain(part.aliases);
-        let described = described(&below(path, part), part);
+/// Returns the schema of an object with these members and no others. If it is a task, its parameters depend on its
+/// type.
+fn object_schema(path: &str, fields: &[FieldDef]) -> Value {
+    let named = |field: &FieldDef| {
+        let names = std::iter::once(&field.name).chain(field.aliases);
+        let described = field_schema(&child_path(path, field), field);
         names.map(|name| ((*name).to_owned(), described.clone())).collect::<Vec<_>>()
     };
-    let properties: Map<String, Value> = parts.iter().flat_map(named).collect();
+    let properties: Map<String, Value> = fields.iter().flat_map(named).collect();
     let mut schema = json!({"type": "object", "properties": properties, "additionalProperties": false});
-    let required: Vec<&str> = parts.iter().filter(|part| part.is_required()).map(|part| part.name).collect();
+    let required: Vec<&str> = fields.iter().filter(|part| part.is_required()).map(|part| part.name).collect();
     if !required.is_empty() {
         schema["required"] = json!(required);
     }
-    if parts.iter().any(|part| part.form.plain() == Form::Parameters) {
-        schema["allOf"] = TASK_TYPES.iter().filter_map(of_type).collect();
+    if fields.iter().any(|part| part.field_type.plain() == FieldType::Parameters) {
+        schema["allOf"] = TASK_TYPES.iter().filter_map(task_schema).collect();
     }
     schema
 }
 
-fn described(path: &str, part: &Part) -> Value {
-    let default = match part.help.default {
+/// Returns the schema of a field, with its meaning, default and example.
+fn field_schema(path: &str, field: &FieldDef) -> Value {
+    let default = match field.help.default {
         "" => String::new(),
-        _ if part.is_required() => " It is required.".to_owned(),
-        _ => format!(" Default: {}.", part.help.default_text()),
+        _ if field.is_required() => " It is required.".to_owned(),
+        _ => format!(" Default: {}.", field.help.default_text()),
     };
-    let mut schema = of_form(path, part.form);
-    schema["description"] = format!("{}{default}", meaning(path, part)).into();
-    let example: Value = serde_json::from_str(part.help.example).expect("a test reads every example");
+    let mut schema = type_schema(path, field.field_type);
+    schema["description"] = format!("{}{default}", field_meaning(path, field)).into();
+    let example: Value = serde_json::from_str(field.help.example).expect("a test reads every example");
     schema["examples"] = json!([example]);
     schema
 }
 
-/// What a task of this type takes. Fuel's tasks with something untranslated are not judged.
-fn of_type(kind: &TaskType) -> Option<Value> {
+/// Returns the schema of the parameters of a task type. Tasks with untranslated parts of Fuel's are not checked.
+fn task_schema(kind: &TaskType) -> Option<Value> {
     let names = std::iter::once(&kind.name).chain(kind.aliases).collect::<Vec<_>>();
-    let written = kind.written()?;
-    let named = |one: &Parameter| {
-        let names = std::iter::once(one.name).chain(one.alias);
-        let mut schema = of_parameter(one.form);
-        schema["description"] = one.meaning.into();
+    let written = kind.manifest_parameters()?;
+    let named = |parameter: &Parameter| {
+        let names = std::iter::once(parameter.name).chain(parameter.alias);
+        let mut schema = parameter_schema(parameter.parameter_type);
+        schema["description"] = parameter.meaning.into();
         names.map(|name| (name.to_owned(), schema.clone())).collect::<Vec<_>>()
     };
     let properties: Map<String, Value> = written.iter().flat_map(named).collect();
-    let needed = written.iter().filter(|one| one.presence == Presence::Needed);
+    let needed = written.iter().filter(|one| one.presence == ParameterPresence::Needed);
     let required: Vec<&str> = needed.map(|one| one.name).collect();
     let parameters = json!({"properties": properties, "required": required, "additionalProperties": false});
     Some(json!({
@@ -122,18 +130,20 @@ fn of_type(kind: &TaskType) -> Option<Value> {
     }))
 }
 
-/// A plain path, whose parts are neither empty nor `.` nor `..`, or a template.
-fn of_path(or: &str) -> Value {
+/// Returns the schema of a path whose segments are neither empty nor `.` nor `..`, or of a template. `or` is the
+/// beginning of another accepted pattern.
+fn path_schema(or: &str) -> Value {
     json!({"type": ["string", "null"], "pattern": format!(r"{or}^(/([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))+$|\{{[{{%#]")})
 }
 
-fn of_parameter(form: ParameterForm) -> Value {
+/// Returns the schema of a parameter of this type. `null` is allowed and counts as absent.
+fn parameter_schema(form: ParameterForm) -> Value {
     match form {
         ParameterForm::Text | ParameterForm::Script | ParameterForm::ShellText | ParameterForm::Account => {
             json!({"type": ["string", "null"]})
         }
-        ParameterForm::File | ParameterForm::Path => of_path(""),
-        ParameterForm::Directory => of_path("^/$|"),
+        ParameterForm::File | ParameterForm::Path => path_schema(""),
+        ParameterForm::Directory => path_schema("^/$|"),
         ParameterForm::Words => json!({"type": ["array", "null"], "items": {"type": "string"}, "minItems": 1}),
         ParameterForm::WordsOrText => {
             json!({"type": ["array", "string", "null"], "items": {"type": "string"}, "minItems": 1})

@@ -1,7 +1,7 @@
-//! A node's tags by hand: of each tag operators say that it is assigned, or that it is unassigned.
+//! The tags of a node that operators choose by hand: each tag can be assigned or unassigned.
 //!
-//! The two sets are stored apart and owned as one map: to say one of them takes back the other. So who says the other one is in conflict, as
-//! who says another value of a label is.
+//! The two sets are stored separately and owned as one map, because one choice for a tag replaces the other. So two
+//! managers that choose differently are in conflict, as with two values of a label.
 
 use std::sync::Arc;
 
@@ -9,37 +9,38 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::super::body::is_null;
-use super::super::declared::{declared_tags, taken_away_tags};
+use super::super::declared::{check_declared_tags, check_removed_tags};
 use super::super::error::BodyError;
-use super::super::parts::WrittenTags;
+use super::super::field_defs::NodeTagsInput;
 use super::super::reader;
 use crate::json::members;
 use crate::name::TagName;
 use crate::object::NodeTags;
-use crate::ownership::{Entry, Intent, OwnedMap, OwnedSet, Said};
+use crate::ownership::{Intent, OwnedEntry, OwnedMap, OwnedSet, ProvidedValue};
 
-/// What is said of a tag.
+/// The choice that was made for a tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(in crate::manifest) enum ByHand {
-    /// The node has it, whatever its roles.
+pub(in crate::manifest) enum TagChoice {
+    /// The node has the tag, whatever its roles are.
     Assigned,
-    /// The node has it not, though a role produces it.
+    /// The node does not have the tag, even if a role produces it.
     Unassigned,
 }
 
-/// Reads the tags of a body. `null` of all, or of one set, says that there are none where the author takes back by it, and nothing elsewhere.
-pub(super) fn read(raw: &RawValue, takes_back: bool) -> Result<WrittenTags, BodyError> {
-    let none = || takes_back.then(Vec::new);
+/// Reads the tags of a body. With `null_clears`, `null` for all tags or for one set clears them. Otherwise it has no
+/// effect.
+pub(super) fn read_tags(raw: &RawValue, null_clears: bool) -> Result<NodeTagsInput, BodyError> {
+    let empty = || null_clears.then(Vec::new);
     if is_null(raw) {
-        return Ok(WrittenTags { assigned: none(), unassigned: none() });
+        return Ok(NodeTagsInput { assigned: empty(), unassigned: empty() });
     }
-    let WrittenTags { assigned, unassigned } = reader::read(raw)?;
+    let NodeTagsInput { assigned, unassigned } = reader::read_json(raw)?;
     let named = members(raw).unwrap_or_default();
-    let none_of = |set: &str| none().filter(|_| named.iter().any(|(name, one)| name == set && is_null(one)));
-    let sent = WrittenTags {
-        assigned: assigned.or_else(|| none_of("assigned")),
-        unassigned: unassigned.or_else(|| none_of("unassigned")),
+    let cleared = |set: &str| empty().filter(|_| named.iter().any(|(name, one)| name == set && is_null(one)));
+    let sent = NodeTagsInput {
+        assigned: assigned.or_else(|| cleared("assigned")),
+        unassigned: unassigned.or_else(|| cleared("unassigned")),
     };
     let is_unassigned = |tag: &TagName| sent.unassigned.iter().flatten().any(|other| other == tag);
     let both = sent.assigned.iter().flatten().find(|tag| is_unassigned(tag)).cloned();
@@ -52,56 +53,58 @@ pub(super) fn read(raw: &RawValue, takes_back: bool) -> Result<WrittenTags, Body
     }
 }
 
-/// Checks the names of tags that are sent, but for those that stand there.
-pub(super) fn check_declared(sent: &WrittenTags, stood: &NodeTags) -> Result<(), BodyError> {
-    let stands = |set: &OwnedSet<TagName>, tag: &TagName| set.members().any(|one| one == tag);
-    let assigned = declared_tags(sent.assigned.iter().flatten(), |tag| stands(&stood.assigned, tag));
-    assigned.map_err(|error| error.within("assigned"))?;
-    let unassigned = taken_away_tags(sent.unassigned.iter().flatten(), |tag| stands(&stood.unassigned, tag));
-    unassigned.map_err(|error| error.within("unassigned"))
+/// Checks the names of the tags that are sent, except those that are stored already.
+pub(super) fn check_new_names(sent: &NodeTagsInput, old: &NodeTags) -> Result<(), BodyError> {
+    let contains = |set: &OwnedSet<TagName>, tag: &TagName| set.members().any(|one| one == tag);
+    let assigned = check_declared_tags(sent.assigned.iter().flatten(), |tag| contains(&old.assigned, tag));
+    assigned.map_err(|error| error.prefixed("assigned"))?;
+    let unassigned = check_removed_tags(sent.unassigned.iter().flatten(), |tag| contains(&old.unassigned, tag));
+    unassigned.map_err(|error| error.prefixed("unassigned"))
 }
 
-/// What a body says of each tag. The set that it leaves out is as it stands where its author changes only what is named.
-pub(super) fn intent(
-    sent: WrittenTags,
-    stood: &OwnedMap<TagName, ByHand>,
+/// Returns the choice that a body makes for each tag. With `keeps_unnamed`, a set that the body leaves out is taken
+/// from the stored choices.
+pub(super) fn tag_intent(
+    sent: NodeTagsInput,
+    old: &OwnedMap<TagName, TagChoice>,
     keeps_unnamed: bool,
-) -> Intent<TagName, ByHand> {
-    let is_named = |said: &Said<ByHand>| match said {
-        Said::Value(ByHand::Assigned) => sent.assigned.is_some(),
-        Said::Value(ByHand::Unassigned) => sent.unassigned.is_some(),
-        Said::Tombstone => true,
+) -> Intent<TagName, TagChoice> {
+    let is_named = |choice: &ProvidedValue<TagChoice>| match choice {
+        ProvidedValue::Value(TagChoice::Assigned) => sent.assigned.is_some(),
+        ProvidedValue::Value(TagChoice::Unassigned) => sent.unassigned.is_some(),
+        ProvidedValue::Tombstone => true,
     };
-    let kept = stood.iter().filter(|(_, entry)| keeps_unnamed && !is_named(&entry.said));
-    let mut intent: Intent<TagName, ByHand> = kept.map(|(tag, entry)| (tag.clone(), entry.said)).collect();
-    for (tags, said) in [(sent.assigned, ByHand::Assigned), (sent.unassigned, ByHand::Unassigned)] {
-        intent.extend(tags.into_iter().flatten().map(|tag| (tag, Said::Value(said))));
+    let kept = old.iter().filter(|(_, entry)| keeps_unnamed && !is_named(&entry.value));
+    let mut intent: Intent<TagName, TagChoice> = kept.map(|(tag, entry)| (tag.clone(), entry.value)).collect();
+    for (tags, choice) in [(sent.assigned, TagChoice::Assigned), (sent.unassigned, TagChoice::Unassigned)] {
+        intent.extend(tags.into_iter().flatten().map(|tag| (tag, ProvidedValue::Value(choice))));
     }
     intent
 }
 
-/// Both sets as one map. A node has no tag in both; of one that had, it would be assigned.
-pub(in crate::manifest) fn by_hand(tags: &NodeTags) -> OwnedMap<TagName, ByHand> {
-    let unassigned = said_of(&tags.unassigned, ByHand::Unassigned);
-    OwnedMap::from_entries(unassigned.chain(said_of(&tags.assigned, ByHand::Assigned)))
+/// Merges the assigned and the unassigned tags into one map. A tag that is in both sets, which no write produces,
+/// counts as assigned.
+pub(in crate::manifest) fn from_node_tags(tags: &NodeTags) -> OwnedMap<TagName, TagChoice> {
+    let unassigned = entries_with_choice(&tags.unassigned, TagChoice::Unassigned);
+    OwnedMap::from_entries(unassigned.chain(entries_with_choice(&tags.assigned, TagChoice::Assigned)))
 }
 
-/// Puts what is said of each tag back in its set.
-pub(super) fn set_by_hand(tags: &mut NodeTags, said: &OwnedMap<TagName, ByHand>) {
-    tags.assigned = set_of(said, ByHand::Assigned);
-    tags.unassigned = set_of(said, ByHand::Unassigned);
+/// Splits the choices into the set of assigned tags and that of unassigned tags, and stores both.
+pub(super) fn store_choices(tags: &mut NodeTags, choices: &OwnedMap<TagName, TagChoice>) {
+    tags.assigned = set_with_choice(choices, TagChoice::Assigned);
+    tags.unassigned = set_with_choice(choices, TagChoice::Unassigned);
 }
 
-fn said_of(set: &OwnedSet<TagName>, said: ByHand) -> impl Iterator<Item = (TagName, Entry<ByHand>)> {
-    set.iter().map(move |(tag, entry)| (tag.clone(), with_said(entry, Said::Value(said))))
+fn entries_with_choice(set: &OwnedSet<TagName>, choice: TagChoice) -> impl Iterator<Item = (TagName, OwnedEntry<TagChoice>)> {
+    set.iter().map(move |(tag, entry)| (tag.clone(), with_value(entry, ProvidedValue::Value(choice))))
 }
 
-fn set_of(all: &OwnedMap<TagName, ByHand>, said: ByHand) -> OwnedSet<TagName> {
-    let those = all.iter().filter(|(_, entry)| entry.said == Said::Value(said));
-    OwnedMap::from_entries(those.map(|(tag, entry)| (tag.clone(), with_said(entry, Said::Value(())))))
+fn set_with_choice(choices: &OwnedMap<TagName, TagChoice>, choice: TagChoice) -> OwnedSet<TagName> {
+    let entries = choices.iter().filter(|(_, entry)| entry.value == ProvidedValue::Value(choice));
+    OwnedMap::from_entries(entries.map(|(tag, entry)| (tag.clone(), with_value(entry, ProvidedValue::Value(())))))
 }
 
-/// The same owners, of something else.
-fn with_said<A, B>(entry: &Entry<A>, said: Said<B>) -> Entry<B> {
-    Entry { said, owners: Arc::clone(&entry.owners), since_ms: entry.since_ms }
+/// Returns an entry with the same owners and another value.
+fn with_value<A, B>(entry: &OwnedEntry<A>, value: ProvidedValue<B>) -> OwnedEntry<B> {
+    OwnedEntry { value, owners: Arc::clone(&entry.owners), since_ms: entry.since_ms }
 }

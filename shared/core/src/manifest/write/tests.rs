@@ -1,38 +1,38 @@
 use super::super::document::read_document;
 use super::super::task::read_tasks;
-use super::super::testing::Anybody;
+use super::super::testing::AnyNameResolver;
 use super::*;
-use crate::object::{ClusterSpec, InspectionRuleSpec, NamespaceSpec, Phase, ReleaseSpec};
-use crate::ownership::{Manager, Party};
+use crate::object::{ClusterSpec, InspectionRuleSpec, NamespaceSpec, ReleaseSpec, RulePhase};
+use crate::ownership::{Manager, OwnerMatch};
 
-fn apply<S: Fields>(spec: &mut S, who: &str, fields: &str) -> Result<(), WriteError> {
-    let body = Body::parse(fields).unwrap();
+fn apply<S: SpecFields>(spec: &mut S, who: &str, fields: &str) -> Result<(), WriteError> {
+    let body = JsonBody::parse(fields).unwrap();
     let manager = Manager::new(who).unwrap();
-    let author = Author::Apply { manager: &manager, scope: Scope::Object, force: false, adopt: None };
-    write(spec, &body, author, &Anybody::default(), 7)
+    let author = WriteMode::Apply { manager: &manager, scope: ApplyScope::Object, force: false, adopt: None };
+    write_body(spec, &body, author, &AnyNameResolver::default(), 7)
 }
 
-fn update<S: Fields>(spec: &mut S, who: &str, fields: &str, shape: BodyShape) -> Result<(), WriteError> {
-    let body = Body::parse(fields).unwrap();
+fn update<S: SpecFields>(spec: &mut S, who: &str, fields: &str, shape: BodyShape) -> Result<(), WriteError> {
+    let body = JsonBody::parse(fields).unwrap();
     let manager = Manager::new(who).unwrap();
-    write(spec, &body, Author::Update { manager: &manager, shape }, &Anybody::default(), 7)
+    write_body(spec, &body, WriteMode::Update { manager: &manager, shape }, &AnyNameResolver::default(), 7)
 }
 
-fn owners_of<S: Fields>(spec: &S, field: &str) -> Vec<String> {
-    let owners = spec.owners_ref().get(field);
+fn owners_of<S: SpecFields>(spec: &S, field: &str) -> Vec<String> {
+    let owners = spec.owners().get(field);
     owners.iter().flat_map(|owners| owners.iter()).map(ToString::to_string).collect()
 }
 
 #[test]
-fn what_is_adopted_is_applied_without_a_conflict() {
+fn apply_after_adoption_has_no_conflict() {
     let mut spec = ClusterSpec::default();
     apply(&mut spec, "ops", r#"{"description": "a", "labels": {"tier": "gold", "ntp": "x"}}"#).unwrap();
     let git = Manager::new("git").unwrap();
-    let [by_update, ops] = ["ops:update", "ops:apply"].map(|party| party.parse::<Party>().unwrap());
-    let body = Body::parse(r#"{"description": "b", "labels": {"tier": "iron"}}"#).unwrap();
+    let [by_update, ops] = ["ops:update", "ops:apply"].map(|party| party.parse::<OwnerMatch>().unwrap());
+    let body = JsonBody::parse(r#"{"description": "b", "labels": {"tier": "iron"}}"#).unwrap();
     let mut write_as = |adopt| {
-        let author = Author::Apply { manager: &git, scope: Scope::Object, force: false, adopt };
-        write(&mut spec, &body, author, &Anybody::default(), 7)
+        let author = WriteMode::Apply { manager: &git, scope: ApplyScope::Object, force: false, adopt };
+        write_body(&mut spec, &body, author, &AnyNameResolver::default(), 7)
     };
     assert!(write_as(None).is_err());
     assert!(write_as(Some(&by_update)).is_err(), "ops owns it by an apply");
@@ -46,15 +46,16 @@ fn what_is_adopted_is_applied_without_a_conflict() {
 }
 
 #[test]
-fn y09_what_is_added_takes_nothing_back_and_from_nobody_what_stands() {
+fn y09_add_removes_nothing_and_keeps_owners_of_equal_values() {
     let mut spec = ClusterSpec::default();
     apply(&mut spec, "git", r#"{"description": "a", "paused": false, "labels": {"tier": "gold"}}"#).unwrap();
     apply(&mut spec, "ops", r#"{"keypair": "k", "labels": {"ntp": "x"}}"#).unwrap();
     let before = spec.clone();
     let git = Manager::new("git").unwrap();
     let mut add = |fields: &str, force| {
-        let body = Body::parse(fields).unwrap();
-        write(&mut spec, &body, Author::Add { manager: &git, force }, &Anybody::default(), 7).map(|()| spec.clone())
+        let body = JsonBody::parse(fields).unwrap();
+        write_body(&mut spec, &body, WriteMode::Add { manager: &git, force }, &AnyNameResolver::default(), 7)
+            .map(|()| spec.clone())
     };
     for fields in ["{}", r#"{"keypair": "k", "labels": {"ntp": "x"}, "paused": null}"#, r#"{"labels": {}}"#] {
         assert_eq!(add(fields, true).unwrap(), before, "{fields}");
@@ -66,7 +67,7 @@ fn y09_what_is_added_takes_nothing_back_and_from_nobody_what_stands() {
 }
 
 #[test]
-fn a_field_that_is_left_out_returns_to_its_default_for_its_manager_alone() {
+fn apply_resets_omitted_field_only_for_owning_manager() {
     let mut spec = ClusterSpec::default();
     apply(&mut spec, "git", r#"{"description": "a", "paused": true, "keypair": "k"}"#).unwrap();
     apply(&mut spec, "ops", r#"{"min_ready_seconds": 5, "description": null}"#).unwrap();
@@ -78,7 +79,7 @@ fn a_field_that_is_left_out_returns_to_its_default_for_its_manager_alone() {
 }
 
 #[test]
-fn y05_a_map_that_a_manifest_leaves_out_is_given_up_with_what_was_said_of_it() {
+fn y05_apply_releases_omitted_map_with_merge_settings() {
     for first in [
         r#"{"labels": {"a": "1"}}"#,
         r#"{"labels": {}}"#,
@@ -94,13 +95,12 @@ fn y05_a_map_that_a_manifest_leaves_out_is_given_up_with_what_was_said_of_it() {
     apply(&mut spec, "git", r#"{"labels": {"a": "1"}}"#).unwrap();
     apply(&mut spec, "ops", r#"{"labels": {"b": "2"}}"#).unwrap();
     apply(&mut spec, "git", r#"{"description": "x"}"#).unwrap();
-    let keys: Vec<_> =
-        spec.inherited.labels.provided.iter().flat_map(OwnedMap::members).map(ToString::to_string).collect();
+    let keys: Vec<_> = spec.inherited.labels.provided.iter().flat_map(OwnedMap::members).map(ToString::to_string).collect();
     assert_eq!((keys, spec.inherited.labels.merge), (vec!["b".to_owned()], Some(true)), "another's stays");
 }
 
 #[test]
-fn y05_who_first_provides_labels_owns_how_they_merge() {
+fn y05_first_provider_of_labels_owns_merge_labels() {
     let merges = |spec: &ClusterSpec| {
         let owners = spec.owners.get(MERGE_LABELS).map(|all| all.iter().map(ToString::to_string).collect::<Vec<_>>());
         (spec.inherited.labels.merge, owners.unwrap_or_default())
@@ -112,51 +112,46 @@ fn y05_who_first_provides_labels_owns_how_they_merge() {
     assert_eq!(merges(&spec), (Some(true), vec!["git:apply".to_owned()]), "labels alone leave it as it is");
     assert!(apply(&mut spec, "ops", r#"{"merge_labels": false}"#).is_err(), "another says it otherwise");
     let mut spec = ClusterSpec::default();
-    update(&mut spec, "bob", r#"{"labels": {"a": "1"}}"#, BodyShape::Own).unwrap();
+    update(&mut spec, "bob", r#"{"labels": {"a": "1"}}"#, BodyShape::Native).unwrap();
     assert_eq!(merges(&spec), (Some(true), vec!["bob:update".to_owned()]));
-    update(&mut spec, "bob", r#"{"labels": null}"#, BodyShape::Own).unwrap();
+    update(&mut spec, "bob", r#"{"labels": null}"#, BodyShape::Native).unwrap();
     assert_eq!(spec, ClusterSpec::default(), "as if nothing had been said");
 }
 
 #[test]
-fn another_managers_value_is_a_conflict_and_nothing_changes() {
+fn apply_conflicts_when_value_belongs_to_another_manager() {
     let mut spec = ClusterSpec::default();
     apply(&mut spec, "git", r#"{"description": "a", "labels": {"tier": "gold", "debug": null}}"#).unwrap();
     let before = spec.clone();
     let refused =
-        apply(&mut spec, "ops", r#"{"description": "b", "labels": {"tier": "silver", "debug": "1", "x": "y"}}"#)
-            .unwrap_err();
+        apply(&mut spec, "ops", r#"{"description": "b", "labels": {"tier": "silver", "debug": "1", "x": "y"}}"#).unwrap_err();
     let WriteError::Conflicts(conflicts) = &refused else { panic!("{refused}") };
-    let named: Vec<_> =
-        conflicts.iter().map(|one| format!("{}.{} {} {}", one.map, one.key, one.owner, one.value)).collect();
-    assert_eq!(
-        named,
-        ["fields.description git:apply \"a\"", "labels.debug git:apply null", "labels.tier git:apply \"gold\""]
-    );
+    let named: Vec<_> = conflicts.iter().map(|one| format!("{}.{} {} {}", one.map, one.key, one.owner, one.value)).collect();
+    assert_eq!(named, ["fields.description git:apply \"a\"", "labels.debug git:apply null", "labels.tier git:apply \"gold\""]);
     assert_eq!(spec, before);
     apply(&mut spec, "ops", r#"{"description": "a"}"#).unwrap();
     assert_eq!(spec.owners["description"].len(), 2, "who agrees shares");
 }
 
 #[test]
-fn an_update_touches_what_it_names() {
+fn update_changes_only_named_fields() {
     let mut spec = ClusterSpec::default();
     apply(&mut spec, "git", r#"{"description": "a", "labels": {"tier": "gold", "ntp": "x"}}"#).unwrap();
-    update(&mut spec, "bob", r#"{"paused": true, "labels": {"tier": "silver", "ntp": "x"}}"#, BodyShape::Own).unwrap();
+    update(&mut spec, "bob", r#"{"paused": true, "labels": {"tier": "silver", "ntp": "x"}}"#, BodyShape::Native).unwrap();
     assert_eq!(spec.description, "a");
     let labels = spec.inherited.labels.provided.as_ref().unwrap();
     let texts: Vec<_> = labels.iter().map(|(key, said)| format!("{} {}", key.as_str(), said.owners[0])).collect();
     assert_eq!(texts, ["ntp git:apply", "tier bob:update"], "keys that are sent unchanged keep their owners");
-    update(&mut spec, "bob", r#"{"description": null, "labels": null}"#, BodyShape::Own).unwrap();
+    update(&mut spec, "bob", r#"{"description": null, "labels": null}"#, BodyShape::Native).unwrap();
     assert_eq!((spec.description.as_str(), &spec.inherited.labels.provided), ("", &None));
     assert_eq!(owners_of(&spec, "description"), ["bob:update"]);
 }
 
 #[test]
-fn y05_who_returns_a_field_to_its_default_owns_it() {
+fn y05_update_owns_field_when_reset_to_default() {
     let mut spec = ClusterSpec::default();
     for fields in [r#"{"paused": false}"#, r#"{"paused": null, "description": ""}"#, r#"{"keypair": null}"#] {
-        update(&mut spec, "ann", fields, BodyShape::Own).unwrap();
+        update(&mut spec, "ann", fields, BodyShape::Native).unwrap();
         assert_eq!(spec, ClusterSpec::default(), "what changes nothing takes nothing: {fields}");
     }
     for (said, field, defaults) in [
@@ -171,11 +166,11 @@ fn y05_who_returns_a_field_to_its_default_owns_it() {
         for default in defaults {
             let mut spec = ClusterSpec::default();
             apply(&mut spec, "git", said).unwrap();
-            update(&mut spec, "ann", default, BodyShape::Own).unwrap();
+            update(&mut spec, "ann", default, BodyShape::Native).unwrap();
             assert_eq!(owners_of(&spec, field), ["ann:update"], "{default}");
             let before = spec.clone();
             assert!(matches!(apply(&mut spec, "git", said), Err(WriteError::Conflicts(_))), "{default}");
-            update(&mut spec, "bob", default, BodyShape::Own).unwrap();
+            update(&mut spec, "bob", default, BodyShape::Native).unwrap();
             assert_eq!(spec, before, "what is sent unchanged keeps its owner: {default}");
             apply(&mut spec, "git", "{}").unwrap();
             assert_eq!(owners_of(&spec, field), ["ann:update"], "who leaves it out takes nothing: {default}");
@@ -184,27 +179,27 @@ fn y05_who_returns_a_field_to_its_default_owns_it() {
 }
 
 #[test]
-fn y05_a_field_at_its_default_is_shared_and_kept_as_at_any_other_value() {
+fn y05_default_value_is_shared_like_any_other_value() {
     let mut spec = ClusterSpec::default();
     apply(&mut spec, "git", r#"{"paused": false}"#).unwrap();
-    update(&mut spec, "ann", r#"{"paused": false}"#, BodyShape::Own).unwrap();
+    update(&mut spec, "ann", r#"{"paused": false}"#, BodyShape::Native).unwrap();
     assert_eq!(owners_of(&spec, "paused"), ["git:apply"], "an apply states the default too");
-    // As older programs stored it.
+    // As older versions stored it.
     spec.owners.insert("paused".to_owned(), [Owner::update(&Manager::new("ann").unwrap())].into());
     assert!(matches!(apply(&mut spec, "git", r#"{"paused": true}"#), Err(WriteError::Conflicts(_))));
     apply(&mut spec, "git", r#"{"paused": false}"#).unwrap();
     assert_eq!(owners_of(&spec, "paused"), ["ann:update", "git:apply"], "who agrees shares");
     let git = Manager::new("git").unwrap();
-    let ann: Party = "ann".parse().unwrap();
-    let body = Body::parse(r#"{"paused": true}"#).unwrap();
-    let author = Author::Apply { manager: &git, scope: Scope::Object, force: false, adopt: Some(&ann) };
-    write(&mut spec, &body, author, &Anybody::default(), 7).unwrap();
+    let ann: OwnerMatch = "ann".parse().unwrap();
+    let body = JsonBody::parse(r#"{"paused": true}"#).unwrap();
+    let author = WriteMode::Apply { manager: &git, scope: ApplyScope::Object, force: false, adopt: Some(&ann) };
+    write_body(&mut spec, &body, author, &AnyNameResolver::default(), 7).unwrap();
     assert_eq!((spec.paused, owners_of(&spec, "paused")), (true, vec!["git:apply".to_owned()]), "it is adopted");
 }
 
 #[test]
-fn merge_labels_left_out_depends_on_the_bodys_shape() {
-    for (shape, merge) in [(BodyShape::Magnum, Some(false)), (BodyShape::Own, Some(true))] {
+fn omitted_merge_labels_depends_on_body_shape() {
+    for (shape, merge) in [(BodyShape::Magnum, Some(false)), (BodyShape::Native, Some(true))] {
         let mut spec = ClusterSpec::default();
         update(&mut spec, "bob", r#"{"labels": {"a": "b"}}"#, shape).unwrap();
         assert_eq!(spec.inherited.labels.merge, merge);
@@ -212,18 +207,18 @@ fn merge_labels_left_out_depends_on_the_bodys_shape() {
 }
 
 #[test]
-fn traits_and_tags_are_owned_entry_by_entry() {
+fn traits_and_tags_are_owned_by_entry() {
     let mut node = NodeSpec::default();
     apply(&mut node, "git", r#"{"traits": ["CUSTOM_A", "CUSTOM_B"], "tags": {"assigned": ["x"]}}"#).unwrap();
-    update(&mut node, "bob", r#"{"traits": ["CUSTOM_A", "CUSTOM_B", "CUSTOM_C"]}"#, BodyShape::Own).unwrap();
+    update(&mut node, "bob", r#"{"traits": ["CUSTOM_A", "CUSTOM_B", "CUSTOM_C"]}"#, BodyShape::Native).unwrap();
     apply(&mut node, "git", r#"{"traits": ["CUSTOM_A"]}"#).unwrap();
     let traits: Vec<_> = node.traits.members().map(ToString::to_string).collect();
     assert_eq!(traits, ["CUSTOM_A", "CUSTOM_C"], "only what git put there goes");
     assert!(node.tags.assigned.is_empty(), "a set that is left out is given up");
 }
 
-/// The tags that are assigned and unassigned, each with its owners.
-fn by_hand_of(node: &NodeSpec) -> [Vec<String>; 2] {
+/// Returns the tags that are assigned and unassigned, each with its owners.
+fn tag_owners(node: &NodeSpec) -> [Vec<String>; 2] {
     [&node.tags.assigned, &node.tags.unassigned].map(|set| {
         let owners = |owners: &[Owner]| owners.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
         set.iter().map(|(tag, entry)| format!("{tag} {}", owners(&entry.owners))).collect()
@@ -231,40 +226,39 @@ fn by_hand_of(node: &NodeSpec) -> [Vec<String>; 2] {
 }
 
 #[test]
-fn y05_who_says_of_a_tag_what_another_says_otherwise_is_in_conflict() {
+fn y05_tag_choice_conflicts_when_another_manager_chose_otherwise() {
     let body = |set: &str| format!(r#"{{"tags": {{"{set}": ["x"]}}}}"#);
     let git = Manager::new("git").unwrap();
-    let ops: Party = "ops".parse().unwrap();
+    let ops: OwnerMatch = "ops".parse().unwrap();
     for (stands, says) in [("unassigned", "assigned"), ("assigned", "unassigned")] {
         let mut before = NodeSpec::default();
         apply(&mut before, "ops", &body(stands)).unwrap();
         let mut node = before.clone();
         let refused = apply(&mut node, "git", &body(says)).unwrap_err();
         let WriteError::Conflicts(conflicts) = &refused else { panic!("{refused}") };
-        let named: Vec<_> =
-            conflicts.iter().map(|one| format!("{}.{} {} {}", one.map, one.key, one.owner, one.value)).collect();
+        let named: Vec<_> = conflicts.iter().map(|one| format!("{}.{} {} {}", one.map, one.key, one.owner, one.value)).collect();
         assert_eq!(named, [format!("tags.x ops:apply \"{stands}\"")]);
         assert_eq!(node, before);
-        let forced = Author::Apply { manager: &git, scope: Scope::Object, force: true, adopt: None };
-        let adopting = Author::Apply { manager: &git, scope: Scope::Object, force: false, adopt: Some(&ops) };
-        let added = Author::Add { manager: &git, force: true };
-        let updated = Author::Update { manager: &git, shape: BodyShape::Own };
+        let forced = WriteMode::Apply { manager: &git, scope: ApplyScope::Object, force: true, adopt: None };
+        let adopting = WriteMode::Apply { manager: &git, scope: ApplyScope::Object, force: false, adopt: Some(&ops) };
+        let added = WriteMode::Add { manager: &git, force: true };
+        let updated = WriteMode::Update { manager: &git, shape: BodyShape::Native };
         for (author, owner) in
             [(forced, "x git:apply"), (adopting, "x git:apply"), (added, "x git:apply"), (updated, "x git:update")]
         {
             let mut node = before.clone();
-            write(&mut node, &Body::parse(&body(says)).unwrap(), author, &Anybody::default(), 7).unwrap();
+            write_body(&mut node, &JsonBody::parse(&body(says)).unwrap(), author, &AnyNameResolver::default(), 7).unwrap();
             let mut expected = [vec![owner.to_owned()], Vec::new()];
             if says == "unassigned" {
                 expected.reverse();
             }
-            assert_eq!(by_hand_of(&node), expected, "{author:?}");
+            assert_eq!(tag_owners(&node), expected, "{author:?}");
         }
     }
 }
 
 #[test]
-fn y05_a_plain_write_of_one_set_of_tags_takes_from_the_other_what_it_names_alone() {
+fn y05_update_of_one_tag_set_moves_only_named_tags() {
     let mut before = NodeSpec::default();
     apply(&mut before, "git", r#"{"tags": {"assigned": ["a"], "unassigned": ["x", "y"]}}"#).unwrap();
     let owned = |tags: &[&str]| tags.iter().map(|tag| (*tag).to_owned()).collect::<Vec<_>>();
@@ -277,21 +271,21 @@ fn y05_a_plain_write_of_one_set_of_tags_takes_from_the_other_what_it_names_alone
         (r#"{"tags": {}}"#, &["a git:apply"], &["x git:apply", "y git:apply"]),
     ] {
         let mut node = before.clone();
-        update(&mut node, "ann", body, BodyShape::Own).unwrap();
-        assert_eq!(by_hand_of(&node), [owned(assigned), owned(unassigned)], "{body}");
+        update(&mut node, "ann", body, BodyShape::Native).unwrap();
+        assert_eq!(tag_owners(&node), [owned(assigned), owned(unassigned)], "{body}");
     }
     let both = r#"{"tags": {"assigned": ["x"], "unassigned": ["x"]}}"#;
     let says = "tags: the tag 'x' can't be assigned and unassigned at once: name it in one of them";
     for refused in [
         apply(&mut before.clone(), "git", both).unwrap_err(),
-        update(&mut before.clone(), "git", both, BodyShape::Own).unwrap_err(),
+        update(&mut before.clone(), "git", both, BodyShape::Native).unwrap_err(),
     ] {
         assert_eq!(refused.to_string(), says);
     }
 }
 
 #[test]
-fn no_node_is_assigned_a_tag_that_stands_for_a_primary() {
+fn tags_reject_assignment_of_primary_tag() {
     let mut node = NodeSpec::default();
     let error = apply(&mut node, "git", r#"{"tags": {"assigned": ["x", "primary-x"]}}"#).unwrap_err();
     assert!(error.to_string().starts_with("tags.assigned[1]: tag \"primary-x\" is reserved: "), "{error}");
@@ -300,7 +294,7 @@ fn no_node_is_assigned_a_tag_that_stands_for_a_primary() {
 }
 
 #[test]
-fn y05_a_bad_value_of_a_map_is_told_of_its_key() {
+fn y05_map_error_names_the_key() {
     for (fields, says) in [
         (r#"{"labels": {"b": "1", "a": [1]}}"#, "labels.a: a label's value is text, a number, true, false or null"),
         (r#"{"labels": {"a b": "1"}}"#, "labels: key \"a b\" needs a name"),
@@ -313,13 +307,13 @@ fn y05_a_bad_value_of_a_map_is_told_of_its_key() {
 }
 
 #[test]
-fn y05_a_name_that_ironics_clients_have_is_refused_with_ours() {
+fn y05_ironic_field_name_is_rejected_with_replacement() {
     let error = apply(&mut NodeSpec::default(), "git", r#"{"maintenance": true}"#).unwrap_err();
     assert_eq!(error.to_string(), "maintenance: is called parked");
 }
 
 #[test]
-fn the_magnum_specs_name_of_the_flag_is_refused_with_ours() {
+fn magnum_flag_name_is_rejected_with_replacement() {
     let mut spec = ClusterSpec::default();
     let error = apply(&mut spec, "git", r#"{"override_labels": true}"#).unwrap_err();
     assert_eq!(error.to_string(), "override_labels: is called merge_labels");
@@ -328,12 +322,10 @@ fn the_magnum_specs_name_of_the_flag_is_refused_with_ours() {
     assert!(read_document(r#"{"kind": "Cluster", "name": "c"}"#).is_ok());
 }
 
-/// The integers are what canonical JSON prints of the numbers (RFC 8785), which hosts are given.
+/// The integers are those that canonical JSON (RFC 8785), which is sent to hosts, prints for the numbers.
 #[test]
-fn y04_a_whole_number_of_free_json_is_one_value_however_it_is_written() {
-    for (number, integer) in
-        [("1e2", "100"), ("100.0", "100"), ("-0", "0"), ("1e16", "10000000000000000"), ("1.5", "1.5")]
-    {
+fn y04_free_json_whole_number_is_one_value_in_any_notation() {
+    for (number, integer) in [("1e2", "100"), ("100.0", "100"), ("-0", "0"), ("1e16", "10000000000000000"), ("1.5", "1.5")] {
         for field in ["parameters", "properties", "instance_info", "extra", "driver_info"] {
             let said = |number: &str| format!(r#"{{"{field}": {{"a": {{"b": [{number}]}}}}}}"#);
             let mut spec = NodeSpec::default();
@@ -342,7 +334,7 @@ fn y04_a_whole_number_of_free_json_is_one_value_however_it_is_written() {
             let expected = format!(r#"{{"b":[{integer}]}}"#);
             assert!(stored.contains(&expected), "{field} {number}: {stored}");
             apply(&mut spec, "b", &said(integer)).expect("two managers agree");
-            // As an older program stored it.
+            // As an older version stored it.
             let old = stored.replace(&expected, &format!(r#"{{"b":[{number}]}}"#));
             let read: NodeSpec = serde_json::from_str(&old).unwrap();
             assert_eq!(serde_json::to_string(&read).unwrap(), stored, "{field} {number}");
@@ -356,7 +348,7 @@ fn y04_a_whole_number_of_free_json_is_one_value_however_it_is_written() {
         let mut release = ReleaseSpec::default();
         apply(&mut release, "a", &format!(r#"{{"foreign": {{"b": {number}}}}}"#)).unwrap();
         assert_eq!(release.foreign["b"].to_string(), integer, "{number}");
-        // Ironic's rules make texts of their numbers, so these stay as they are written.
+        // Ironic's rules turn their numbers into texts, so these stay as they are written.
         let mut rule = InspectionRuleSpec::default();
         let body = format!(
             r#"{{"conditions": [{{"op": "eq", "args": {{"values": [{number}, 7]}}}}],
@@ -369,13 +361,12 @@ fn y04_a_whole_number_of_free_json_is_one_value_however_it_is_written() {
     }
 }
 
-/// What hosts would be given as another number, and names that show nothing or control a terminal, were taken in a rule alone.
+/// Only rules accepted numbers that hosts would receive as other numbers, and names that are blank or control a
+/// terminal.
 #[test]
-fn y04_what_a_new_action_of_a_rule_gives_has_a_name_and_a_number_that_there_is() {
+fn y04_new_rule_action_requires_valid_names_and_numbers() {
     let of = |action: &str| format!(r#"{{"actions": [{action}]}}"#);
-    let set = |path: &str, value: &str| {
-        format!(r#"{{"op": "set-attribute", "args": {{"path": "{path}", "value": {value}}}}}"#)
-    };
+    let set = |path: &str, value: &str| format!(r#"{{"op": "set-attribute", "args": {{"path": "{path}", "value": {value}}}}}"#);
     let each = |op: &str, at: &str, name: &str, item: &str| {
         format!(r#"{{"op": "{op}", "args": {{"{at}": "{name}", "value": 1}}, "loop": ["a", "{item}"]}}"#)
     };
@@ -402,15 +393,15 @@ fn y04_what_a_new_action_of_a_rule_gives_has_a_name_and_a_number_that_there_is()
         (each("set-capability", "name", "{item}", ""), "name", "it has nothing that can be seen"),
         (each("set-plugin-data", "path", "a.{item}", "b..c"), "path", "it has nothing that can be seen"),
     ] {
-        let refused = update(&mut InspectionRuleSpec::default(), "m", &of(&action), BodyShape::Own);
+        let refused = update(&mut InspectionRuleSpec::default(), "m", &of(&action), BodyShape::Native);
         let Err(WriteError::Body(error)) = refused else { panic!("{action} is taken") };
         assert_eq!(error.field, format!("actions[0].args.{place}"), "{action}: {error}");
         assert!(error.reason.contains(says), "{action}: {error}");
-        // A store has it, of an older program.
+        // The store of an older version may contain it.
         let mut stored: InspectionRuleSpec = serde_json::from_str(&of(&action)).unwrap();
         let before = stored.actions.clone();
-        update(&mut stored, "m", r#"{"description": "x"}"#, BodyShape::Own).unwrap();
-        update(&mut stored, "m", &of(&action), BodyShape::Own).unwrap();
+        update(&mut stored, "m", r#"{"description": "x"}"#, BodyShape::Native).unwrap();
+        update(&mut stored, "m", &of(&action), BodyShape::Native).unwrap();
         assert_eq!(stored.actions, before, "{action}");
     }
     for action in [
@@ -421,21 +412,21 @@ fn y04_what_a_new_action_of_a_rule_gives_has_a_name_and_a_number_that_there_is()
         in_order("unset-plugin-data", r#""""#),
         each("set-attribute", "path", "properties/{item}", "{plugin_data[labels][a]}"),
     ] {
-        update(&mut InspectionRuleSpec::default(), "m", &of(&action), BodyShape::Own).expect(&action);
+        update(&mut InspectionRuleSpec::default(), "m", &of(&action), BodyShape::Native).expect(&action);
     }
 }
 
-/// `main` was stored and owned by whoever said it, though a rule has no other phase.
+/// `main` was stored and owned by its author, although a rule has no other phase.
 #[test]
-fn y05_a_phase_that_nobody_owns_is_no_change() {
+fn y05_unowned_default_phase_is_no_change() {
     let said = r#""actions": [{"op": "log", "args": {"msg": "x"}}]"#;
     let mut rule = InspectionRuleSpec::default();
     apply(&mut rule, "git", &format!("{{{said}}}")).unwrap();
-    // As an older program stored it, and as this one does.
-    for phase in [None, Some(Phase::Main)] {
+    // As an older version stored it, and as this one does.
+    for phase in [None, Some(RulePhase::Main)] {
         rule.phase = phase;
         let before = rule.clone();
-        update(&mut rule, "bob", r#"{"phase": "main"}"#, BodyShape::Own).unwrap();
+        update(&mut rule, "bob", r#"{"phase": "main"}"#, BodyShape::Native).unwrap();
         assert_eq!(rule, before);
     }
     apply(&mut rule, "git", &format!(r#"{{{said}, "phase": "main"}}"#)).unwrap();
@@ -443,27 +434,26 @@ fn y05_a_phase_that_nobody_owns_is_no_change() {
 }
 
 #[test]
-fn y05_the_tags_of_a_namespace_have_no_order() {
+fn y05_namespace_tags_are_unordered() {
     let tags = |names: &[&str]| {
-        serde_json::json!({"tags": names.iter().map(|name| serde_json::json!({"name": name})).collect::<Vec<_>>()})
-            .to_string()
+        serde_json::json!({"tags": names.iter().map(|name| serde_json::json!({"name": name})).collect::<Vec<_>>()}).to_string()
     };
     let names = |spec: &NamespaceSpec| spec.tags.iter().map(|tag| tag.name.clone()).collect::<Vec<_>>();
     let mut spec = NamespaceSpec::default();
     apply(&mut spec, "git", &tags(&["a", "b", "c"])).unwrap();
-    update(&mut spec, "bob", &tags(&["c", "b", "a"]), BodyShape::Own).unwrap();
+    update(&mut spec, "bob", &tags(&["c", "b", "a"]), BodyShape::Native).unwrap();
     assert_eq!(names(&spec), ["a", "b", "c"]);
     assert!(owners_of(&spec, "tags").contains(&"git:apply".to_owned()));
     apply(&mut spec, "ops", &tags(&["b", "c", "a"])).expect("two managers agree");
     assert_eq!(names(&spec), ["a", "b", "c"]);
     assert!(apply(&mut spec, "ops", &tags(&["b", "c"])).is_err(), "another set is another value");
-    update(&mut spec, "bob", &tags(&["c", "a"]), BodyShape::Own).unwrap();
+    update(&mut spec, "bob", &tags(&["c", "a"]), BodyShape::Native).unwrap();
     assert_eq!(names(&spec), ["c", "a"]);
 }
 
-/// A label or trait that none can be was taken, and the rule failed at each report.
+/// A label or trait that cannot exist was accepted, and the rule failed at each report.
 #[test]
-fn y05_a_rule_that_gives_what_no_label_or_trait_can_be_is_refused_where_it_is_written() {
+fn y05_rule_is_rejected_when_label_or_trait_is_impossible() {
     let give = |op: &str, args: Value, items: Value| {
         let body = serde_json::json!({"actions": [{"op": op, "args": args, "loop": items}]}).to_string();
         let mut rule = InspectionRuleSpec::default();
@@ -509,9 +499,9 @@ fn y05_a_rule_that_gives_what_no_label_or_trait_can_be_is_refused_where_it_is_wr
         let args = serde_json::json!({"name": name});
         assert_eq!(give("add-trait", args, json(items)), expected, "{name} {items}");
     }
-    // What takes away may name what an older program gave.
+    // An action that removes may name what an older version added.
     assert_eq!(give("del-attribute", serde_json::json!({"path": "labels/a"}), none), "");
-    // What stands there is sent back as it is.
+    // A stored action is sent back unchanged.
     let old = r#"[{"op":"add-trait","args":{"name":"{item}"},"loop":["bad"]}]"#;
     let mut rule = InspectionRuleSpec { actions: serde_json::from_str(old).unwrap(), ..InspectionRuleSpec::default() };
     apply(&mut rule, "git", &format!(r#"{{"actions": {old}}}"#)).unwrap();

@@ -1,78 +1,84 @@
-//! What is found where the catalogue and the objects do not agree: it may have changed since they were written.
+//! Findings about objects that do not agree with the catalogue, which may have changed since they were written.
 
 use std::sync::Arc;
 
-use crate::catalog::{Catalog, Meant, Says};
+use crate::catalog::{Catalog, SuggestionCache, UsesKeys};
 use crate::finding::Finding;
 use crate::fleet::Fleet;
 use crate::object::{ClusterId, LevelId, Object, Spec};
 
-/// What is found of a cluster, its groups and their nodes.
+/// Returns the findings about the keys of a cluster, its template, its groups and their nodes.
 pub(crate) fn catalog_findings(fleet: &Fleet, id: ClusterId) -> Vec<Finding> {
-    let (catalog, meant) = (fleet.catalog(), Meant::default());
+    let (catalog, suggestions) = (fleet.catalog(), SuggestionCache::default());
     let Some(cluster) = fleet.cluster(id).filter(|_| !catalog.is_empty()) else { return Vec::new() };
-    let of = Of { catalog, meant: &meant };
+    let checker = CatalogChecker { catalog, suggestions: &suggestions };
     let template = cluster.spec.cluster_template.and_then(|id| fleet.template(id));
-    let mut findings = of.object(cluster, cluster.meta.name.as_str());
+    let mut findings = checker.check_object(cluster, cluster.meta.name.as_str());
     if let Some(template) = template {
-        findings.extend(of.object(template, template.meta.name.as_str()));
+        findings.extend(checker.check_object(template, template.meta.name.as_str()));
     }
-    for group in fleet.groups_of(id).filter_map(|group| fleet.group(group)) {
-        findings.extend(of.object(group, &format!("{}/{}", cluster.meta.name, group.meta.name)));
+    for group in fleet.groups_in_cluster(id).filter_map(|group| fleet.group(group)) {
+        findings.extend(checker.check_object(group, &format!("{}/{}", cluster.meta.name, group.meta.name)));
     }
-    for node in fleet.nodes_of_cluster(id).filter_map(|node| fleet.node(node)) {
-        findings.extend(of.object(node, &node.display_name()));
+    for node in fleet.nodes_in_cluster(id).filter_map(|node| fleet.node(node)) {
+        findings.extend(checker.check_object(node, &node.display_name()));
     }
     findings
 }
 
-/// What is found of all objects, one after the other: what a change of the catalogue makes of them.
-pub fn all_catalog_findings<'a>(fleet: &'a Fleet, meant: &'a Meant) -> impl Iterator<Item = Vec<Finding>> + use<'a> {
-    let of = Of { catalog: fleet.catalog(), meant };
-    let templates = fleet.templates().map(move |one| of.object(one, one.meta.name.as_str()));
-    let clusters = fleet.clusters().map(move |one| of.object(one, one.meta.name.as_str()));
-    let groups = fleet.groups().map(move |one| of.object(one, &group_path(fleet, one.spec.cluster, &one.meta.name)));
-    let nodes = fleet.nodes().map(move |one| of.object(one, &one.display_name()));
+/// Returns the findings about the keys of all objects, one object at a time, to show the effect of a change of the
+/// catalogue.
+pub fn all_catalog_findings<'a>(
+    fleet: &'a Fleet,
+    suggestions: &'a SuggestionCache,
+) -> impl Iterator<Item = Vec<Finding>> + use<'a> {
+    let checker = CatalogChecker { catalog: fleet.catalog(), suggestions };
+    let templates = fleet.templates().map(move |one| checker.check_object(one, one.meta.name.as_str()));
+    let clusters = fleet.clusters().map(move |one| checker.check_object(one, one.meta.name.as_str()));
+    let groups = fleet.groups().map(move |one| checker.check_object(one, &group_path(fleet, one.spec.cluster, &one.meta.name)));
+    let nodes = fleet.nodes().map(move |one| checker.check_object(one, &one.display_name()));
     templates.chain(clusters).chain(groups).chain(nodes)
 }
 
-/// What is found of one object, which is found by its kind and uuid.
-pub fn catalog_findings_of(fleet: &Fleet, meant: &Meant, id: LevelId) -> Vec<Finding> {
-    let of = Of { catalog: fleet.catalog(), meant };
-    let found = match id {
-        LevelId::Template(id) => fleet.template(id).map(|one| of.object(one, one.meta.name.as_str())),
-        LevelId::Cluster(id) => fleet.cluster(id).map(|one| of.object(one, one.meta.name.as_str())),
+/// Returns the findings about the keys of one object.
+pub fn object_catalog_findings(fleet: &Fleet, suggestions: &SuggestionCache, id: LevelId) -> Vec<Finding> {
+    let checker = CatalogChecker { catalog: fleet.catalog(), suggestions };
+    let findings = match id {
+        LevelId::Template(id) => fleet.template(id).map(|one| checker.check_object(one, one.meta.name.as_str())),
+        LevelId::Cluster(id) => fleet.cluster(id).map(|one| checker.check_object(one, one.meta.name.as_str())),
         LevelId::Group(id) => {
-            fleet.group(id).map(|one| of.object(one, &group_path(fleet, one.spec.cluster, &one.meta.name)))
+            fleet.group(id).map(|one| checker.check_object(one, &group_path(fleet, one.spec.cluster, &one.meta.name)))
         }
-        LevelId::Node(id) => fleet.node(id).map(|one| of.object(one, &one.display_name())),
+        LevelId::Node(id) => fleet.node(id).map(|one| checker.check_object(one, &one.display_name())),
     };
-    found.unwrap_or_default()
+    findings.unwrap_or_default()
 }
 
-/// What is found of one object and was not found before a write of it.
+/// Returns the findings about the keys of one object that it did not have before a write.
 pub fn newly_uncatalogued(before: &Fleet, after: &Fleet, id: LevelId) -> Vec<Finding> {
-    let mut found = catalog_findings_of(after, &Meant::default(), id);
-    if !found.is_empty() {
-        let known = catalog_findings_of(before, &Meant::default(), id);
-        found.retain(|finding| !known.contains(finding));
+    let mut findings = object_catalog_findings(after, &SuggestionCache::default(), id);
+    if !findings.is_empty() {
+        let known = object_catalog_findings(before, &SuggestionCache::default(), id);
+        findings.retain(|finding| !known.contains(finding));
     }
-    found
+    findings
 }
 
+/// Returns `CLUSTER/GROUP`, or only the group if the cluster does not exist.
 fn group_path(fleet: &Fleet, cluster: ClusterId, group: &str) -> String {
     fleet.cluster(cluster).map_or_else(|| group.to_owned(), |cluster| format!("{}/{group}", cluster.meta.name))
 }
 
-/// By what is found.
+/// The catalogue and the suggestions that objects are checked with.
 #[derive(Clone, Copy)]
-struct Of<'a> {
+struct CatalogChecker<'a> {
     catalog: &'a Catalog,
-    meant: &'a Meant,
+    suggestions: &'a SuggestionCache,
 }
 
-impl Of<'_> {
-    fn object<S: Spec + Says>(self, object: &Arc<Object<S>>, name: &str) -> Vec<Finding> {
-        self.catalog.findings(&format!("{}/{name}", S::KIND.word()), object.spec.sayings(), self.meant)
+impl CatalogChecker<'_> {
+    /// Returns the findings about the keys that an object uses.
+    fn check_object<S: Spec + UsesKeys>(self, object: &Arc<Object<S>>, name: &str) -> Vec<Finding> {
+        self.catalog.findings(&format!("{}/{name}", S::KIND.word()), object.spec.key_usage(), self.suggestions)
     }
 }

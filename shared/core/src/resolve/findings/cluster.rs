@@ -1,7 +1,7 @@
-//! The pre-flight check of a cluster: what is odd about it as a whole, which no node's own answer can show.
+//! The pre-flight check of a cluster: problems of the cluster as a whole, which no single resolved node can show.
 //!
-//! All of it is findings: a tag that nobody holds is how every new cluster begins, and a role too many may be on its
-//! way out. What can't be is an error elsewhere (a release that does not compile, a placement that goes round).
+//! The results are findings only. A tag that no node holds is normal in a new cluster, and a surplus role may be about
+//! to be removed. What is impossible is an error elsewhere (a release that does not compile, a placement with a cycle).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,44 +9,44 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::level::level_findings;
-use super::primary::naming_another;
+use super::primary::rename_hint;
 use crate::finding::{Finding, Rule, Severity, rule};
-use crate::fleet::{Fleet, GroupFold, NotObeyed};
-use crate::graph::{Class, pseudo_master};
-use crate::idle::{self, Idle};
+use crate::fleet::{Fleet, PrimaryRejection, ResolvedGroup};
+use crate::graph::{NodeClass, pseudo_master};
 use crate::labels::LabelLayer;
 use crate::name::{Name, TagName};
 use crate::object::{Cluster, ClusterId, GroupId, LevelId, Node, RoleSpec};
-use crate::release::{CompiledRelease, Profile, TaskIx};
+use crate::release::{CompiledRelease, Profile, TaskIndex};
 use crate::requirement::Requirement;
+use crate::unimplemented::{self, UnimplementedFields};
 
-/// What is odd about a cluster. Sorted, each once.
+/// Returns the findings about a cluster, sorted, each once.
 ///
-/// Every write asks this of the clusters that it reaches. So profiles are looked at, of which there are few, and nodes only where
-/// something is found about them.
+/// Every write calls this for the clusters that it reaches. So it checks the profiles, which are few, and only those
+/// nodes about which something may be found.
 pub fn cluster_findings(fleet: &Fleet, id: ClusterId) -> Vec<Finding> {
     let Some(cluster) = fleet.cluster(id) else { return Vec::new() };
-    let folds: Vec<&Arc<GroupFold>> = fleet.folds_of(id).collect();
-    let mut check = Check { fleet, cluster, object: format!("cluster/{}", cluster.meta.name), findings: Vec::new() };
+    let folds: Vec<&Arc<ResolvedGroup>> = fleet.resolved_groups(id).collect();
+    let mut check = ClusterCheck { fleet, cluster, object: format!("cluster/{}", cluster.meta.name), findings: Vec::new() };
     let releases = releases(&folds);
-    let has_master = fleet.profiles_of(id).any(|profile| profile.place.is_master);
-    let pseudo: Vec<Class> = releases.iter().filter(|_| !has_master).filter_map(pseudo_master).collect();
+    let has_master = fleet.profiles_in_cluster(id).any(|profile| profile.key.is_master);
+    let pseudo: Vec<NodeClass> = releases.iter().filter(|_| !has_master).filter_map(pseudo_master).collect();
     if !pseudo.is_empty() {
         let message = "tasks are placed on master, the controller's own host, and the cluster has no node of that name";
         check.warn(rule::MASTER_ABSENT, check.object.clone(), message.to_owned());
     }
-    check.levels(&folds);
-    check.primaries();
-    check.changed_roles(&releases);
-    check.roles(&folds);
-    // Without nodes nothing falls anywhere yet, and to say so of every task helps nobody.
-    if fleet.profiles_of(id).any(|profile| !profile.place.is_master) {
+    check.check_levels(&folds);
+    check.check_primaries();
+    check.check_changed_roles(&releases);
+    check.check_roles(&folds);
+    // In a cluster without nodes no task is placed yet, and a finding for each task would help nobody.
+    if fleet.profiles_in_cluster(id).any(|profile| !profile.key.is_master) {
         let pseudo = pseudo.iter().map(|class| &class.profile);
-        let profiles: Vec<&Profile> = fleet.profiles_of(id).chain(pseudo).map(|profile| &**profile).collect();
+        let profiles: Vec<&Profile> = fleet.profiles_in_cluster(id).chain(pseudo).map(|profile| &**profile).collect();
         for release in &releases {
-            check.unheld_tags(release, &profiles);
-            check.unplaced_tasks(release, &profiles);
-            check.limits(release, &folds);
+            check.check_unheld_tags(release, &profiles);
+            check.check_unplaced_tasks(release, &profiles);
+            check.check_limits(release, &folds);
         }
     }
     check.findings.sort();
@@ -54,61 +54,64 @@ pub fn cluster_findings(fleet: &Fleet, id: ClusterId) -> Vec<Finding> {
     check.findings
 }
 
-struct Check<'a> {
+/// The check of one cluster, with the findings so far.
+struct ClusterCheck<'a> {
     fleet: &'a Fleet,
     cluster: &'a Arc<Cluster>,
     object: String,
     findings: Vec<Finding>,
 }
 
-impl Check<'_> {
+impl ClusterCheck<'_> {
+    /// Adds a finding.
     fn warn(&mut self, rule: Rule, object: impl Into<String>, message: String) {
-        self.findings.push(Finding::of(rule, object, message));
+        self.findings.push(Finding::new(rule, object, message));
     }
 
-    /// What has no effect at the levels above the nodes: `null` where nothing is merged, fields that nothing acts on, and labels that
-    /// would have one variable.
-    fn levels(&mut self, folds: &[&Arc<GroupFold>]) {
+    /// Finds what has no effect at the levels above the nodes: `null` where nothing is merged, fields that are not
+    /// implemented, and labels that would get the same variable.
+    fn check_levels(&mut self, folds: &[&Arc<ResolvedGroup>]) {
         let cluster = Arc::clone(self.cluster);
         let (fleet, id) = (self.fleet, ClusterId(cluster.meta.uuid));
-        self.level(&self.object.clone(), &cluster.spec.inherited.labels, &cluster.spec);
+        self.check_level(&self.object.clone(), &cluster.spec.inherited.labels, &cluster.spec);
         self.findings.extend(level_findings(fleet, LevelId::Cluster(id)));
-        self.findings.extend(fleet.groups_of(id).flat_map(|id| level_findings(fleet, LevelId::Group(id))));
+        self.findings.extend(fleet.groups_in_cluster(id).flat_map(|id| level_findings(fleet, LevelId::Group(id))));
         for fold in folds {
             let group = &fold.group.spec;
-            self.level(&format!("nodegroup/{}", fold.place()), &group.inherited.labels, group);
-            self.requirements(fold);
+            self.check_level(&format!("nodegroup/{}", fold.path()), &group.inherited.labels, group);
+            self.check_requirements(fold);
         }
         if let Some(template) = cluster.spec.cluster_template.and_then(|id| self.fleet.template(id)) {
             let object = format!("clustertemplate/{}", template.meta.name);
-            self.level(&object, &template.spec.inherited.labels, &template.spec);
+            self.check_level(&object, &template.spec.inherited.labels, &template.spec);
         }
     }
 
-    fn level(&mut self, object: &str, labels: &LabelLayer, spec: &impl Idle) {
-        self.findings.extend(idle::findings(object, spec));
-        for key in labels.idle_tombstones() {
+    /// Finds what has no effect at one level: fields that are not implemented, and `null` labels.
+    fn check_level(&mut self, object: &str, labels: &LabelLayer, spec: &impl UnimplementedFields) {
+        self.findings.extend(unimplemented::findings(object, spec));
+        for key in labels.ineffective_tombstones() {
             let message = format!("label {key} is null where nothing is merged: it has no effect");
             self.warn(rule::LABEL_IDLE_NULL, object, message);
         }
     }
 
-    /// Primaries that a manifest names and that hold nothing, and those whose holder is parked.
-    fn primaries(&mut self) {
+    /// Finds entries of the cluster's `primaries` that have no effect, and primaries whose node is parked.
+    fn check_primaries(&mut self) {
         let id = ClusterId(self.cluster.meta.uuid);
         for (tag, node) in &self.cluster.spec.primaries {
-            if let Some(why) = self.fleet.not_obeyed(self.cluster, tag, node).map(NotObeyed::beyond_cluster) {
+            if let Some(why) = self.fleet.primary_rejection(self.cluster, tag, node).map(PrimaryRejection::redacted) {
                 let held = match self.fleet.holder(id, tag.as_str()) {
-                    Some(_) => "who held it keeps it, or the first by name holds it",
+                    Some(_) => "its present holder keeps it, or the first node by name holds it",
                     None => "nobody holds it",
                 };
                 let message = format!(
-                    "primaries: {tag} is to be held by {node}, which is not obeyed: {}; {held}; name a node that has it there, or leave {tag} \
+                    "primaries: {tag} names {node}, which is ignored: {}; {held}; name a node that has it there, or leave {tag} \
                      out",
                     why.reason(tag, node)
                 );
-                let mut finding = Finding::of(rule::PRIMARY_UNKNOWN, self.object.clone(), message);
-                if why.is_decided() {
+                let mut finding = Finding::new(rule::PRIMARY_UNKNOWN, self.object.clone(), message);
+                if why.is_permanent() {
                     finding.severity = Severity::Error;
                 }
                 self.findings.push(finding);
@@ -116,10 +119,10 @@ impl Check<'_> {
         }
         let fleet = self.fleet;
         for (tag, node) in fleet.holders(id) {
-            let Some(node) = fleet.node(node).filter(|node| fleet.parked(node).is_some()) else { continue };
-            // No choice is taken where the cluster names anybody.
+            let Some(node) = fleet.node(node).filter(|node| fleet.parked_by(node).is_some()) else { continue };
+            // A choice of a primary is refused while the cluster's manifest names one.
             let how = match fleet.named_primary(id, tag.as_str()) {
-                Some(_) => naming_another(self.cluster, tag.as_str()),
+                Some(_) => rename_hint(self.cluster, tag.as_str()),
                 None => format!("stemma primary set {} {tag} NODE", self.cluster.meta.name),
             };
             let message = format!(
@@ -130,22 +133,23 @@ impl Check<'_> {
         }
     }
 
-    /// Requirements whose author may have meant an operator.
-    fn requirements(&mut self, fold: &GroupFold) {
+    /// Finds requirements whose text begins like an operator, and is compared as a text.
+    fn check_requirements(&mut self, fold: &ResolvedGroup) {
         for requirement in &fold.group.spec.requirements.0 {
             if let Requirement::Field { expression, .. } = requirement
                 && expression.resembles_operator()
             {
                 let message = format!(
-                    "requirement {requirement} asks for this very text: an operator is the first word, as in `>= 3`"
+                    "requirement {requirement} compares with this exact text: an operator must be the first word, as in `>= 3`"
                 );
-                self.warn(rule::REQUIREMENT_TEXT, format!("nodegroup/{}", fold.place()), message);
+                self.warn(rule::REQUIREMENT_TEXT, format!("nodegroup/{}", fold.path()), message);
             }
         }
     }
 
-    /// Roles that the cluster changes, or that its tags name, and that no release of its groups declares.
-    fn changed_roles(&mut self, releases: &[Arc<CompiledRelease>]) {
+    /// Finds roles that no release of the cluster's groups declares, among the roles that the cluster changes and those
+    /// that its tags name.
+    fn check_changed_roles(&mut self, releases: &[Arc<CompiledRelease>]) {
         if releases.is_empty() {
             return;
         }
@@ -158,90 +162,90 @@ impl Check<'_> {
         for (tag, spec) in &cluster.spec.tags {
             let Some(role) = spec.role.as_ref().filter(|role| !declared(role)) else { continue };
             if !cluster.spec.roles.contains_key(role) {
-                let message =
-                    format!("tags: {tag} is to be produced by role {role}, which no release of its groups declares");
+                let message = format!("tags: {tag} should be produced by role {role}, which no release of its groups declares");
                 self.warn(rule::ROLE_UNKNOWN, self.object.clone(), message);
             }
         }
     }
 
-    /// Roles that nobody declares, roles that should not meet, and tags by hand that can't be seen. Nodes of one profile have the
-    /// same roles and tags.
-    fn roles(&mut self, folds: &[&Arc<GroupFold>]) {
+    /// Finds undeclared roles, conflicting roles, and assigned tags that have no effect. Nodes of one profile have the
+    /// same roles and tags, so only the nodes of a profile that has such a problem are checked.
+    fn check_roles(&mut self, folds: &[&Arc<ResolvedGroup>]) {
         for fold in folds {
-            self.decided(fold);
-            let group = format!("nodegroup/{}", fold.place());
+            self.check_decided_tags(fold);
+            let group = format!("nodegroup/{}", fold.path());
             self.findings.extend(undeclared_roles(&group, fold, &fold.group.spec.roles));
-            for (profile, nodes) in self.fleet.placed_in_group(GroupId(fold.group.meta.uuid)) {
-                if !is_odd(fold, profile) {
+            for (profile, nodes) in self.fleet.profile_nodes_in_group(GroupId(fold.group.meta.uuid)) {
+                if !may_have_findings(fold, profile) {
                     continue;
                 }
                 for node in nodes.iter().filter_map(|id| self.fleet.node(*id)) {
                     let object = format!("node/{}", node.display_name());
                     self.findings.extend(undeclared_roles(&object, fold, &node.spec.roles));
-                    self.by_hand(&object, fold, node);
-                    self.conflicts(&object, fold, &profile.place.roles);
+                    self.check_manual_tags(&object, fold, node);
+                    self.check_conflicts(&object, fold, &profile.key.roles);
                 }
             }
         }
     }
 
-    fn by_hand(&mut self, object: &str, fold: &GroupFold, node: &Node) {
-        for tag in node.spec.tags.assigned.members().filter(|tag| !declares_tag(fold, tag)) {
+    /// Finds tags that an operator assigned to a node and that nothing declares.
+    fn check_manual_tags(&mut self, object: &str, fold: &ResolvedGroup, node: &Node) {
+        for tag in node.spec.tags.assigned.members().filter(|tag| !is_tag_declared(fold, tag)) {
             let message = format!("is assigned tag {tag}, which is declared neither in the release nor in the cluster");
             self.warn(rule::TAG_UNKNOWN, object, message);
         }
     }
 
-    /// Tags that an extension decided and that are left out, since nothing declares them any more.
-    fn decided(&mut self, fold: &GroupFold) {
-        if fold.table.as_ref().is_none_or(|table| table.deciders().next().is_none()) {
+    /// Finds tags that an extension decided and that are ignored, because nothing declares them any more.
+    fn check_decided_tags(&mut self, fold: &ResolvedGroup) {
+        if fold.role_table.as_ref().is_none_or(|table| table.deciders().next().is_none()) {
             return;
         }
-        for node in self.fleet.nodes_of(GroupId(fold.group.meta.uuid)).filter_map(|id| self.fleet.node(id)) {
+        for node in self.fleet.nodes_in_group(GroupId(fold.group.meta.uuid)).filter_map(|id| self.fleet.node(id)) {
             for (role, decided) in &node.spec.tags.decided {
-                for tag in decided.tags.iter().filter(|tag| !declares_tag(fold, tag)) {
+                for tag in decided.tags.iter().filter(|tag| !is_tag_declared(fold, tag)) {
                     let message = format!(
                         "extension {} gives it tag {tag} for role {role}, which is declared neither in the release nor in the cluster: \
-                         it is left out, and goes with the next write of the node",
+                         it is ignored, and the next write of the node removes it",
                         decided.extension
                     );
-                    self.findings.push(Finding::of(
-                        rule::TAG_UNKNOWN,
-                        format!("node/{}", node.display_name()),
-                        message,
-                    ));
+                    self.findings.push(Finding::new(rule::TAG_UNKNOWN, format!("node/{}", node.display_name()), message));
                 }
             }
         }
     }
 
-    /// Fuel's `conflicts` of roles, kept and never enforced.
-    fn conflicts(&mut self, object: &str, fold: &GroupFold, roles: &[Name]) {
-        for (role, other) in conflicts(fold, roles) {
+    /// Finds violations of Fuel's `conflicts` of roles, which are stored and never enforced.
+    fn check_conflicts(&mut self, object: &str, fold: &ResolvedGroup, roles: &[Name]) {
+        for (role, other) in role_conflicts(fold, roles) {
             let message = format!("has role {role} and role {other}, which conflict");
             self.warn(rule::ROLE_CONFLICT, object, message);
         }
     }
 
-    fn unheld_tags(&mut self, release: &CompiledRelease, profiles: &[&Profile]) {
-        let held: BTreeSet<&TagName> = profiles.iter().flat_map(|profile| &profile.place.tags).collect();
-        for tag in release.tags.keys().filter(|tag| !held.contains(tag)) {
+    /// Finds tags of a release that no node has.
+    fn check_unheld_tags(&mut self, release: &CompiledRelease, profiles: &[&Profile]) {
+        let held_tags: BTreeSet<&TagName> = profiles.iter().flat_map(|profile| &profile.key.tags).collect();
+        for tag in release.tags.keys().filter(|tag| !held_tags.contains(tag)) {
             let message = format!("no node holds tag {tag}, which release {} declares", release.name);
             self.warn(rule::TAG_UNHELD, format!("{} tag/{tag}", self.object), message);
         }
     }
 
-    fn unplaced_tasks(&mut self, release: &CompiledRelease, profiles: &[&Profile]) {
-        let own = profiles.iter().filter(|profile| profile.release.hash == release.hash);
-        let placed: BTreeSet<TaskIx> = own.flat_map(|profile| profile.all()).collect();
-        // A group of the cluster may run another release, in which a task of that id does fall to nodes.
+    /// Finds tasks of a release that are placed on no node. Groups of tasks and stages run nowhere, so they do not
+    /// count.
+    fn check_unplaced_tasks(&mut self, release: &CompiledRelease, profiles: &[&Profile]) {
+        let same_release = profiles.iter().filter(|profile| profile.release.hash == release.hash);
+        let placed: BTreeSet<TaskIndex> = same_release.flat_map(|profile| profile.all_tasks()).collect();
+        // A group of the cluster may run another release, in which a task of that id is placed on nodes.
         let elsewhere = |id: &str| {
             let others = profiles.iter().filter(|profile| profile.release.hash != release.hash);
-            let mut having = others.filter(|other| other.release.find(id).is_some_and(|ix| other.all().contains(&ix)));
+            let mut having =
+                others.filter(|other| other.release.task_index(id).is_some_and(|ix| other.all_tasks().contains(&ix)));
             having.next().map_or_else(String::new, |other| format!("; that of release {} does", other.release.name))
         };
-        for (ix, task) in (0..).map(TaskIx).zip(&release.tasks) {
+        for (ix, task) in (0..).map(TaskIndex).zip(&release.tasks) {
             if !placed.contains(&ix) && !task.task.is_group() && !task.task.is_stage() {
                 let (id, placement) = (&task.task.id, release.placement_text(ix));
                 let message = format!(
@@ -254,97 +258,103 @@ impl Check<'_> {
         }
     }
 
-    /// Fuel's `limits` of roles: plain numbers; what rests on its settings is not evaluated.
-    fn limits(&mut self, release: &CompiledRelease, folds: &[&Arc<GroupFold>]) {
+    /// Finds violations of Fuel's `limits` of roles. Only plain numbers are checked. Limits that depend on Fuel's
+    /// settings are not evaluated.
+    fn check_limits(&mut self, release: &CompiledRelease, folds: &[&Arc<ResolvedGroup>]) {
         for (role, spec) in &release.roles {
-            let (least, most) = (limit(spec, "min"), limit(spec, "max"));
-            if least.is_none() && most.is_none() {
+            let (min, max) = (role_limit(spec, "min"), role_limit(spec, "max"));
+            if min.is_none() && max.is_none() {
                 continue;
             }
-            let have: usize = folds.iter().map(|fold| self.holders(fold, role)).sum();
-            if least.is_some_and(|least| (have as u64) < least) || most.is_some_and(|most| (have as u64) > most) {
-                let wants = [least.map(|n| format!("at least {n}")), most.map(|n| format!("at most {n}"))];
+            let have: usize = folds.iter().map(|fold| self.count_holders(fold, role)).sum();
+            if min.is_some_and(|least| (have as u64) < least) || max.is_some_and(|most| (have as u64) > most) {
+                let wants = [min.map(|n| format!("at least {n}")), max.map(|n| format!("at most {n}"))];
                 let wants = wants.into_iter().flatten().collect::<Vec<_>>().join(" and ");
-                let message = format!("role {role} wants {wants} of the cluster's nodes, and {have} have it");
+                let message = format!("role {role} requires {wants} of the cluster's nodes, and {have} have it");
                 self.warn(rule::ROLE_LIMIT, format!("{} role/{role}", self.object), message);
             }
         }
     }
 
-    /// How many nodes of a group have a role. Without a release they have no profile, and each is asked.
-    fn holders(&self, fold: &GroupFold, role: &Name) -> usize {
+    /// Returns the number of nodes of a group that have a role. Without a release the nodes have no profile, so each
+    /// node is checked.
+    fn count_holders(&self, fold: &ResolvedGroup, role: &Name) -> usize {
         let group = GroupId(fold.group.meta.uuid);
         if fold.release.is_some() {
-            let placed = self.fleet.placed_in_group(group).filter(|(profile, _)| profile.place.roles.contains(role));
+            let placed = self.fleet.profile_nodes_in_group(group).filter(|(profile, _)| profile.key.roles.contains(role));
             return placed.map(|(_, nodes)| nodes.len()).sum();
         }
-        let nodes = self.fleet.nodes_of(group).filter_map(|id| self.fleet.node(id));
+        let nodes = self.fleet.nodes_in_group(group).filter_map(|id| self.fleet.node(id));
         nodes.filter(|node| fold.roles.contains(role) || node.spec.roles.contains(role)).count()
     }
 }
 
-/// Roles of a group or node that its release does not declare, and that were not so before.
+/// Returns the findings about roles of a group or node that its release does not declare, without those that existed
+/// before a change.
 pub fn newly_undeclared(before: &Fleet, after: &Fleet, id: LevelId) -> Vec<Finding> {
     let undeclared = |fleet: &Fleet| match id {
         LevelId::Group(id) => {
-            let fold = fleet.fold(id).ok()?;
-            Some(undeclared_roles(&format!("nodegroup/{}", fold.place()), fold, &fold.group.spec.roles))
+            let fold = fleet.resolved_group(id).ok()?;
+            Some(undeclared_roles(&format!("nodegroup/{}", fold.path()), fold, &fold.group.spec.roles))
         }
         LevelId::Node(id) => {
             let node = fleet.node(id)?;
             let object = format!("node/{}", node.display_name());
-            Some(undeclared_roles(&object, fleet.fold_above(&node.spec)?, &node.spec.roles))
+            Some(undeclared_roles(&object, fleet.resolved_parent(&node.spec)?, &node.spec.roles))
         }
         LevelId::Template(_) | LevelId::Cluster(_) => None,
     };
-    let (known, mut found) = (undeclared(before).unwrap_or_default(), undeclared(after).unwrap_or_default());
-    found.retain(|finding| !known.contains(finding));
-    found
+    let (known, mut findings) = (undeclared(before).unwrap_or_default(), undeclared(after).unwrap_or_default());
+    findings.retain(|finding| !known.contains(finding));
+    findings
 }
 
-/// Roles of a group or node that its release does not declare.
-fn undeclared_roles(object: &str, fold: &GroupFold, roles: &[Name]) -> Vec<Finding> {
+/// Returns the findings about roles of a group or node that its release does not declare.
+fn undeclared_roles(object: &str, fold: &ResolvedGroup, roles: &[Name]) -> Vec<Finding> {
     let Some(release) = &fold.release else { return Vec::new() };
-    let undeclared = roles.iter().filter(|role| !declares_role(fold, role));
-    let found = |role: &Name| {
-        let message =
-            format!("has role {role}, which release {} does not declare: it produces no tag", release.value.name);
-        Finding::of(rule::ROLE_UNKNOWN, object, message)
+    let undeclared = roles.iter().filter(|role| !is_role_declared(fold, role));
+    let finding = |role: &Name| {
+        let message = format!("has role {role}, which release {} does not declare: it produces no tag", release.value.name);
+        Finding::new(rule::ROLE_UNKNOWN, object, message)
     };
-    undeclared.map(found).collect()
+    undeclared.map(finding).collect()
 }
 
-/// Whether anything can be found about a node of this profile.
-fn is_odd(fold: &GroupFold, profile: &Profile) -> bool {
-    let place = &profile.place;
-    place.roles.iter().any(|role| !declares_role(fold, role))
-        || place.tags.iter().any(|tag| !declares_tag(fold, tag))
-        || conflicts(fold, &place.roles).next().is_some()
+/// Returns whether a node of this profile may have a finding about its roles or tags.
+fn may_have_findings(fold: &ResolvedGroup, profile: &Profile) -> bool {
+    let place = &profile.key;
+    place.roles.iter().any(|role| !is_role_declared(fold, role))
+        || place.tags.iter().any(|tag| !is_tag_declared(fold, tag))
+        || role_conflicts(fold, &place.roles).next().is_some()
 }
 
-fn declares_role(fold: &GroupFold, role: &Name) -> bool {
-    fold.table.as_ref().is_none_or(|table| table.has_role(role.as_str()))
+/// Returns whether the release of a group declares a role. Without a release, any role counts as declared.
+fn is_role_declared(fold: &ResolvedGroup, role: &Name) -> bool {
+    fold.role_table.as_ref().is_none_or(|table| table.has_role(role.as_str()))
 }
 
-/// Whether a tag is declared, or some role produces it.
-fn declares_tag(fold: &GroupFold, tag: &TagName) -> bool {
-    fold.table.as_ref().is_none_or(|table| table.is_visible(tag.as_str()))
+/// Returns whether the release or the cluster declares a tag, or some role produces it. Without a release, any tag
+/// counts as declared.
+fn is_tag_declared(fold: &ResolvedGroup, tag: &TagName) -> bool {
+    fold.role_table.as_ref().is_none_or(|table| table.is_visible(tag.as_str()))
 }
 
-/// The pairs of roles that conflict.
-fn conflicts<'a>(fold: &'a GroupFold, roles: &'a [Name]) -> impl Iterator<Item = (&'a Name, &'a Name)> {
+/// Returns the pairs of these roles that conflict by the release.
+fn role_conflicts<'a>(fold: &'a ResolvedGroup, roles: &'a [Name]) -> impl Iterator<Item = (&'a Name, &'a Name)> {
     let release = fold.release.as_ref().map(|release| &release.value);
     let declared = roles.iter().filter_map(move |role| Some((role, release?.roles.get(role)?)));
     let meets = |other: &&Name| roles.contains(other);
     declared.flat_map(move |(role, spec)| spec.conflicts.iter().filter(meets).map(move |other| (role, other)))
 }
 
-fn limit(spec: &RoleSpec, name: &str) -> Option<u64> {
+/// Returns a limit of a role on the number of its nodes, if it is a plain number.
+fn role_limit(spec: &RoleSpec, name: &str) -> Option<u64> {
     spec.limits.get(name).and_then(Value::as_u64)
 }
 
-/// The releases that groups name, each once. Two of the same content are two.
-fn releases(folds: &[&Arc<GroupFold>]) -> Vec<Arc<CompiledRelease>> {
+/// Returns the releases that groups name, each once. Two releases with the same content and another name are listed
+/// separately.
+fn releases(folds: &[&Arc<ResolvedGroup>]) -> Vec<Arc<CompiledRelease>> {
     let named = folds.iter().filter_map(|fold| fold.release.as_ref());
     let releases: BTreeMap<_, _> = named.map(|release| (&release.value.name, Arc::clone(&release.value))).collect();
     releases.into_values().collect()

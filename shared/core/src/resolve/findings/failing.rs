@@ -1,31 +1,33 @@
-//! Conditions that cannot be evaluated, and paths that two tasks write or no host takes: one finding for a task, however many hosts it
-//! is about. A node's own answer has its own.
+//! Findings about conditions that cannot be evaluated, and about paths that two tasks write or that no host accepts.
+//! There is one finding for a task, however many hosts have the problem. Each of these nodes has a finding of its own
+//! too.
 
 use std::collections::BTreeMap;
 
-use crate::finding::{FEW, Finding, Rule, rule};
+use crate::finding::{Finding, MAX_NAMES, Rule, rule};
 use crate::fleet::Fleet;
 use crate::name::ReleaseRef;
 use crate::object::NodeId;
-use crate::resolve::{Answer, ResolveCache, resolve_node};
+use crate::resolve::{ResolveCache, ResolvedNode, resolve_node};
 
-/// The findings that are told of all hosts together.
-const OF_ALL: [Rule; 2] = [rule::CONDITION_FAILED, rule::TASK_PATH];
+/// The rules whose findings are aggregated over all hosts.
+const SHARED_RULES: [Rule; 2] = [rule::CONDITION_FAILED, rule::TASK_PATH];
 
-/// The tasks whose conditions cannot be evaluated, or that have no path, gathered host by host.
+/// The tasks whose conditions cannot be evaluated, or that have no usable path, collected host by host.
 #[derive(Default)]
-pub struct FailingTasks(BTreeMap<(ReleaseRef, String, String), Failing>);
+pub struct FailingTasks(BTreeMap<(ReleaseRef, String, String), FailingHosts>);
 
-/// Hosts of which the same is found of one task.
-struct Failing {
-    first: NodeId,
-    /// What is found of the task on the first of them.
-    found: Finding,
-    hosts: usize,
-    names: Vec<String>,
+/// The hosts with the same finding about one task.
+struct FailingHosts {
+    first_node: NodeId,
+    /// The finding about the task on the first host.
+    finding: Finding,
+    host_count: usize,
+    host_names: Vec<String>,
 }
 
-/// Tasks that have no path of their own on these nodes by a step of the fleet, and had before: one finding for a task.
+/// Returns the findings about tasks that have no usable path on these nodes only since a change. There is one finding
+/// for a task.
 pub fn newly_without_path(
     before: &Fleet,
     after: &Fleet,
@@ -33,71 +35,75 @@ pub fn newly_without_path(
     nodes: impl Iterator<Item = NodeId>,
 ) -> Vec<Finding> {
     let mut failing = FailingTasks::default();
-    // Of most nodes each task has its path. To resolve what they had before would throw away what is remembered of their group.
-    for node in nodes.filter(|node| after.profile(*node).is_some_and(|profile| profile.may_lack_paths())) {
+    // On most nodes each task has its path, so only the state after the change is resolved at first. To resolve the
+    // state before the change would evict the cached base of the node's group.
+    for node in nodes.filter(|node| after.profile(*node).is_some_and(|profile| profile.should_check_paths())) {
         let resolution = resolve_node(after, cache, node);
-        let Some(answer) = resolution.answer() else { continue };
-        let mut without = of_paths(answer);
-        if without.is_empty() {
+        let Some(resolved) = resolution.resolved_node() else { continue };
+        let mut findings = path_findings(resolved);
+        if findings.is_empty() {
             continue;
         }
-        let known = resolve_node(before, cache, node).answer().map(|answer| of_paths(answer)).unwrap_or_default();
-        without.retain(|finding| !known.contains(finding));
-        failing.add_found(answer, without);
+        let known = resolve_node(before, cache, node).resolved_node().map(|answer| path_findings(answer)).unwrap_or_default();
+        findings.retain(|finding| !known.contains(finding));
+        failing.add_findings(resolved, findings);
     }
-    failing.found().map(|(finding, _)| finding).collect()
+    failing.into_findings().map(|(finding, _)| finding).collect()
 }
 
-/// What is found of the paths of a host's tasks.
-fn of_paths(answer: &Answer) -> Vec<Finding> {
-    let findings = answer.task_set().into_iter().flat_map(|set| set.findings());
+/// Returns the findings about the paths of a host's tasks.
+fn path_findings(node: &ResolvedNode) -> Vec<Finding> {
+    let findings = node.task_set().into_iter().flat_map(|set| set.findings());
     findings.filter(|finding| finding.code == rule::TASK_PATH.code).collect()
 }
 
-/// Whether a finding about one host is told of all hosts together.
-pub fn is_told_together(finding: &Finding) -> bool {
-    OF_ALL.iter().any(|rule| finding.code == rule.code)
+/// Returns whether a finding about one host is aggregated over all hosts.
+pub fn is_aggregated(finding: &Finding) -> bool {
+    SHARED_RULES.iter().any(|rule| finding.code == rule.code)
 }
 
 impl FailingTasks {
-    /// Takes in a host.
-    pub fn add(&mut self, answer: &Answer) {
-        let Some(set) = answer.task_set() else { return };
-        self.add_found(answer, set.findings().filter(is_told_together));
+    /// Adds the findings of a host that are aggregated.
+    pub fn add(&mut self, node: &ResolvedNode) {
+        let Some(set) = node.task_set() else { return };
+        self.add_findings(node, set.findings().filter(is_aggregated));
     }
 
-    /// Takes in what is found of a host's tasks.
-    fn add_found(&mut self, answer: &Answer, found: impl IntoIterator<Item = Finding>) {
-        let Some(release) = answer.release() else { return };
-        for finding in found {
+    /// Adds the findings about a host's tasks.
+    fn add_findings(&mut self, node: &ResolvedNode, findings: impl IntoIterator<Item = Finding>) {
+        let Some(release) = node.release() else { return };
+        for finding in findings {
             let key = (release.name.clone(), finding.object.clone(), finding.code.clone());
-            let first = answer.node().id();
-            let new = || Failing { first, found: finding, hosts: 0, names: Vec::new() };
+            let first = node.node().id();
+            let new = || FailingHosts { first_node: first, finding, host_count: 0, host_names: Vec::new() };
             let failing = self.0.entry(key).or_insert_with(new);
-            failing.hosts += 1;
-            if failing.names.len() < FEW {
-                failing.names.push(answer.node().display_name());
+            failing.host_count += 1;
+            if failing.host_names.len() < MAX_NAMES {
+                failing.host_names.push(node.node().display_name());
             }
         }
     }
 
-    /// One finding for each task, with a host that it is about.
-    pub fn found(self) -> impl Iterator<Item = (Finding, NodeId)> {
+    /// Returns one finding for each task and rule, with the first host that has the finding.
+    pub fn into_findings(self) -> impl Iterator<Item = (Finding, NodeId)> {
         self.0.into_iter().map(|((release, object, _), failing)| {
             let task = object.strip_prefix("task/").unwrap_or(&object);
             let (object, message) = (format!("release/{release} task {task}"), failing.message());
-            (Finding { object, message, ..failing.found }, failing.first)
+            (Finding { object, message, ..failing.finding }, failing.first_node)
         })
     }
 }
 
-impl Failing {
+impl FailingHosts {
+    /// Returns the message of the finding, with the number and the first names of its hosts.
     fn message(&self) -> String {
-        let names = self.names.join(", ");
-        match self.hosts {
-            1 => format!("on 1 host ({names}): {}", self.found.message),
-            hosts if hosts > self.names.len() => format!("on {hosts} hosts ({names}, …): {}", self.found.message),
-            hosts => format!("on {hosts} hosts ({names}): {}", self.found.message),
+        let names = self.host_names.join(", ");
+        match self.host_count {
+            1 => format!("on 1 host ({names}): {}", self.finding.message),
+            hosts if hosts > self.host_names.len() => {
+                format!("on {hosts} hosts ({names}, …): {}", self.finding.message)
+            }
+            hosts => format!("on {hosts} hosts ({names}): {}", self.finding.message),
         }
     }
 }

@@ -1,52 +1,53 @@
-//! Labels that have one variable at a level above the nodes: said there where no node is below it that says so itself.
+//! Findings about labels of a level above the nodes that would be the same variable of `labels.env`. A level has such a
+//! finding only if there is no node below it, because each node has the finding itself.
 
-use super::node::meeting;
+use super::node::label_collisions;
 use crate::finding::{Finding, rule};
-use crate::fleet::{Fleet, Maps};
+use crate::fleet::{Fleet, InheritedMaps};
 use crate::object::{ClusterId, GroupId, LevelId, TemplateId};
 
-/// What is said of a level where no node is below it, but for what a level above it says already.
+/// Returns the findings about a level that has no nodes below it. Omits those that a level above it has too.
 pub fn level_findings(fleet: &Fleet, id: LevelId) -> Vec<Finding> {
-    let mut met = met_at(fleet, id);
-    let Some(object) = (!met.is_empty()).then(|| named(fleet, id)).flatten() else { return Vec::new() };
-    let above: Vec<String> = above(fleet, id).into_iter().flat_map(|level| met_at(fleet, level)).collect();
-    met.retain(|message| !above.contains(message));
-    met.into_iter().map(|message| Finding::of(rule::LABEL_VARIABLE, object.clone(), message)).collect()
+    let mut collisions = collisions_at(fleet, id);
+    let Some(object) = (!collisions.is_empty()).then(|| level_name(fleet, id)).flatten() else { return Vec::new() };
+    let inherited: Vec<String> = levels_above(fleet, id).into_iter().flat_map(|level| collisions_at(fleet, level)).collect();
+    collisions.retain(|message| !inherited.contains(message));
+    collisions.into_iter().map(|message| Finding::new(rule::LABEL_VARIABLE, object.clone(), message)).collect()
 }
 
-/// What is said of a level, and of those below it, and was not before a write of it.
-pub fn newly_meeting_below(before: &Fleet, after: &Fleet, id: LevelId) -> Vec<Finding> {
-    let all = |fleet: &Fleet, levels: &[LevelId]| -> Vec<Finding> {
+/// Returns the findings about a level and the levels below it that did not exist before a write.
+pub fn newly_colliding_below(before: &Fleet, after: &Fleet, id: LevelId) -> Vec<Finding> {
+    let findings_of = |fleet: &Fleet, levels: &[LevelId]| -> Vec<Finding> {
         levels.iter().flat_map(|level| level_findings(fleet, *level)).collect()
     };
-    let levels = at_or_below(after, id);
-    let mut found = all(after, &levels);
-    if !found.is_empty() {
-        let known = all(before, &levels);
-        found.retain(|finding| !known.contains(finding));
+    let levels = levels_at_or_below(after, id);
+    let mut findings = findings_of(after, &levels);
+    if !findings.is_empty() {
+        let known = findings_of(before, &levels);
+        findings.retain(|finding| !known.contains(finding));
     }
-    found
+    findings
 }
 
-/// A level and those below it, but for nodes.
-fn at_or_below(fleet: &Fleet, id: LevelId) -> Vec<LevelId> {
+/// Returns a level and the levels below it, without nodes.
+fn levels_at_or_below(fleet: &Fleet, id: LevelId) -> Vec<LevelId> {
     let below: Vec<LevelId> = match id {
-        LevelId::Template(template) => {
-            clusters_of(fleet, template).flat_map(|cluster| at_or_below(fleet, LevelId::Cluster(cluster))).collect()
-        }
-        LevelId::Cluster(cluster) => fleet.groups_of(cluster).map(LevelId::Group).collect(),
+        LevelId::Template(template) => clusters_of_template(fleet, template)
+            .flat_map(|cluster| levels_at_or_below(fleet, LevelId::Cluster(cluster)))
+            .collect(),
+        LevelId::Cluster(cluster) => fleet.groups_in_cluster(cluster).map(LevelId::Group).collect(),
         LevelId::Group(_) | LevelId::Node(_) => Vec::new(),
     };
     [id].into_iter().chain(below).collect()
 }
 
-fn clusters_of(fleet: &Fleet, template: TemplateId) -> impl Iterator<Item = ClusterId> {
-    let those = fleet.clusters().filter(move |cluster| cluster.spec.cluster_template == Some(template));
-    those.map(|cluster| ClusterId(cluster.meta.uuid))
+fn clusters_of_template(fleet: &Fleet, template: TemplateId) -> impl Iterator<Item = ClusterId> {
+    let clusters = fleet.clusters().filter(move |cluster| cluster.spec.cluster_template == Some(template));
+    clusters.map(|cluster| ClusterId(cluster.meta.uuid))
 }
 
-/// The levels above one, but for those of a node.
-fn above(fleet: &Fleet, id: LevelId) -> Vec<LevelId> {
+/// Returns the levels above a cluster or group. Empty for a node, because nodes have no finding here.
+fn levels_above(fleet: &Fleet, id: LevelId) -> Vec<LevelId> {
     let template = |id| fleet.cluster(id)?.spec.cluster_template.map(LevelId::Template);
     match id {
         LevelId::Cluster(cluster) => template(cluster).into_iter().collect(),
@@ -59,39 +60,39 @@ fn above(fleet: &Fleet, id: LevelId) -> Vec<LevelId> {
     }
 }
 
-/// What is said of the labels that come down to a level where no node is below it.
-fn met_at(fleet: &Fleet, id: LevelId) -> Vec<String> {
+/// Returns the messages about the labels at a level that has no nodes below it. Empty for any other level.
+fn collisions_at(fleet: &Fleet, id: LevelId) -> Vec<String> {
     match id {
-        LevelId::Template(template) => of_template(fleet, template),
-        LevelId::Cluster(cluster) => of_cluster(fleet, cluster),
-        LevelId::Group(group) => of_group(fleet, group),
+        LevelId::Template(template) => template_collisions(fleet, template),
+        LevelId::Cluster(cluster) => cluster_collisions(fleet, cluster),
+        LevelId::Group(group) => group_collisions(fleet, group),
         LevelId::Node(_) => Vec::new(),
     }
 }
 
-fn of_template(fleet: &Fleet, id: TemplateId) -> Vec<String> {
-    let met = meeting(&Maps::of(&fleet.levels_to_template(id)).labels);
-    let has_nodes = || clusters_of(fleet, id).any(|cluster| fleet.nodes_of_cluster(cluster).next().is_some());
-    if met.is_empty() || has_nodes() { Vec::new() } else { met }
+fn template_collisions(fleet: &Fleet, id: TemplateId) -> Vec<String> {
+    let collisions = label_collisions(&InheritedMaps::from_levels(&fleet.template_levels(id)).labels);
+    let has_nodes = || clusters_of_template(fleet, id).any(|cluster| fleet.nodes_in_cluster(cluster).next().is_some());
+    if collisions.is_empty() || has_nodes() { Vec::new() } else { collisions }
 }
 
-fn of_cluster(fleet: &Fleet, id: ClusterId) -> Vec<String> {
-    let has_nodes = fleet.nodes_of_cluster(id).next().is_some();
-    if has_nodes { Vec::new() } else { meeting(&Maps::of(&fleet.levels_to_cluster(id)).labels) }
+fn cluster_collisions(fleet: &Fleet, id: ClusterId) -> Vec<String> {
+    let has_nodes = fleet.nodes_in_cluster(id).next().is_some();
+    if has_nodes { Vec::new() } else { label_collisions(&InheritedMaps::from_levels(&fleet.cluster_levels(id)).labels) }
 }
 
-fn of_group(fleet: &Fleet, id: GroupId) -> Vec<String> {
-    let has_nodes = fleet.nodes_of(id).next().is_some();
-    let fold = fleet.fold(id).ok().filter(|_| !has_nodes);
-    fold.map(|fold| meeting(&fold.maps.labels)).unwrap_or_default()
+fn group_collisions(fleet: &Fleet, id: GroupId) -> Vec<String> {
+    let has_nodes = fleet.nodes_in_group(id).next().is_some();
+    let fold = fleet.resolved_group(id).ok().filter(|_| !has_nodes);
+    fold.map(|fold| label_collisions(&fold.maps.labels)).unwrap_or_default()
 }
 
-/// A level as findings name it; `None`: it is not there, or is a node.
-fn named(fleet: &Fleet, id: LevelId) -> Option<String> {
+/// Returns the name of a level in findings, or `None` if the level does not exist or is a node.
+fn level_name(fleet: &Fleet, id: LevelId) -> Option<String> {
     match id {
         LevelId::Template(id) => Some(format!("clustertemplate/{}", fleet.template(id)?.meta.name)),
         LevelId::Cluster(id) => Some(format!("cluster/{}", fleet.cluster(id)?.meta.name)),
-        LevelId::Group(id) => Some(format!("nodegroup/{}", fleet.fold(id).ok()?.place())),
+        LevelId::Group(id) => Some(format!("nodegroup/{}", fleet.resolved_group(id).ok()?.path())),
         LevelId::Node(_) => None,
     }
 }

@@ -1,294 +1,308 @@
-//! What a person should know of one node.
+//! The findings about one node.
 
 use std::fmt::Display;
 
 use super::primary::primary_parked;
-use crate::epoch::{EpochLine, HeldAndTold};
-use crate::finding::{FEW, Finding, Gravest, Rule, error_beside, first_few, rule};
+use crate::epoch::{EpochHistory, HostRevisions};
+use crate::finding::{Finding, MAX_NAMES, Rule, TopFindings, first_error_except, join_first, rule};
 use crate::fleet::Fleet;
-use crate::idle;
-use crate::input::MAX_DEPTH;
-use crate::inspection::{Note, NoteKind};
-use crate::key::MAX_VALUE;
-use crate::labels::{self, Labels, MAX_EFFECTIVE, MAX_KEYS};
+use crate::input::MAX_PATH_KEYS;
+use crate::inspection::{NoteKind, RuleNote};
+use crate::key::MAX_VALUE_BYTES;
+use crate::labels::{self, Labels, MAX_EFFECTIVE_BYTES, MAX_KEYS};
 use crate::name::ReleaseRef;
 use crate::object::{
-    MAX_FACT, MAX_FACT_PATH, MAX_FACTS, MAX_RESULT_TEXTS, MAX_RESULTS, MAX_SENTENCE, MAX_TASK_ID, Node, NodeId,
-    NotTaken, RefusedTraits, ReportLeftOut, Timestamp,
+    DroppedInput, DroppedReportCounts, MAX_FACT_PATH_BYTES, MAX_FACT_VALUE_BYTES, MAX_FACTS_BYTES, MAX_RESULT_TEXT_BYTES,
+    MAX_RESULTS, MAX_SENTENCE_BYTES, MAX_TASK_ID_BYTES, Node, NodeId, RefusedTraits, Timestamp,
 };
-use crate::requirement::Unmet;
-use crate::resolve::{Answer, Resolution, ResolveCache, resolve_node};
-use crate::status::{Orphan, Orphans, Stuck, parked};
-use crate::traits::{MAX_TRAIT, MAX_TRAITS};
+use crate::requirement::UnmetRequirement;
+use crate::resolve::{Resolution, ResolveCache, ResolvedNode, resolve_node};
+use crate::status::{OrphanedPath, OrphanedPaths, StuckAgent, parked_by};
+use crate::traits::{MAX_TRAIT_CHARS, MAX_TRAITS};
+use crate::unimplemented;
 
-/// The most characters that are shown of a sentence of a host's.
-const MAX_SHOWN: usize = 256;
+/// Maximum number of characters shown of a host's sentence.
+const MAX_SHOWN_CHARS: usize = 256;
 
-/// A finding of a rule about a node.
-fn of_node(rule: Rule, node: &Node, message: String) -> Finding {
-    Finding::of(rule, format!("node/{}", node.display_name()), message)
+/// Creates a finding of a rule about a node.
+fn node_finding(rule: Rule, node: &Node, message: String) -> Finding {
+    Finding::new(rule, format!("node/{}", node.display_name()), message)
 }
 
-/// What a node would be told is too large to be sent.
+/// Returns the finding that a node's desired state is too large to be sent.
 pub fn too_large(node: &Node, error: &impl Display) -> Finding {
     let message = format!("{error}: its host keeps what it has; make labels, annotations or parameters smaller");
-    of_node(rule::DESIRED_TOO_LARGE, node, message)
+    node_finding(rule::DESIRED_TOO_LARGE, node, message)
 }
 
-/// Two hosts check in with a node's identity, from these addresses.
-pub fn doubled(node: &Node, [one, other]: [impl Display; 2]) -> Finding {
+/// Returns the finding that two hosts, at these addresses, check in with a node's identity.
+pub fn duplicate_host(node: &Node, [one, other]: [impl Display; 2]) -> Finding {
     let message = format!(
         "two hosts check in with its identity, from {one} and {other}: a disk or container was copied, and each takes the other's place; \
          stop the agent of the copy, remove its state, and let it join as a node of its own"
     );
-    of_node(rule::IDENTITY_DOUBLED, node, message)
+    node_finding(rule::IDENTITY_DOUBLED, node, message)
 }
 
-/// A node's host holds what this store never told it, or what another store told it: nothing is sent to it.
-pub fn host_ahead(node: &Node, host: HeldAndTold, line: &EpochLine, head: u64) -> Finding {
-    of_node(rule::HOST_AHEAD, node, line.why_untold(host, head))
+/// Returns the finding that a node's host has a state that this store never sent, or that another store sent. Nothing
+/// is sent to this host.
+pub fn host_ahead(node: &Node, host: HostRevisions, epochs: &EpochHistory, head: u64) -> Finding {
+    node_finding(rule::HOST_AHEAD, node, epochs.not_sent_reason(host, head))
 }
 
-/// Nothing is sent to a node's host, as to no other: the store was restored from a backup and waits. `None`: it does not wait.
-pub fn fleet_waiting(node: &Node, line: &EpochLine) -> Option<Finding> {
-    line.why_all_wait().map(|why| of_node(rule::FLEET_WAITING, node, why))
+/// Returns the finding that nothing is sent to any host, because the store was restored from a backup and waits for an
+/// admin to resume the fleet. `None` if the store does not wait.
+pub fn fleet_waiting(node: &Node, epochs: &EpochHistory) -> Option<Finding> {
+    epochs.waiting_reason().map(|why| node_finding(rule::FLEET_WAITING, node, why))
 }
 
-/// A node's host has not come since the present epoch of the store began: another copy of the store may have told it something since.
+/// Returns the finding that a node's host has not checked in since the present epoch of the store began. Another copy
+/// of the store may have sent it a state since then.
 pub fn host_awaited(node: &Node) -> Finding {
-    let message = "its host has not come since the present epoch of the store began: what it runs is not known until it checks in; from then on \
+    let message = "its host has not checked in since the present epoch of the store began: what it runs is not known until it checks in; from then on \
                    it follows this store";
-    of_node(rule::HOST_AWAITED, node, message.to_owned())
+    node_finding(rule::HOST_AWAITED, node, message.to_owned())
 }
 
-/// A part of what a node's host reported last was refused: what was kept of that part before stands.
+/// Returns the finding that a part of the host's last report was refused. The stored part of an earlier report is kept.
 pub fn report_refused(node: &Node, part: &str, reason: &str) -> Finding {
     let message = format!(
-        "the controller refused what its host reported last ({part}): {reason}; the node stands as reported before, until the host reports \
+        "the controller refused what its host reported last ({part}): {reason}; the node is shown as reported before, until the host reports \
          something else"
     );
-    of_node(rule::REPORT_REFUSED, node, message)
+    node_finding(rule::REPORT_REFUSED, node, message)
 }
 
-/// A part of what a node's host reported last is not kept yet: its host has it and sends it again.
+/// Returns the finding that a part of the host's last report is not stored yet. The host keeps the part and sends it
+/// again.
 pub fn report_waiting(node: &Node, part: &str, reason: &str) -> Finding {
     let message = format!(
-        "the controller has not kept yet what its host reported last ({part}): {reason}; the host keeps it and sends it again, and the node \
-         stands as reported before until then"
+        "the controller has not stored yet what its host reported last ({part}): {reason}; the host keeps it and sends it again, and the node \
+         is shown as reported before until then"
     );
-    of_node(rule::REPORT_WAITING, node, message)
+    node_finding(rule::REPORT_WAITING, node, message)
 }
 
-/// Some of what a node's host last said of itself and of its tasks was not kept; nothing where all was.
-pub fn report_left_out(node: &Node, left_out: ReportLeftOut) -> Option<Finding> {
-    let ReportLeftOut { facts, results, texts } = left_out;
+/// Returns the finding that a part of a host's last report about itself and its tasks was dropped. `None` if nothing
+/// was dropped.
+pub fn report_dropped(node: &Node, counts: DroppedReportCounts) -> Option<Finding> {
+    let DroppedReportCounts { facts, results, texts } = counts;
     let parts = [
-        (facts, facts_left_out(facts)),
+        (facts, dropped_facts_text(facts)),
         (
             results,
             format!(
-                "{results} results of tasks (at most {MAX_RESULTS} are kept; a task's id has at most {MAX_TASK_ID} bytes)"
+                "{results} results of tasks (at most {MAX_RESULTS} are stored; a task's id has at most {MAX_TASK_ID_BYTES} bytes)"
             ),
         ),
         (
             texts,
             format!(
-                "a part of {texts} texts (a sentence has at most {MAX_SENTENCE} bytes, all that its tasks say together \
-                 {MAX_RESULT_TEXTS})"
+                "a part of {texts} texts (a sentence has at most {MAX_SENTENCE_BYTES} bytes, all messages of its tasks together \
+                 {MAX_RESULT_TEXT_BYTES})"
             ),
         ),
     ];
     let parts: Vec<_> = parts.into_iter().filter(|(count, _)| *count > 0).map(|(_, text)| text).collect();
-    let message = format!("its host reports more than is kept; left out: {}", parts.join("; "));
-    (!parts.is_empty()).then(|| of_node(rule::REPORT_LEFT_OUT, node, message))
+    let message = format!("its host reports more than is stored; dropped: {}", parts.join("; "));
+    (!parts.is_empty()).then(|| node_finding(rule::REPORT_LEFT_OUT, node, message))
 }
 
-/// What a node's host says in its own report that it could not use or do; nothing where it says nothing.
+/// Returns the finding that a host's report lists things that the host could not use or do. `None` if the report lists
+/// none.
 ///
-/// All of these are counted, whatever they are about: they are sentences, and an earlier agent has others.
-pub fn report_findings(node: &Node, said: &[&str]) -> Option<Finding> {
-    let first = shown(said.first()?);
-    let count = said.len();
+/// The finding gives their number and the first of them. Their content is not interpreted, because they are sentences,
+/// whose wording differs between versions of the agent.
+pub fn report_findings(node: &Node, reported: &[&str]) -> Option<Finding> {
+    let first = shorten(reported.first()?);
+    let count = reported.len();
     let message = format!(
-        "its host reports what it could not use or do, findings of its own: {count}; the first: {first}; all of them are in its report \
+        "its host reports findings of its own, about what it could not use or do: {count}; the first: {first}; all of them are in its report \
          (GET /v1/nodes/{}/report) and in `stemma-agent status` there",
         node.display_name()
     );
-    Some(of_node(rule::REPORT_FINDINGS, node, message))
+    Some(node_finding(rule::REPORT_FINDINGS, node, message))
 }
 
-/// A node's agent cannot keep or apply what it is told, and says why.
-pub fn host_stuck(node: &Node, Stuck { why, runs_on }: &Stuck) -> Finding {
-    let what = if *runs_on {
+/// Returns the finding that a node's agent cannot store or apply its desired state, with the reason that the agent
+/// reports.
+pub fn host_stuck(node: &Node, StuckAgent { reason: why, can_run_tasks: can_run }: &StuckAgent) -> Finding {
+    let what = if *can_run {
         "its agent cannot write all of what services and people read on its host, and its tasks run on"
     } else {
-        "its agent cannot keep or apply what it is told, and begins nothing"
+        "its agent cannot store or apply its desired state, and begins no task"
     };
-    let message = format!("{what}: {}", shown(why));
-    of_node(rule::HOST_STUCK, node, message)
+    let message = format!("{what}: {}", shorten(why));
+    node_finding(rule::HOST_STUCK, node, message)
 }
 
-/// The paths that tasks of a node left on its host: one finding for each, and one for those that are not named.
-pub fn orphaned_paths(node: &Node, orphans: &Orphans) -> Vec<Finding> {
-    let of = |Orphan { task, path }: &Orphan| {
-        let (task, path) = (shown(task), shown(path));
+/// Returns the findings about paths that a node's tasks left on its host: one for each listed path, and one for the
+/// paths that are not listed.
+pub fn orphaned_paths(node: &Node, orphans: &OrphanedPaths) -> Vec<Finding> {
+    let to_finding = |OrphanedPath { task, path }: &OrphanedPath| {
+        let (task, path) = (shorten(task), shorten(path));
         let message = format!(
-            "task {task} no longer keeps {path}, which it wrote and which is still there: nothing takes it away by itself; a task `file` \
+            "task {task} no longer manages {path}, which it wrote and which still exists: nothing removes it automatically; a task `file` \
              with `absent: true` does"
         );
-        of_node(rule::TASK_ORPHANED, node, message)
+        node_finding(rule::TASK_ORPHANED, node, message)
     };
-    let more = (orphans.more > 0).then(|| {
-        let message = format!("{} more paths that tasks wrote and no task keeps now are still there", orphans.more);
-        of_node(rule::TASK_ORPHANED, node, message)
+    let more = (orphans.unlisted_count > 0).then(|| {
+        let message = format!("{} more paths that tasks wrote and that no task manages now still exist", orphans.unlisted_count);
+        node_finding(rule::TASK_ORPHANED, node, message)
     });
-    orphans.named.iter().map(of).chain(more).collect()
+    orphans.listed.iter().map(to_finding).chain(more).collect()
 }
 
-/// A sentence of a host's on one line, cut at [`MAX_SHOWN`].
-fn shown(sentence: &str) -> String {
-    let mut characters = sentence.chars().map(|one| if one.is_control() { ' ' } else { one });
-    let mut shown: String = characters.by_ref().take(MAX_SHOWN).collect();
+/// Returns a host's sentence on one line, cut at [`MAX_SHOWN_CHARS`].
+fn shorten(sentence: &str) -> String {
+    let mut characters = sentence.chars().map(|c| if c.is_control() { ' ' } else { c });
+    let mut shown: String = characters.by_ref().take(MAX_SHOWN_CHARS).collect();
     if characters.next().is_some() {
         shown.push('…');
     }
     shown
 }
 
-/// The record of what is released to a node is not stored: the store can never take it, or its cluster's nodes would have too much.
+/// Returns the finding that the record of a node's release is not stored, because the store can never accept it, or
+/// because its cluster's records would become too large.
 pub fn release_refused(node: &Node, reason: &str) -> Finding {
     let message = format!("the record of its next task set is not stored, and its host keeps what it has: {reason}");
-    of_node(rule::RELEASE_REFUSED, node, message)
+    node_finding(rule::RELEASE_REFUSED, node, message)
 }
 
-/// A release that is stored does not compile.
-pub fn broken(name: &ReleaseRef, reason: &str) -> Finding {
-    let message =
-        format!("it is stored and does not compile: {reason}; hosts that need it stay as they are until it is mended");
-    Finding::of(rule::RELEASE_BROKEN, format!("release/{name}"), message)
+/// Returns the finding that a stored release does not compile.
+pub fn release_broken(name: &ReleaseRef, reason: &str) -> Finding {
+    let message = format!("it is stored and does not compile: {reason}; hosts that need it stay as they are until it is mended");
+    Finding::new(rule::RELEASE_BROKEN, format!("release/{name}"), message)
 }
 
-/// The requirements that a node does not meet, and met before or was not asked for.
+/// Returns the requirements that a node does not meet now, and that it met or did not have before.
 ///
-/// No task set is resolved for it: an edit may reach every node, and the memory of task sets is of one fleet at a time.
-pub fn newly_unmet(before: &Fleet, after: &Fleet, id: NodeId) -> Vec<Unmet> {
-    let unmet = |fleet: &Fleet| fleet.node_view(id).map(|view| view.unmet()).unwrap_or_default();
+/// No task set is resolved, because an edit may reach every node, and the cache holds task sets of one fleet only.
+pub fn newly_unmet(before: &Fleet, after: &Fleet, id: NodeId) -> Vec<UnmetRequirement> {
+    let unmet = |fleet: &Fleet| fleet.node_view(id).map(|view| view.unmet_requirements()).unwrap_or_default();
     let mut found = unmet(after);
     if !found.is_empty() {
         let known = unmet(before);
-        found.retain(|one| !known.contains(one));
+        found.retain(|requirement| !known.contains(requirement));
     }
     found
 }
 
-impl Unmet {
-    /// The finding of a node that does not meet it.
+impl UnmetRequirement {
+    /// Returns the finding about a node that does not meet the requirement.
     pub fn finding(&self, node: &Node) -> Finding {
-        of_node(rule::REQUIREMENT_UNMET, node, self.of_a_node())
+        node_finding(rule::REQUIREMENT_UNMET, node, self.node_message())
     }
 
-    /// That a node does not meet it, and what the node has.
-    fn of_a_node(&self) -> String {
-        format!("{self}: {}", self.found)
+    /// Returns the message that a node does not meet the requirement, with what the node has.
+    fn node_message(&self) -> String {
+        format!("{self}: {}", self.actual)
     }
 
-    /// What it means that these nodes do not meet it. Of one alone it says what that has; several have each their finding.
-    pub fn sentence(&self, nodes: &[String]) -> String {
-        let few = first_few(nodes.iter().map(String::as_str), FEW);
-        let found = if nodes.len() == 1 { format!(" ({})", self.found) } else { String::new() };
-        format!("{self} by {few}{found}: the next task set is held until it is")
+    /// Returns the message that these nodes do not meet the requirement, and the effect. For a single node, the message
+    /// shows what the node has. Several nodes may have different values, which the finding of each node shows.
+    pub fn message(&self, nodes: &[String]) -> String {
+        let few = join_first(nodes.iter().map(String::as_str), MAX_NAMES);
+        let found = if nodes.len() == 1 { format!(" ({})", self.actual) } else { String::new() };
+        format!("{self} by {few}{found}: the next task set is withheld until it is met")
     }
 }
 
-/// What is said of labels of one node that have one variable.
-pub(super) fn meeting(labels: &Labels) -> Vec<String> {
-    let met = labels::meeting(labels.iter().map(|(key, _)| key.as_str()));
+/// Returns one message for each variable of `labels.env` that several labels of a node would have.
+pub(super) fn label_collisions(labels: &Labels) -> Vec<String> {
+    let collisions = labels::colliding_keys(labels.iter().map(|(key, _)| key.as_str()));
     let message = |(variable, keys): (String, Vec<&str>)| {
         format!("labels {} would all be {variable}: none of them is in labels.env; rename all but one", keys.join(", "))
     };
-    met.into_iter().map(message).collect()
+    collisions.into_iter().map(message).collect()
 }
 
-/// Labels of these nodes that have one variable by a step of the fleet, and had not before.
-pub fn newly_meeting(before: &Fleet, after: &Fleet, nodes: impl Iterator<Item = NodeId>) -> Vec<Finding> {
-    let of = |fleet: &Fleet, id| fleet.node_view(id).map(|view| view.labels()).unwrap_or_default();
-    let mut found = Gravest::<NodeId>::default();
-    // Nodes of a group that have no labels of their own share its map: it is looked at once.
+/// Returns the findings about labels of these nodes that would be the same variable of `labels.env` only since a
+/// change.
+pub fn newly_colliding(before: &Fleet, after: &Fleet, nodes: impl Iterator<Item = NodeId>) -> Vec<Finding> {
+    let labels_of = |fleet: &Fleet, id| fleet.node_view(id).map(|view| view.labels()).unwrap_or_default();
+    let mut found = TopFindings::<NodeId>::default();
+    // Nodes without labels of their own share the map of their group, so the map is checked once for all of them.
     let mut last = (Labels::default(), Vec::new());
     for id in nodes {
-        let labels = of(after, id);
+        let labels = labels_of(after, id);
         if !labels.is_same(&last.0) {
-            last = (labels.clone(), meeting(&labels));
+            last = (labels.clone(), label_collisions(&labels));
         }
         if last.1.is_empty() {
             continue;
         }
-        let (mut met, known) = (last.1.clone(), meeting(&of(before, id)));
-        met.retain(|message| !known.contains(message));
+        let (mut collisions, known) = (last.1.clone(), label_collisions(&labels_of(before, id)));
+        collisions.retain(|message| !known.contains(message));
         let Some(node) = after.node(id) else { continue };
-        found.extend(met.into_iter().map(|message| of_node(rule::LABEL_VARIABLE, node, message)));
+        found.extend(collisions.into_iter().map(|message| node_finding(rule::LABEL_VARIABLE, node, message)));
     }
-    found.list("write")
+    found.into_list("write")
 }
 
-/// The new findings of nodes to which inspection rules give something else than before.
-pub fn newly_ruled(
+/// Returns the findings that nodes have only since a change of inspection rules. Only nodes for which the rules give
+/// another result are resolved. An unmet requirement that was unmet before is not new, even if the node has another
+/// value now.
+pub fn new_rule_findings(
     before: &Fleet,
     after: &Fleet,
     cache: &ResolveCache,
     nodes: impl Iterator<Item = NodeId>,
 ) -> Vec<Finding> {
-    let mut found = Gravest::<NodeId>::default();
-    if before.rules().decides_like(after.rules()) {
+    let mut found = TopFindings::<NodeId>::default();
+    if before.rules().has_same_effects(after.rules()) {
         return Vec::new();
     }
-    for node in nodes.filter(|node| before.rules_otherwise(after, *node)) {
-        let of = |fleet| {
+    for node in nodes.filter(|node| before.has_rule_changes(after, *node)) {
+        let findings_in = |fleet| {
             let resolved = resolve_node(fleet, cache, node);
-            resolved.answer().map(|answer| (answer.findings(), answer.unmet().to_vec())).unwrap_or_default()
+            resolved.resolved_node().map(|answer| (answer.findings(), answer.unmet_requirements().to_vec())).unwrap_or_default()
         };
-        let (mut known, stood) = of(before);
-        let (findings, unmet) = of(after);
+        let (mut known, unmet_before) = findings_in(before);
+        let (findings, unmet) = findings_in(after);
         if let Some(node) = after.node(node) {
-            let still = unmet.iter().filter(|one| stood.contains(one));
-            known.extend(still.map(|one| one.finding(node)));
+            let still_unmet = unmet.iter().filter(|requirement| unmet_before.contains(requirement));
+            known.extend(still_unmet.map(|requirement| requirement.finding(node)));
         }
         found.extend(findings.into_iter().filter(|finding| !known.contains(finding)));
     }
-    found.list("inspectionrule")
+    found.into_list("inspectionrule")
 }
 
 impl Resolution {
-    /// Whether an error is among the findings about the node: what was said on its host is none.
+    /// Returns whether the findings about the node include an error. Its remarks are never errors.
     pub fn has_error(&self) -> bool {
-        self.has_error_beside(&[])
+        self.has_error_except(&[])
     }
 
-    /// The same beside the errors of these rules.
-    pub fn has_error_beside(&self, rules: &[Rule]) -> bool {
+    /// Returns whether the findings about the node include an error of a rule that is not in `rules`.
+    pub fn has_error_except(&self, rules: &[Rule]) -> bool {
         match self {
-            Self::Complete(answer) => answer.has_error_beside(rules),
+            Self::Complete(node) => node.has_error_except(rules),
             Self::Incomplete(missing) => !missing.is_empty(),
         }
     }
 
-    /// The findings about the node that was resolved that hold at any time: those of its answer, or what is missing.
+    /// Returns the findings about the node that do not depend on the time: those of the resolved node, or what is
+    /// missing.
     pub fn findings(&self, node: &Node) -> Vec<Finding> {
         match self {
-            Self::Complete(answer) => answer.findings(),
+            Self::Complete(resolved) => resolved.findings(),
             Self::Incomplete(missing) => {
-                missing.iter().map(|what| of_node(rule::NODE_INCOMPLETE, node, what.to_string())).collect()
+                missing.iter().map(|item| node_finding(rule::NODE_INCOMPLETE, node, item.to_string())).collect()
             }
         }
     }
 
-    /// Why the node cannot be used: it has not the traits that its instance wants, does not meet what its group requires, or something
-    /// above it is missing.
-    pub fn unusable(&self) -> Option<String> {
+    /// Returns why the node cannot be used: it lacks traits that its instance requires, does not meet a requirement of
+    /// its group, or an object above it is missing.
+    pub fn unusable_reason(&self) -> Option<String> {
         let reasons: Vec<String> = match self {
-            Self::Complete(answer) => {
-                let lacks = answer.check_instance().err().map(|lacks| lacks.to_string());
-                lacks.into_iter().chain(answer.unmet().iter().map(Unmet::of_a_node)).collect()
+            Self::Complete(node) => {
+                let lacks = node.check_instance_traits().err().map(|lacks| lacks.to_string());
+                lacks.into_iter().chain(node.unmet_requirements().iter().map(UnmetRequirement::node_message)).collect()
             }
             Self::Incomplete(missing) => missing.iter().map(ToString::to_string).collect(),
         };
@@ -296,80 +310,84 @@ impl Resolution {
     }
 }
 
-impl Answer {
-    /// The findings about the node that hold at any time: odd labels, conditions that failed, requirements that are not met.
+impl ResolvedNode {
+    /// Returns the findings about the node that do not depend on the time: remarks, and findings that may be
+    /// errors.
     pub fn findings(&self) -> Vec<Finding> {
         let object = format!("node/{}", self.entry.node.display_name());
         let mut findings = self.remarks(&object);
-        findings.extend(self.obstacles(&object));
+        findings.extend(self.possible_errors(&object));
         findings
     }
 
-    /// Whether one of them is an error that is of none of these rules. Remarks are none, and cost most.
-    fn has_error_beside(&self, rules: &[Rule]) -> bool {
-        error_beside(&self.obstacles(""), rules).is_some()
+    /// Returns whether the findings about the node include an error of a rule that is not in `rules`. Remarks are never
+    /// errors and take the longest to compute, so they are left out.
+    fn has_error_except(&self, rules: &[Rule]) -> bool {
+        first_error_except(&self.possible_errors(""), rules).is_some()
     }
 
-    /// The findings that are no errors, whatever is found: of labels, of fields that nothing acts on, and of what a host reports.
+    /// Returns the findings that are never errors: about labels, fields that are not implemented, parked primaries and
+    /// dropped parts of the host's report.
     fn remarks(&self, object: &str) -> Vec<Finding> {
         let mut findings = Vec::new();
-        for key in self.host_labels().decide(&self.labels()).held_back {
+        for key in self.host_labels().map_labels(&self.labels()).withheld {
             let message = format!("label {key} has no Kubernetes label value: it does not flow to the host label map");
-            findings.push(Finding::of(rule::LABEL_HELD_BACK, object, message));
+            findings.push(Finding::new(rule::LABEL_HELD_BACK, object, message));
         }
-        for key in self.entry.node.spec.inherited.labels.idle_tombstones() {
+        for key in self.entry.node.spec.inherited.labels.ineffective_tombstones() {
             let message = format!("label {key} is null where nothing is merged: it has no effect");
-            findings.push(Finding::of(rule::LABEL_IDLE_NULL, object, message));
+            findings.push(Finding::new(rule::LABEL_IDLE_NULL, object, message));
         }
         let labels = self.labels();
-        findings.extend(meeting(&labels).into_iter().map(|message| Finding::of(rule::LABEL_VARIABLE, object, message)));
-        findings.extend(idle::findings(object, &self.entry.node.spec));
+        findings.extend(label_collisions(&labels).into_iter().map(|message| Finding::new(rule::LABEL_VARIABLE, object, message)));
+        findings.extend(unimplemented::findings(object, &self.entry.node.spec));
         let node = &self.entry.node;
-        if let Some(set) = self.task_set().filter(|_| parked(&node.spec, self.said()).next().is_some()) {
-            findings.extend(primary_parked(node, self.fold().map(|fold| &*fold.cluster), set.primary_tags()));
+        if let Some(set) = self.task_set().filter(|_| parked_by(&node.spec, self.reported_state()).next().is_some()) {
+            findings.extend(primary_parked(node, self.resolved_group().map(|fold| &*fold.cluster), set.primary_tags()));
         }
         findings.extend(
             self.observation()
                 .and_then(|seen| seen.not_taken.as_deref())
                 .into_iter()
-                .flat_map(|one| not_taken(object, one)),
+                .flat_map(|dropped| dropped_findings(object, dropped)),
         );
         findings
     }
 
-    /// The findings of what the node is used for, among which errors may be.
-    fn obstacles(&self, object: &str) -> Vec<Finding> {
-        let mut findings: Vec<_> = self.ruled.notes.iter().map(|note| noted(object, note)).collect();
-        findings.extend(self.unmet().iter().map(|unmet| unmet.finding(&self.entry.node)));
-        if let Err(lacks) = self.check_instance() {
-            findings.push(Finding::of(rule::INSTANCE_TRAITS, object, lacks.to_string()));
+    /// Returns the findings that may be errors: about inspection rules, requirements, instance traits and tasks.
+    fn possible_errors(&self, object: &str) -> Vec<Finding> {
+        let mut findings: Vec<_> = self.rule_outcome.notes.iter().map(|note| note_finding(object, note)).collect();
+        findings.extend(self.unmet_requirements().iter().map(|unmet| unmet.finding(&self.entry.node)));
+        if let Err(lacks) = self.check_instance_traits() {
+            findings.push(Finding::new(rule::INSTANCE_TRAITS, object, lacks.to_string()));
         }
-        let of_tasks = self.task_set.iter().flat_map(|set| set.findings());
-        findings.extend(of_tasks.map(|one| Finding { object: format!("{object} {}", one.object), ..one }));
+        let task_findings = self.task_set.iter().flat_map(|set| set.findings());
+        findings.extend(task_findings.map(|finding| Finding { object: format!("{object} {}", finding.object), ..finding }));
         findings
     }
 
-    /// What was said on the host itself and is in force at that time.
-    pub fn findings_of_host(&self, now: Timestamp) -> Vec<Finding> {
-        self.found_on_host(now).map(|(rule, message)| of_node(rule, &self.entry.node, message)).collect()
+    /// Returns the findings about what was set on the host itself and is in force at `now`.
+    pub fn host_findings(&self, now: Timestamp) -> Vec<Finding> {
+        self.host_blocker_findings(now).map(|(rule, message)| node_finding(rule, &self.entry.node, message)).collect()
     }
 }
 
-fn noted(object: &str, note: &Note) -> Finding {
+/// Returns the finding about what an inspection rule noted about a node.
+fn note_finding(object: &str, note: &RuleNote) -> Finding {
     let (rule, does) = match note.kind {
         NoteKind::Log => (rule::INSPECTION_LOG, "says"),
         NoteKind::Failed => (rule::INSPECTION_FAILED, "did nothing"),
-        NoteKind::Refused => (rule::INSPECTION_REFUSED, "refuses it, and no rule behind it was asked"),
+        NoteKind::Refused => (rule::INSPECTION_REFUSED, "refuses it, and later rules were not evaluated"),
     };
-    Finding::of(rule, object, format!("inspection rule {} {does}: {}", note.rule, on_one_line(&note.message)))
+    Finding::new(rule, object, format!("inspection rule {} {does}: {}", note.rule, escape_controls(&note.message)))
 }
 
-/// What texts within a sentence stand in, and how their escapes begin.
+/// The characters that quote texts within a sentence, and the one that begins an escape.
 const QUOTES: [char; 3] = ['"', '\'', '\\'];
 
-/// A sentence that may hold a host's text, on one line: what controls a terminal is shown as its escape. Quotes and backslashes stay, since
-/// texts that stand in quotes are escaped already.
-fn on_one_line(sentence: &str) -> String {
+/// Returns a sentence that may contain a host's text on one line, with control characters escaped. Quotes and
+/// backslashes stay, because quoted texts are already escaped.
+fn escape_controls(sentence: &str) -> String {
     let mut line = String::new();
     for piece in sentence.split_inclusive(QUOTES) {
         let text = piece.trim_end_matches(QUOTES);
@@ -379,50 +397,53 @@ fn on_one_line(sentence: &str) -> String {
     line
 }
 
-fn not_taken(object: &str, left_out: &NotTaken) -> Vec<Finding> {
+/// Returns the findings about traits, facts and labels of a host's report that were not stored.
+fn dropped_findings(object: &str, dropped: &DroppedInput) -> Vec<Finding> {
     let mut findings = Vec::new();
-    if left_out.traits != RefusedTraits::default() {
-        findings.push(refused_traits(object, &left_out.traits));
+    if dropped.traits != RefusedTraits::default() {
+        findings.push(refused_traits_finding(object, &dropped.traits));
     }
     let mut parts = Vec::new();
-    if left_out.facts > 0 {
-        parts.push(facts_left_out(left_out.facts));
+    if dropped.facts > 0 {
+        parts.push(dropped_facts_text(dropped.facts));
     }
-    if left_out.labels > 0 {
+    if dropped.labels > 0 {
         let most = format!(
-            "at most {MAX_KEYS} are taken; a value has at most {MAX_VALUE} bytes, all together {MAX_EFFECTIVE}"
+            "at most {MAX_KEYS} are accepted; a value has at most {MAX_VALUE_BYTES} bytes, all together {MAX_EFFECTIVE_BYTES}"
         );
-        parts.push(format!("{} labels ({most})", left_out.labels));
+        parts.push(format!("{} labels ({most})", dropped.labels));
     }
     if !parts.is_empty() {
-        let message = format!("its host reports more than is taken; left out: {}", parts.join("; "));
-        findings.push(Finding::of(rule::REPORT_LEFT_OUT, object, message));
+        let message = format!("its host reports more than is accepted; dropped: {}", parts.join("; "));
+        findings.push(Finding::new(rule::REPORT_LEFT_OUT, object, message));
     }
     findings
 }
 
-fn facts_left_out(count: u32) -> String {
+/// Returns the number of dropped facts, with the limits of facts.
+fn dropped_facts_text(count: u32) -> String {
     format!(
-        "{count} facts (a path has at most {MAX_DEPTH} names and {MAX_FACT_PATH} bytes, a value {MAX_FACT} bytes, all together \
-         {MAX_FACTS})"
+        "{count} facts (a path has at most {MAX_PATH_KEYS} names and {MAX_FACT_PATH_BYTES} bytes, a value {MAX_FACT_VALUE_BYTES} bytes, all together \
+         {MAX_FACTS_BYTES})"
     )
 }
 
-fn refused_traits(object: &str, refused: &RefusedTraits) -> Finding {
+/// Returns the finding about traits of a host's report that were refused: unknown names, and those beyond the limit.
+fn refused_traits_finding(object: &str, refused: &RefusedTraits) -> Finding {
     let mut parts = Vec::new();
     if refused.unknown_count > 0 {
         let more = refused.unknown_count - refused.unknown.len();
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         parts.push(format!(
-            "{}{more} (a standard name, or CUSTOM_ and then capitals, digits and '_', at most {MAX_TRAIT} characters)",
+            "{}{more} (a standard name, or CUSTOM_ and then capitals, digits and '_', at most {MAX_TRAIT_CHARS} characters)",
             refused.unknown.join(", ")
         ));
     }
     if refused.surplus > 0 {
         parts.push(format!("{} beyond the {MAX_TRAITS} that one source may give", refused.surplus));
     }
-    let message = format!("its host reports traits that are not taken: {}", parts.join("; "));
-    Finding::of(rule::TRAIT_REFUSED, object, message)
+    let message = format!("its host reports traits that are refused: {}", parts.join("; "));
+    Finding::new(rule::TRAIT_REFUSED, object, message)
 }
 
 #[cfg(test)]
@@ -431,7 +452,7 @@ mod tests {
     use crate::finding::Severity;
 
     #[test]
-    fn no_remark_is_an_error() {
+    fn remarks_contain_no_error() {
         let remarks = [
             rule::FIELD_IDLE,
             rule::LABEL_HELD_BACK,
@@ -440,34 +461,34 @@ mod tests {
             rule::REPORT_LEFT_OUT,
             rule::TRAIT_REFUSED,
         ];
-        let said_on_host = [rule::HOST_HELD, rule::HOST_PARKED, rule::HOST_PAUSED];
-        assert!(remarks.iter().chain(&said_on_host).all(|rule| rule.severity < Severity::Error));
+        let host_rules = [rule::HOST_HELD, rule::HOST_PARKED, rule::HOST_PAUSED];
+        assert!(remarks.iter().chain(&host_rules).all(|rule| rule.severity < Severity::Error));
     }
 
     #[test]
-    fn x01_a_sentence_of_a_host_is_shown_on_one_line_and_cut() {
-        assert_eq!(shown("a\nb\u{1b}[1m"), "a b [1m");
-        assert_eq!(shown(&"ä".repeat(256)), "ä".repeat(256));
-        assert_eq!(shown(&"ä".repeat(257)), format!("{}…", "ä".repeat(256)));
+    fn x01_shorten_replaces_controls_and_truncates() {
+        assert_eq!(shorten("a\nb\u{1b}[1m"), "a b [1m");
+        assert_eq!(shorten(&"ä".repeat(256)), "ä".repeat(256));
+        assert_eq!(shorten(&"ä".repeat(257)), format!("{}…", "ä".repeat(256)));
     }
 
     #[test]
-    fn y03_what_a_rule_notes_is_escaped_once() {
+    fn y03_escape_controls_escapes_text_once() {
         for (message, shown) in [
             (r#""hostcap" is no capability"#, r#""hostcap" is no capability"#),
             (r#""a\n" isn't one"#, r#""a\n" isn't one"#),
             ("a\nb\u{1b}[1m\u{202e}", r"a\nb\u{1b}[1m\u{202e}"),
             ("ä \u{1f600}", "ä \u{1f600}"),
         ] {
-            assert_eq!(on_one_line(message), shown);
+            assert_eq!(escape_controls(message), shown);
         }
     }
 
     #[test]
-    fn refused_traits_are_told_by_what_is_wrong_with_them() {
+    fn refused_traits_finding_gives_reason_of_each_trait() {
         let beyond = format!("2 beyond the {MAX_TRAITS} that one source may give");
         let rule =
-            format!("(a standard name, or CUSTOM_ and then capitals, digits and '_', at most {MAX_TRAIT} characters)");
+            format!("(a standard name, or CUSTOM_ and then capitals, digits and '_', at most {MAX_TRAIT_CHARS} characters)");
         for (unknown_count, surplus, says) in [
             (0, 2, beyond.clone()),
             (1, 0, format!("\"a\" {rule}")),
@@ -476,8 +497,8 @@ mod tests {
         ] {
             let unknown: Vec<Box<str>> = vec!["\"a\"".into(); usize::from(unknown_count > 0)];
             let refused = RefusedTraits { unknown: unknown.into(), unknown_count, surplus };
-            let found = refused_traits("node/n", &refused);
-            assert_eq!(found.message, format!("its host reports traits that are not taken: {says}"));
+            let found = refused_traits_finding("node/n", &refused);
+            assert_eq!(found.message, format!("its host reports traits that are refused: {says}"));
         }
     }
 }

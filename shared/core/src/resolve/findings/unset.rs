@@ -1,99 +1,107 @@
-//! Labels and parameters that templates cannot do without, and that hosts do not have: their tasks fail there. Likewise labels of nodes
-//! that are looked up, and tags that nobody holds as primary.
+//! Findings about labels and parameters that templates need and that hosts do not have, so that the tasks fail there.
+//! Labels of nodes that are looked up, and tags that no node holds as primary, are checked in the same way.
 //!
-//! One finding for a reference, however many hosts and tasks it is about.
+//! There is one finding for a reference, however many hosts lack it and however many tasks need it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::finding::{FEW, Finding, Rule, Severity, first_few, rule};
-use crate::fleet::{Change, Fleet};
-use crate::input::{Fields, Input, Inputs, Need, Path, Read, Reference, SharedValue};
+use crate::finding::{Finding, MAX_NAMES, Rule, Severity, join_first, rule};
+use crate::fleet::{Fleet, FleetChange};
+use crate::input::{FieldSet, Input, Inputs, Path, Read, Reference, RequiredReference, SharedValue};
 use crate::name::ReleaseRef;
 use crate::object::{ClusterId, GroupId, Meta, Node, NodeId, NodeSpec, Timestamp};
-use crate::release::TaskIx;
-use crate::resolve::{Answer, Resolution, ResolveCache, TaskSet, resolve_node};
+use crate::release::TaskIndex;
+use crate::resolve::{Resolution, ResolveCache, ResolvedNode, TaskSet, resolve_node};
 
-/// What hosts lack, gathered host by host.
+/// Collects the references that hosts lack, host by host.
 #[derive(Default)]
-pub struct Unset {
-    of_sets: BTreeMap<(ReleaseRef, *const TaskSet, BTreeSet<Reference>), HostsOfSet>,
-    /// Whether only hosts were taken in that lack something by an edit. How many others have it is not known then.
-    is_of_edit: bool,
+pub struct UnsetReferences {
+    by_task_set: BTreeMap<(ReleaseRef, *const TaskSet, BTreeSet<Reference>), TaskSetHosts>,
+    /// True if only hosts that lack something because of an edit were added. The number of hosts that have the
+    /// reference is then unknown.
+    is_edit_only: bool,
 }
 
-/// Hosts with one task set.
-struct HostsOfSet {
-    set: Arc<TaskSet>,
-    first: NodeId,
-    count: usize,
-    names: Vec<String>,
+/// The hosts with one task set.
+struct TaskSetHosts {
+    task_set: Arc<TaskSet>,
+    first_node: NodeId,
+    host_count: usize,
+    host_names: Vec<String>,
 }
 
-/// A reference that some hosts lack, and others may have.
+/// The hosts that lack a reference, of those that read it.
 #[derive(Default)]
-struct MissingOn {
+struct MissingReference {
     tasks: BTreeSet<String>,
-    first: Option<NodeId>,
-    hosts: usize,
-    of: usize,
-    names: Vec<String>,
+    first_node: Option<NodeId>,
+    host_count: usize,
+    total_hosts: usize,
+    host_names: Vec<String>,
 }
 
-/// What look-ups lack: they are as large as their cluster, and many hosts read them.
+/// Caches whether the result of a lookup lacks what a template needs. A result is as large as its cluster, and many
+/// hosts read it.
 #[derive(Default)]
-struct Judged(BTreeMap<(*const SharedValue, Need), (Arc<SharedValue>, bool)>);
+struct NeedCache(BTreeMap<(*const SharedValue, RequiredReference), (Arc<SharedValue>, bool)>);
 
-impl Unset {
-    /// Takes in a host.
-    pub fn add(&mut self, answer: &Answer) {
-        self.add_but(answer, BTreeSet::new());
+impl UnsetReferences {
+    /// Adds a host.
+    pub fn add(&mut self, node: &ResolvedNode) {
+        self.add_except(node, BTreeSet::new());
     }
 
-    /// Takes in a host, but for references that it lacks whatever was written.
-    fn add_but(&mut self, answer: &Answer, known: BTreeSet<Reference>) {
-        let Some((set, release)) = answer.task_set().zip(answer.release()) else { return };
-        let first = answer.node().id();
-        let hosts = self.of_sets.entry((release.name.clone(), Arc::as_ptr(set), known));
-        let hosts = hosts.or_insert_with(|| HostsOfSet { set: Arc::clone(set), first, count: 0, names: Vec::new() });
-        hosts.count += 1;
-        hosts.names.push(answer.node().display_name());
-        keep_first(&mut hosts.names);
+    /// Adds a host, without the references in `known`, which it lacked before the write too.
+    fn add_except(&mut self, node: &ResolvedNode, known: BTreeSet<Reference>) {
+        let Some((set, release)) = node.task_set().zip(node.release()) else { return };
+        let first = node.node().id();
+        let entry = self.by_task_set.entry((release.name.clone(), Arc::as_ptr(set), known));
+        let hosts = entry.or_insert_with(|| TaskSetHosts {
+            task_set: Arc::clone(set),
+            first_node: first,
+            host_count: 0,
+            host_names: Vec::new(),
+        });
+        hosts.host_count += 1;
+        hosts.host_names.push(node.node().display_name());
+        truncate_names(&mut hosts.host_names);
     }
 
-    /// One finding for each reference that a host lacks, sorted.
+    /// Returns one finding for each reference that a host lacks, sorted.
     pub fn findings(self) -> Vec<Finding> {
-        self.found().into_iter().map(|(finding, _)| finding).collect()
+        self.findings_with_host().into_iter().map(|(finding, _)| finding).collect()
     }
 
-    /// The same, each with a host that lacks it. A reference that a template reaches only inside an `if` or a loop counts only if
-    /// every host with the task lacks it.
-    pub fn found(self) -> Vec<(Finding, Option<NodeId>)> {
-        let is_of_edit = self.is_of_edit;
-        let missing = self.missing();
-        let counts = |release: &ReleaseRef, need: &Need, on: &MissingOn| {
-            let certain = (release.clone(), Need { is_certain: true, ..need.clone() });
-            let is_said = || missing.get(&certain).is_some_and(|on| on.hosts > 0);
-            on.hosts > 0 && (need.is_certain || (on.hosts == on.of && !is_said()))
+    /// Returns one finding for each reference that a host lacks, sorted, each with the first such host. A reference
+    /// that a template reaches only inside an `if` or a loop counts only if every host with the task lacks it.
+    pub fn findings_with_host(self) -> Vec<(Finding, Option<NodeId>)> {
+        let is_of_edit = self.is_edit_only;
+        let missing = self.missing_references();
+        let counts = |release: &ReleaseRef, need: &RequiredReference, hosts: &MissingReference| {
+            let certain = (release.clone(), RequiredReference { is_unconditional: true, ..need.clone() });
+            let is_reported = || missing.get(&certain).is_some_and(|on| on.host_count > 0);
+            hosts.host_count > 0 && (need.is_unconditional || (hosts.host_count == hosts.total_hosts && !is_reported()))
         };
         let found = missing.iter().filter(|((release, need), on)| counts(release, need, on));
-        found.map(|((release, need), on)| (on.finding(release, need, is_of_edit), on.first)).collect()
+        found.map(|((release, need), on)| (on.to_finding(release, need, is_of_edit), on.first_node)).collect()
     }
 
-    fn missing(self) -> BTreeMap<(ReleaseRef, Need), MissingOn> {
-        let mut missing: BTreeMap<(ReleaseRef, Need), MissingOn> = BTreeMap::new();
-        let mut judged = Judged::default();
-        for ((release, _, known), hosts) in self.of_sets {
-            let (needed, inputs) = (needed_by(&hosts.set, hosts.set.tasks()), hosts.set.inputs());
+    /// Returns the needed references of each release, each with the hosts and tasks that lack it.
+    fn missing_references(self) -> BTreeMap<(ReleaseRef, RequiredReference), MissingReference> {
+        let mut missing: BTreeMap<(ReleaseRef, RequiredReference), MissingReference> = BTreeMap::new();
+        let mut need_cache = NeedCache::default();
+        for ((release, _, known), hosts) in self.by_task_set {
+            let (needed, inputs) = (tasks_by_need(&hosts.task_set, hosts.task_set.tasks()), hosts.task_set.inputs());
             for (need, tasks) in needed.into_iter().filter(|(need, _)| !known.contains(&need.reference)) {
-                let is_missing = judged.is_missing(&need, &inputs);
-                let on = missing.entry((release.clone(), need)).or_default();
-                on.of += hosts.count;
+                let is_missing = need_cache.is_missing(&need, &inputs);
+                let entry = missing.entry((release.clone(), need)).or_default();
+                entry.total_hosts += hosts.host_count;
                 if is_missing {
-                    on.hosts += hosts.count;
-                    on.first.get_or_insert(hosts.first);
-                    on.names.extend(hosts.names.iter().cloned());
-                    on.tasks.extend(tasks);
+                    entry.host_count += hosts.host_count;
+                    entry.first_node.get_or_insert(hosts.first_node);
+                    entry.host_names.extend(hosts.host_names.iter().cloned());
+                    entry.tasks.extend(tasks);
                 }
             }
         }
@@ -101,12 +109,13 @@ impl Unset {
     }
 }
 
-impl Judged {
-    fn is_missing(&mut self, need: &Need, inputs: &Inputs) -> bool {
+impl NeedCache {
+    /// Returns whether the inputs of a task set lack what a template needs.
+    fn is_missing(&mut self, need: &RequiredReference, inputs: &Inputs) -> bool {
         match inputs.find(&need.reference).as_deref() {
-            Some(input @ Input::Shared(found)) => {
-                let judged = self.0.entry((Arc::as_ptr(found), need.clone()));
-                judged.or_insert_with(|| (Arc::clone(found), need.is_missing(input))).1
+            Some(input @ Input::Shared(shared)) => {
+                let entry = self.0.entry((Arc::as_ptr(shared), need.clone()));
+                entry.or_insert_with(|| (Arc::clone(shared), need.is_missing(input))).1
             }
             Some(input) => need.is_missing(input),
             None => false,
@@ -114,10 +123,11 @@ impl Judged {
     }
 }
 
-impl MissingOn {
-    fn finding(&self, release: &ReleaseRef, need: &Need, is_of_edit: bool) -> Finding {
-        let (what, named) = (said_of(&need.reference), self.named(self.hosts));
-        let hosts = match (self.hosts, self.of) {
+impl MissingReference {
+    /// Returns the finding about hosts that lack a reference. It is an info if a template may not reach the reference.
+    fn to_finding(&self, release: &ReleaseRef, need: &RequiredReference, is_of_edit: bool) -> Finding {
+        let (what, named) = (reference_text(&need.reference), self.first_names(self.host_count));
+        let hosts = match (self.host_count, self.total_hosts) {
             (1, _) if is_of_edit => format!("1 host that reads it lacks {what} ({named})"),
             (lack, _) if is_of_edit => format!("{lack} hosts that read it lack {what} ({named})"),
             (1, 1) => format!("the one host that reads it lacks {what} ({named})"),
@@ -125,33 +135,34 @@ impl MissingOn {
             (lack, of) if lack == of => format!("all {of} hosts that read it lack {what} ({named})"),
             (lack, of) => format!("{lack} of the {of} hosts that read it lack {what} ({named})"),
         };
-        if need.is_certain {
-            self.said(rule::REFERENCE_UNSET, release, need, &hosts, "there")
+        if need.is_unconditional {
+            self.build_finding(rule::REFERENCE_UNSET, release, need, &hosts, "there")
         } else {
-            self.said(INFO, release, need, &hosts, "where it comes to that")
+            self.build_finding(UNSET_INFO, release, need, &hosts, "when a template reaches it")
         }
     }
 
-    /// Of groups that no host is in.
-    fn foreseen(&self, release: &ReleaseRef, need: &Need) -> Finding {
-        let (what, named) = (said_of(&need.reference), self.named(self.names.len()));
-        let hosts = format!("no host is in nodegroup {named} yet; one that does not say {what} itself lacks it");
-        self.said(INFO, release, need, &hosts, "there")
+    /// Returns the finding about groups without hosts.
+    fn to_empty_group_finding(&self, release: &ReleaseRef, need: &RequiredReference) -> Finding {
+        let (what, named) = (reference_text(&need.reference), self.first_names(self.host_names.len()));
+        let hosts = format!("no host is in nodegroup {named} yet; a host that does not set {what} itself will lack it");
+        self.build_finding(UNSET_INFO, release, need, &hosts, "there")
     }
 
-    /// The first names, of so many.
-    fn named(&self, of: usize) -> String {
-        let mut names = self.names.clone();
-        keep_first(&mut names);
-        let more = if of > names.len() { ", …" } else { "" };
+    /// Returns the first names, followed by an ellipsis if `total` is larger.
+    fn first_names(&self, total: usize) -> String {
+        let mut names = self.host_names.clone();
+        truncate_names(&mut names);
+        let more = if total > names.len() { ", …" } else { "" };
         format!("{}{more}", names.join(", "))
     }
 
-    fn said(&self, rule: Rule, release: &ReleaseRef, need: &Need, hosts: &str, place: &str) -> Finding {
+    /// Returns the finding about a reference: which hosts lack it, which tasks fail, and what to do.
+    fn build_finding(&self, rule: Rule, release: &ReleaseRef, need: &RequiredReference, hosts: &str, place: &str) -> Finding {
         let first = self.tasks.first().map(String::as_str).unwrap_or_default();
         let tasks = match self.tasks.len() {
             0 | 1 => format!("task {first} fails {place}"),
-            _ => format!("tasks {} fail {place}", first_few(self.tasks.iter().map(String::as_str), FEW)),
+            _ => format!("tasks {} fail {place}", join_first(self.tasks.iter().map(String::as_str), MAX_NAMES)),
         };
         let remedy = match need.reference.read() {
             Read::Primary { .. } => "write `is defined`, or let a node have the tag",
@@ -160,124 +171,127 @@ impl MissingOn {
             }
             _ => "set it, or write `is defined` or `|default(…)`",
         };
-        Finding::of(rule, format!("release/{release} task {first}"), format!("{hosts}, and {tasks}: {remedy}"))
+        Finding::new(rule, format!("release/{release} task {first}"), format!("{hosts}, and {tasks}: {remedy}"))
     }
 }
 
-/// The first few names, sorted as people count.
-fn keep_first(names: &mut Vec<String>) {
+/// Sorts the names in natural order and keeps the first few.
+fn truncate_names(names: &mut Vec<String>) {
     names.sort_by(|a, b| crate::role::natural_cmp(a, b));
-    names.truncate(FEW);
+    names.truncate(MAX_NAMES);
 }
 
-const INFO: Rule = Rule { severity: Severity::Info, ..rule::REFERENCE_UNSET };
+/// The rule of findings that are only an info, because it is not certain that a task will fail.
+const UNSET_INFO: Rule = Rule { severity: Severity::Info, ..rule::REFERENCE_UNSET };
 
-/// A reference in words, as a template has it.
-fn said_of(reference: &Reference) -> String {
-    let field = |fields: &Fields| fields.iter().map(Path::to_string).collect::<String>();
+/// Returns a reference as a template writes it.
+fn reference_text(reference: &Reference) -> String {
+    let field = |fields: &FieldSet| fields.iter().map(Path::to_string).collect::<String>();
     match reference.read() {
         Read::Nodes { fields, .. } if fields.is_empty() => format!("a node of `{reference}`"),
-        Read::Nodes { fields, .. } => format!("`n{}` on a node of `{}`", field(fields), reference.as_written()),
-        _ => format!("`{}`", reference.as_written()),
+        Read::Nodes { fields, .. } => format!("`n{}` on a node of `{}`", field(fields), reference.display_text()),
+        _ => format!("`{}`", reference.display_text()),
     }
 }
 
-/// What a write takes from hosts, or has them need: references that a task of theirs lacks after it, and that none of their tasks lacked
+/// Returns the findings about references that a task of a host lacks after a write, and that none of its tasks lacked
 /// before.
-pub fn newly_unset(
-    before: &Fleet,
-    after: &Fleet,
-    cache: &ResolveCache,
-    nodes: impl Iterator<Item = NodeId>,
-) -> Vec<Finding> {
+pub fn newly_unset(before: &Fleet, after: &Fleet, cache: &ResolveCache, nodes: impl Iterator<Item = NodeId>) -> Vec<Finding> {
     let mut lookups = [BTreeMap::new(), BTreeMap::new()];
     let [old, new] = &mut lookups;
-    let suspects: Vec<NodeId> =
-        nodes.filter(|node| may_be_new(&lacked(before, *node, old), &lacked(after, *node, new))).collect();
-    let mut judged = Judged::default();
-    // One fleet after the other: the cache holds what was resolved last.
-    let known: Vec<_> = suspects.iter().map(|node| lacked_by_tasks(before, cache, *node, &mut judged)).collect();
-    let mut unset = Unset { is_of_edit: true, ..Unset::default() };
+    let suspects: Vec<NodeId> = nodes
+        .filter(|node| may_be_new(&missing_in_profile(before, *node, old), &missing_in_profile(after, *node, new)))
+        .collect();
+    let mut need_cache = NeedCache::default();
+    // All nodes are resolved in one fleet first, because the cache holds the fleet that was resolved last.
+    let known: Vec<_> = suspects.iter().map(|node| missing_in_task_set(before, cache, *node, &mut need_cache)).collect();
+    let mut unset = UnsetReferences { is_edit_only: true, ..UnsetReferences::default() };
     for (node, known) in suspects.into_iter().zip(known) {
-        if let Resolution::Complete(answer) = resolve_node(after, cache, node) {
-            unset.add_but(&answer, known);
+        if let Resolution::Complete(resolved) = resolve_node(after, cache, node) {
+            unset.add_except(&resolved, known);
         }
     }
     unset.findings()
 }
 
-/// What a host that joins a group without nodes would lack. It may say so itself, so that each is an info.
-pub fn unset_in_empty(fleet: &Fleet, groups: impl Iterator<Item = GroupId>) -> Vec<Finding> {
-    let mut missing: BTreeMap<(ReleaseRef, Need), MissingOn> = BTreeMap::new();
+/// Returns the findings about references that a host would lack after joining an empty group. The host may provide the
+/// values itself, so each finding is an info.
+pub fn unset_in_empty_groups(fleet: &Fleet, groups: impl Iterator<Item = GroupId>) -> Vec<Finding> {
+    let mut missing: BTreeMap<(ReleaseRef, RequiredReference), MissingReference> = BTreeMap::new();
     let cache = ResolveCache::new();
-    for group in groups.filter(|group| fleet.nodes_of(*group).next().is_none()) {
-        let Some(answer) = joined(fleet, &cache, group) else { continue };
-        let Some((set, release)) = answer.task_set().zip(answer.release()) else { continue };
-        let (needed, inputs) = (needed_by(set, set.tasks()), set.inputs());
+    for group in groups.filter(|group| fleet.nodes_in_group(*group).next().is_none()) {
+        let Some(node) = resolve_new_node(fleet, &cache, group) else { continue };
+        let Some((set, release)) = node.task_set().zip(node.release()) else { continue };
+        let (needed, inputs) = (tasks_by_need(set, set.tasks()), set.inputs());
         for (need, tasks) in
-            needed.into_iter().filter(|(need, _)| need.is_certain && need.reference.read().fields().is_none())
+            needed.into_iter().filter(|(need, _)| need.is_unconditional && need.reference.read().fields().is_none())
         {
             if inputs.find(&need.reference).is_some_and(|input| need.is_missing(&input)) {
-                let on = missing.entry((release.name.clone(), need)).or_default();
-                on.names.extend(fleet.fold(group).map(|fold| fold.place()));
-                on.tasks.extend(tasks);
+                let entry = missing.entry((release.name.clone(), need)).or_default();
+                entry.host_names.extend(fleet.resolved_group(group).map(|fold| fold.path()));
+                entry.tasks.extend(tasks);
             }
         }
     }
-    missing.into_iter().map(|((release, need), on)| on.foreseen(&release, &need)).collect()
+    missing.into_iter().map(|((release, need), on)| on.to_empty_group_finding(&release, &need)).collect()
 }
 
-/// The answer of a host that joins a group and says nothing of itself.
-fn joined(fleet: &Fleet, cache: &ResolveCache, group: GroupId) -> Option<Arc<Answer>> {
+/// Resolves a new node of a group that provides nothing itself.
+fn resolve_new_node(fleet: &Fleet, cache: &ResolveCache, group: GroupId) -> Option<Arc<ResolvedNode>> {
     let spec = NodeSpec { nodegroup: Some(group), ..NodeSpec::default() };
     let node = Node { meta: Meta::new(group.0, None, Timestamp(0)), spec };
     let (mut fleet, id) = (fleet.clone(), node.id());
-    fleet.apply(Change::Node(Arc::new(node)));
+    fleet.apply(FleetChange::Node(Arc::new(node)));
     match resolve_node(&fleet, cache, id) {
         Resolution::Complete(answer) => Some(answer),
         Resolution::Incomplete(_) => None,
     }
 }
 
-/// References that a host lacks, each with whether a condition may leave out the task that needs it.
-type Lacked = BTreeMap<Reference, bool>;
+/// The references that a host lacks, each with whether a condition may skip the task that needs it.
+type MissingReferences = BTreeMap<Reference, bool>;
 
-/// Whether a write may take something from a host: it lacks a reference that it had, or a task that needs one may run only now.
-fn may_be_new(before: &Lacked, after: &Lacked) -> bool {
+/// Returns whether a write may have made a host lack something: it had the reference before, or a task that needs it
+/// may run only now.
+fn may_be_new(before: &MissingReferences, after: &MissingReferences) -> bool {
     after.iter().any(|(reference, is_conditional)| *is_conditional || !before.contains_key(reference))
 }
 
-/// What a host lacks of all that the tasks of its profile need, whether conditions leave them out or not.
-fn lacked(fleet: &Fleet, node: NodeId, lookups: &mut BTreeMap<(Option<ClusterId>, Need), bool>) -> Lacked {
-    let Some((view, profile)) = fleet.node_view(node).zip(fleet.profile(node)) else { return Lacked::new() };
+/// Returns what a host lacks of everything that the tasks of its profile need, including tasks that conditions skip.
+fn missing_in_profile(
+    fleet: &Fleet,
+    node: NodeId,
+    lookups: &mut BTreeMap<(Option<ClusterId>, RequiredReference), bool>,
+) -> MissingReferences {
+    let Some((view, profile)) = fleet.node_view(node).zip(fleet.profile(node)) else { return MissingReferences::new() };
     let cluster = fleet.cluster_of_node(node);
-    let mut is_missing = |need: &Need| match need.reference.read().fields() {
+    let mut is_missing = |need: &RequiredReference| match need.reference.read().fields() {
         None => need.is_missing(&view.input(&need.reference)),
         Some(_) => {
-            let judged = lookups.entry((cluster, need.clone()));
-            *judged.or_insert_with(|| need.is_missing(&view.input(&need.reference)))
+            let entry = lookups.entry((cluster, need.clone()));
+            *entry.or_insert_with(|| need.is_missing(&view.input(&need.reference)))
         }
     };
-    let mut lacked = Lacked::new();
+    let mut missing = MissingReferences::new();
     for task in profile.tasks.iter().map(|ix| profile.release.task(*ix)) {
         for need in task.needs.iter().filter(|need| is_missing(need)) {
-            *lacked.entry(need.reference.clone()).or_default() |= task.condition.is_some();
+            *missing.entry(need.reference.clone()).or_default() |= task.condition.is_some();
         }
     }
-    lacked
+    missing
 }
 
-/// What a host lacks of what the tasks need that it runs.
-fn lacked_by_tasks(fleet: &Fleet, cache: &ResolveCache, node: NodeId, judged: &mut Judged) -> BTreeSet<Reference> {
-    let Resolution::Complete(answer) = resolve_node(fleet, cache, node) else { return BTreeSet::new() };
-    let Some(set) = answer.task_set() else { return BTreeSet::new() };
-    let (needed, inputs) = (needed_by(set, set.tasks()).into_keys(), set.inputs());
-    needed.filter(|need| judged.is_missing(need, &inputs)).map(|need| need.reference).collect()
+/// Returns what a host lacks of everything that its running tasks need.
+fn missing_in_task_set(fleet: &Fleet, cache: &ResolveCache, node: NodeId, need_cache: &mut NeedCache) -> BTreeSet<Reference> {
+    let Resolution::Complete(resolved) = resolve_node(fleet, cache, node) else { return BTreeSet::new() };
+    let Some(set) = resolved.task_set() else { return BTreeSet::new() };
+    let (needed, inputs) = (tasks_by_need(set, set.tasks()).into_keys(), set.inputs());
+    needed.filter(|need| need_cache.is_missing(need, &inputs)).map(|need| need.reference).collect()
 }
 
-/// What tasks need, each with those that do.
-fn needed_by(set: &TaskSet, tasks: impl Iterator<Item = TaskIx>) -> BTreeMap<Need, Vec<String>> {
-    let mut needed: BTreeMap<Need, Vec<String>> = BTreeMap::new();
+/// Returns the references that tasks need, each with the ids of these tasks.
+fn tasks_by_need(set: &TaskSet, tasks: impl Iterator<Item = TaskIndex>) -> BTreeMap<RequiredReference, Vec<String>> {
+    let mut needed: BTreeMap<RequiredReference, Vec<String>> = BTreeMap::new();
     for task in tasks.map(|ix| set.profile.release.task(ix)) {
         for need in &task.needs {
             needed.entry(need.clone()).or_default().push(task.task.id.clone());

@@ -1,36 +1,32 @@
-//! Peers that are slow, stop half way or take nothing, and those that are held on purpose.
+//! Tests peers that are slow, stall or read nothing, and peers whose requests the server holds on purpose.
 
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn s44_what_comes_too_slowly_is_cut() {
-    let server = echoing(Limits::default());
+async fn s44_server_closes_connection_when_deadline_passes() {
+    let server = start_echo_server(ListenerLimits::default());
     let seconds = |elapsed: Duration| elapsed.as_secs_f64();
     let (answer, took) = server.exchange(b"GET / HTTP/1.1\r\nHost: h\r\nx: ").await;
     assert!(answer.is_empty() && (5.0..6.1).contains(&seconds(took)), "half a header: {took:?} {answer}");
     let (answer, took) = server.exchange(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\nabc").await;
     assert!(answer.is_empty() && (15.0..16.1).contains(&seconds(took)), "half a body: {took:?} {answer}");
-    let (answer, took) =
-        server.exchange(b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n").await;
+    let (answer, took) = server.exchange(b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n").await;
     assert!(answer.is_empty() && (15.0..16.1).contains(&seconds(took)), "half a chunked body: {took:?} {answer}");
     let (_, took) = server.exchange(b"").await;
     assert!((60.0..61.1).contains(&seconds(took)), "idle: {took:?}");
     let (answer, took) = server.exchange(b"GET /ok HTTP/1.1\r\nHost: h\r\n\r\n").await;
-    assert!(
-        answer.ends_with("/ok ") && (60.0..61.1).contains(&seconds(took)),
-        "idle after an answer: {took:?} {answer}"
-    );
-    let counts = server.rejected.counts();
+    assert!(answer.ends_with("/ok ") && (60.0..61.1).contains(&seconds(took)), "idle after an answer: {took:?} {answer}");
+    let counts = server.rejections.counts();
     assert_eq!((counts.get("slow_header"), counts.get("slow_body")), (Some(&1), Some(&2)), "{counts:?}");
-    server.still_serves().await;
+    server.check_still_serves().await;
     assert_eq!(server.connections.count(), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn s44_a_connection_whose_body_ended_after_its_answer_is_idle() {
+async fn s44_connection_is_idle_when_body_ends_after_response() {
     let answers = Arc::new(Notify::new());
     let handler_answers = Arc::clone(&answers);
-    let server = serve(Limits::default(), None, move |_: &Arc<Peer>, request: Request<RequestBody>| {
+    let server = start_server(ListenerLimits::default(), None, move |_: &Arc<Peer>, request: Request<RequestBody>| {
         let answers = Arc::clone(&handler_answers);
         async move {
             answers.notified().await;
@@ -38,9 +34,10 @@ async fn s44_a_connection_whose_body_ended_after_its_answer_is_idle() {
             Response::new(Full::from("refused"))
         }
     });
-    let mut stream = server.open().await;
+    let mut stream = server.open_connection().await;
     stream.write_all(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\n").await.expect("the server reads");
-    // hyper reads one piece ahead of the handler, which waits: of three pieces the last stays unread until the answer is written.
+    // hyper reads one piece ahead of the waiting handler. Of three pieces the last stays unread until the response is
+    // written.
     for piece in [2, 3, 5] {
         tokio::time::sleep(Duration::from_secs(1)).await;
         stream.write_all(&b"0123456789"[..piece]).await.expect("there is room for the body");
@@ -55,9 +52,9 @@ async fn s44_a_connection_whose_body_ended_after_its_answer_is_idle() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn s44_a_slow_header_is_cut_though_it_drips() {
-    let server = echoing(Limits::default());
-    let mut stream = server.open().await;
+async fn s44_server_closes_connection_when_header_arrives_bytewise() {
+    let server = start_echo_server(ListenerLimits::default());
+    let mut stream = server.open_connection().await;
     let began = Instant::now();
     for byte in b"GET / HTTP/1.1\r\nHost: h\r\nx: aaaaaaaaaaaaaaaaaaaaaaa" {
         if stream.write_all(&[*byte]).await.is_err() {
@@ -66,15 +63,15 @@ async fn s44_a_slow_header_is_cut_though_it_drips() {
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
-    assert_eq!(server.refused("slow_header"), 1);
-    server.still_serves().await;
+    assert_eq!(server.refused_count("slow_header"), 1);
+    server.check_still_serves().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_keeps_the_least_rate_may_take_its_time() {
-    let limits = Limits { body_bytes_per_second: 10, ..Limits::default() };
-    let server = serve(limits, None, |_: &Arc<Peer>, request: Request<RequestBody>| echo(request, 10_000));
-    let mut stream = server.open().await;
+async fn server_accepts_slow_body_when_min_rate_is_met() {
+    let limits = ListenerLimits { min_body_bytes_per_second: 10, ..ListenerLimits::default() };
+    let server = start_server(limits, None, |_: &Arc<Peer>, request: Request<RequestBody>| echo_response(request, 10_000));
+    let mut stream = server.open_connection().await;
     let head = b"POST /a HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 1000\r\n\r\n";
     stream.write_all(head).await.expect("the server reads");
     for _ in 0..100 {
@@ -83,14 +80,15 @@ async fn a_body_that_keeps_the_least_rate_may_take_its_time() {
     }
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.expect("an answer");
-    assert_eq!(status(&answer), "200", "{answer}");
+    assert_eq!(response_status(&answer), "200", "{answer}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn x03_f05_a_body_that_comes_in_a_burst_and_stands_still_is_cut_after_the_time_of_any_other() {
-    let server =
-        serve(Limits::default(), None, |_: &Arc<Peer>, request: Request<RequestBody>| echo(request, 10_000_000));
-    let mut stream = server.open().await;
+async fn x03_f05_server_closes_connection_when_body_stalls_after_burst() {
+    let server = start_server(ListenerLimits::default(), None, |_: &Arc<Peer>, request: Request<RequestBody>| {
+        echo_response(request, 10_000_000)
+    });
+    let mut stream = server.open_connection().await;
     let began = Instant::now();
     stream.write_all(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 9000000\r\n\r\n").await.expect("the server reads");
     stream.write_all(&vec![b'x'; 8_000_000]).await.expect("the server reads");
@@ -98,63 +96,63 @@ async fn x03_f05_a_body_that_comes_in_a_burst_and_stands_still_is_cut_after_the_
     let _cut = stream.read_to_end(&mut answer).await;
     let took = began.elapsed().as_secs_f64();
     assert!(answer.is_empty() && (15.0..16.1).contains(&took), "{took} s");
-    assert_eq!(server.refused("slow_body"), 1);
+    assert_eq!(server.refused_count("slow_body"), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn x03_f02_an_answer_that_is_taken_in_a_burst_and_then_no_more_is_cut_after_the_time_of_any_other() {
-    let big = |_: &Arc<Peer>, _: Request<RequestBody>| async { Response::new(Full::from(vec![0; 4 << 20])) };
-    let server = serve(Limits::default(), None, big);
-    let mut stream = server.open().await;
+async fn x03_f02_server_closes_connection_when_reader_stalls_after_burst() {
+    let big_response = |_: &Arc<Peer>, _: Request<RequestBody>| async { Response::new(Full::from(vec![0; 4 << 20])) };
+    let server = start_server(ListenerLimits::default(), None, big_response);
+    let mut stream = server.open_connection().await;
     stream.write_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n").await.expect("the server reads");
     stream.read_exact(&mut vec![0; 1 << 20]).await.expect("an answer");
     tokio::time::sleep(Duration::from_secs(14)).await;
-    assert_eq!(server.refused("slow_reader"), 0);
+    assert_eq!(server.refused_count("slow_reader"), 0);
     tokio::time::sleep(Duration::from_secs(3)).await;
-    assert_eq!(server.refused("slow_reader"), 1);
+    assert_eq!(server.refused_count("slow_reader"), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn x03_f05_a_body_is_not_cut_for_the_time_in_which_its_handler_waits_for_room() {
-    let server = serve(Limits::default(), None, |_: &Arc<Peer>, request: Request<RequestBody>| async move {
+async fn x03_f05_server_keeps_connection_when_handler_delays_body() {
+    let server = start_server(ListenerLimits::default(), None, |_: &Arc<Peer>, request: Request<RequestBody>| async move {
         tokio::time::sleep(Duration::from_secs(20)).await;
-        echo(request, 3_000_000).await
+        echo_response(request, 3_000_000).await
     });
     let head = b"POST / HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 2000000\r\n\r\n";
-    let mut stream = server.open().await;
+    let mut stream = server.open_connection().await;
     stream.write_all(head).await.expect("the server reads");
     stream.write_all(&vec![b'x'; 2_000_000]).await.expect("the server reads in the end");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.expect("an answer");
-    assert_eq!(status(&answer), "200", "{answer:.100}");
+    assert_eq!(response_status(&answer), "200", "{answer:.100}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn s44_who_takes_an_answer_by_drops_is_cut_and_who_keeps_the_least_rate_is_not() {
-    let big = |_: &Arc<Peer>, _: Request<RequestBody>| async { Response::new(Full::from(vec![0; 256 * 1024])) };
+async fn s44_server_closes_connection_when_reader_is_below_min_rate() {
+    let big_response = |_: &Arc<Peer>, _: Request<RequestBody>| async { Response::new(Full::from(vec![0; 256 * 1024])) };
     for (bytes, is_cut) in [(10, true), (8 * 1024, false)] {
-        let server = serve(Limits::default(), None, big);
-        let mut stream = server.open().await;
+        let server = start_server(ListenerLimits::default(), None, big_response);
+        let mut stream = server.open_connection().await;
         stream.write_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n").await.expect("the server reads");
         let mut piece = vec![0; bytes];
         for _ in 0..30 {
             tokio::time::sleep(Duration::from_secs(4)).await;
             let _cut = stream.read_exact(&mut piece).await;
         }
-        assert_eq!(server.refused("slow_reader"), u64::from(is_cut), "{bytes}");
+        assert_eq!(server.refused_count("slow_reader"), u64::from(is_cut), "{bytes}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn s44_who_does_not_read_is_cut() {
-    let big = |_: &Arc<Peer>, _: Request<RequestBody>| async { Response::new(Full::from(vec![0; 1024 * 1024])) };
-    let server = serve(Limits::default(), None, big);
-    let mut stream = server.open().await;
+async fn s44_server_closes_connection_when_client_reads_nothing() {
+    let big_response = |_: &Arc<Peer>, _: Request<RequestBody>| async { Response::new(Full::from(vec![0; 1024 * 1024])) };
+    let server = start_server(ListenerLimits::default(), None, big_response);
+    let mut stream = server.open_connection().await;
     stream.write_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n").await.expect("the server reads");
     tokio::time::sleep(Duration::from_secs(17)).await;
-    assert_eq!(server.refused("slow_reader"), 1);
+    assert_eq!(server.refused_count("slow_reader"), 1);
     assert_eq!(server.connections.count(), 0);
-    let mut next = server.open().await;
+    let mut next = server.open_connection().await;
     next.write_all(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").await.expect("the server reads");
     let mut answer = Vec::new();
     next.read_to_end(&mut answer).await.expect("an answer");
@@ -162,32 +160,32 @@ async fn s44_who_does_not_read_is_cut() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_held_check_in_is_not_idle_and_a_stream_lives_while_it_speaks() {
-    let server = echoing(Limits::default());
+async fn server_keeps_held_request_and_active_stream_open() {
+    let server = start_echo_server(ListenerLimits::default());
     let (answer, took) = server.exchange(b"GET /park HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").await;
-    assert_eq!((status(&answer), took.as_secs()), ("200", 600));
+    assert_eq!((response_status(&answer), took.as_secs()), ("200", 600));
 
     let events = |_: &Arc<Peer>, _: Request<RequestBody>| async {
-        let (to, from) = tokio::sync::mpsc::channel::<Result<Frame<Bytes>, Infallible>>(1);
+        let (sender, receiver) = tokio::sync::mpsc::channel::<Result<Frame<Bytes>, Infallible>>(1);
         tokio::spawn(async move {
             for pause in [1, 50, 50, 50, 500] {
                 tokio::time::sleep(Duration::from_secs(pause)).await;
-                let _ = to.send(Ok(Frame::data(Bytes::from_static(b"event\n")))).await;
+                let _ = sender.send(Ok(Frame::data(Bytes::from_static(b"event\n")))).await;
             }
         });
-        let frames = Channel(from);
+        let frames = ChannelBody(receiver);
         Response::new(BodyExt::boxed(frames))
     };
-    let server = serve(Limits::default(), None, events);
+    let server = start_server(ListenerLimits::default(), None, events);
     let (answer, took) = server.exchange(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n").await;
     assert_eq!(answer.matches("event").count(), 4, "{answer}");
     assert!((211..213).contains(&took.as_secs()), "silent for 60 s after 151: {took:?}");
 }
 
 /// A body from a channel.
-struct Channel(tokio::sync::mpsc::Receiver<Result<Frame<Bytes>, Infallible>>);
+struct ChannelBody(tokio::sync::mpsc::Receiver<Result<Frame<Bytes>, Infallible>>);
 
-impl Body for Channel {
+impl Body for ChannelBody {
     type Data = Bytes;
     type Error = Infallible;
 

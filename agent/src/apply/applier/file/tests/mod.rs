@@ -1,4 +1,4 @@
-//! What a file task finds, writes and refuses, on a machine in memory.
+//! Checks, writes and refusals of file tasks on an in-memory host.
 
 use std::rc::Rc;
 
@@ -9,10 +9,10 @@ use stemma_wire::message::desired::{InputValue, ProfileTask};
 
 use super::*;
 use crate::apply::ledger::Ledger;
-use crate::config::HostLabelMap;
+use crate::config::HostLabelMapConfig;
 use crate::host::Host;
 use crate::host::memory::MemoryHost;
-use crate::host::{End, Extras, Finished, Fixed};
+use crate::host::{CommandResult, ExitKind, Extras, ReplaceBlocker};
 
 mod rights;
 
@@ -31,12 +31,12 @@ fn ready<T>(future: Pending<'_, T>) -> T {
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
 }
 
-fn check(host: &MemoryHost, parameters: &Value) -> Result<Check, TaskError> {
-    ready(File.check(&site(host), &task(parameters)))
+fn check(host: &MemoryHost, parameters: &Value) -> Result<CheckResult, TaskError> {
+    ready(FileApplier.check(&site(host), &task(parameters)))
 }
 
-fn apply(host: &MemoryHost, parameters: &Value) -> Result<Applied, TaskError> {
-    ready(File.apply(&site(host), &task(parameters)))
+fn apply(host: &MemoryHost, parameters: &Value) -> Result<ApplyResult, TaskError> {
+    ready(FileApplier.apply(&site(host), &task(parameters)))
 }
 
 fn refusal(host: &MemoryHost, parameters: &Value) -> String {
@@ -46,31 +46,32 @@ fn refusal(host: &MemoryHost, parameters: &Value) -> String {
 }
 
 #[test]
-fn a_file_is_made_with_its_directories_and_is_so_then() {
+fn apply_creates_file_and_directories_when_missing() {
     let host = MemoryHost::new();
     let parameters = json!({"path": "/etc/a/b", "content": "x\n", "mode": "0640", "owner": "www-data", "group": "33"});
-    let Ok(Check::Differs { diff, .. }) = check(&host, &parameters) else { panic!("it is not there") };
+    let Ok(CheckResult::Drifted { diff, .. }) = check(&host, &parameters) else { panic!("it is not there") };
     assert_eq!(diff, "--- /dev/null\n+++ /etc/a/b (mode 0640, owner 33:33)\n@@ -0,0 +1 @@\n+x\n");
     apply(&host, &parameters).unwrap();
     assert_eq!(host.text("/etc/a/b").as_deref(), Some("x\n"));
-    let stat = host.dir(&HostPath::own("/etc/a")).unwrap().unwrap().stat("b").unwrap().unwrap();
+    let stat = host.dir(&HostPath::from_static("/etc/a")).unwrap().unwrap().stat("b").unwrap().unwrap();
     assert_eq!((stat.mode, stat.user, stat.group), (0o640, 33, 33));
-    assert_eq!(check(&host, &parameters), Ok(Check::AsItShould));
+    assert_eq!(check(&host, &parameters), Ok(CheckResult::Converged));
     host.chmod("/etc/a/b", 0o600);
-    assert!(matches!(check(&host, &parameters), Ok(Check::Differs { .. })), "rights are part of it");
+    assert!(matches!(check(&host, &parameters), Ok(CheckResult::Drifted { .. })), "rights are part of it");
 }
 
 #[test]
-fn what_nobody_says_stays_as_it_is() {
+fn apply_keeps_mode_and_owner_when_unspecified() {
     let host = MemoryHost::new();
     host.put("/etc/f", "old");
     host.chmod("/etc/f", 0o600);
     apply(&host, &json!({"path": "/etc/f", "content": "new"})).unwrap();
-    let stat = host.dir(&HostPath::own("/etc")).unwrap().unwrap().stat("f").unwrap().unwrap();
+    let stat = host.dir(&HostPath::from_static("/etc")).unwrap().unwrap().stat("f").unwrap().unwrap();
     assert_eq!((host.text("/etc/f").as_deref(), stat.mode), (Some("new"), 0o600));
 }
 
-/// Extended attributes and flags of a file, an access control list among them: the owning group has nothing, and its mask is rw.
+/// Extended attributes and flags of a file, with an access control list: the owning group has no rights, and the mask
+/// is rw.
 fn extras() -> Extras {
     let acl = [2_u32, 6 << 16 | 1, u32::MAX, 6 << 16 | 2, 1, 4, u32::MAX, 6 << 16 | 0x10, u32::MAX, 0x20, u32::MAX];
     let acl = acl.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -79,63 +80,62 @@ fn extras() -> Extras {
 }
 
 #[test]
-fn x05_a_file_that_root_cannot_replace_either_says_why_and_what_to_do_and_nothing_is_left_beside() {
+fn x05_apply_explains_and_cleans_up_when_root_cannot_replace_file() {
     for (by, said) in [
-        (Fixed::Immutable, "it is immutable; it is left as it was, until `chattr -i /etc/f` or"),
-        (Fixed::AppendOnly, "it is append-only; it is left as it was, until `chattr -a /etc/f` or"),
-        (Fixed::Mounted, "a file is mounted over it; it is left as it was, until `umount /etc/f` or"),
-        (Fixed::Swap, "it is an active swap file; it is left as it was, until `swapoff /etc/f` or"),
-        (Fixed::ImmutableDirectory, "the directory /etc is immutable; it is left as it was, until `chattr -i /etc` or"),
+        (ReplaceBlocker::Immutable, "it is immutable; it is left as it was, until `chattr -i /etc/f` or"),
+        (ReplaceBlocker::AppendOnly, "it is append-only; it is left as it was, until `chattr -a /etc/f` or"),
+        (ReplaceBlocker::Mounted, "a file is mounted over it; it is left as it was, until `umount /etc/f` or"),
+        (ReplaceBlocker::Swap, "it is an active swap file; it is left as it was, until `swapoff /etc/f` or"),
+        (ReplaceBlocker::ImmutableDirectory, "the directory /etc is immutable; it is left as it was, until `chattr -i /etc` or"),
         (
-            Fixed::AppendOnlyDirectory,
+            ReplaceBlocker::AppendOnlyDirectory,
             "the directory /etc is append-only; it is left as it was, until `chattr -a /etc` or",
         ),
         (
-            Fixed::ReadOnly,
-            "what is mounted at /etc is read-only; it is left as it was, until `mount -o remount,rw /etc` or",
+            ReplaceBlocker::ReadOnly,
+            "the file system at /etc is read-only; it is left as it was, until `mount -o remount,rw /etc` or",
         ),
         (
-            Fixed::OtherFileSystem,
+            ReplaceBlocker::OtherFileSystem,
             "it lies on another file system than its directory; it is left as it was, until `umount /etc/f` or",
         ),
     ] {
         for what in [json!({"content": "new"}), json!({"absent": true})] {
             let host = MemoryHost::new();
             host.put("/etc/f", "old");
-            host.fix("/etc/f", Some(by));
+            host.set_blocker("/etc/f", Some(by));
             let mut parameters = what;
             parameters["path"] = json!("/etc/f");
-            let Ok(Check::Blocked { diff, message }) = check(&host, &parameters) else { panic!("{by:?}") };
+            let Ok(CheckResult::Blocked { diff, message }) = check(&host, &parameters) else { panic!("{by:?}") };
             assert_eq!(message, format!("/etc/f cannot be replaced: {said} a task that names another path"));
             assert!(diff.contains("-old"), "{diff}");
             assert_eq!(apply(&host, &parameters).unwrap_err().message, message);
             assert_eq!((host.text("/etc/f").as_deref(), host.list("/etc")), (Some("old"), vec!["f".to_owned()]));
-            host.fix("/etc/f", None);
+            host.set_blocker("/etc/f", None);
             apply(&host, &parameters).unwrap();
         }
         let host = MemoryHost::new();
         host.put("/etc/f", "old");
-        host.fix("/etc/f", Some(by));
+        host.set_blocker("/etc/f", Some(by));
         let as_it_is = check(&host, &json!({"path": "/etc/f", "content": "old"}));
-        assert_eq!(as_it_is, Ok(Check::AsItShould), "nothing is to be replaced");
+        assert_eq!(as_it_is, Ok(CheckResult::Converged), "nothing is to be replaced");
     }
 }
 
 #[test]
-fn x05_a_directory_above_missing_ones_that_takes_no_new_one_is_named_with_what_to_do() {
+fn x05_apply_names_directory_when_subdirectory_cannot_be_created() {
     for (by, what, cure) in [
-        (Fixed::ImmutableDirectory, "the directory /etc/t is immutable", "chattr -i /etc/t"),
-        (Fixed::ReadOnly, "what is mounted at /etc/t is read-only", "mount -o remount,rw /etc/t"),
+        (ReplaceBlocker::ImmutableDirectory, "the directory /etc/t is immutable", "chattr -i /etc/t"),
+        (ReplaceBlocker::ReadOnly, "the file system at /etc/t is read-only", "mount -o remount,rw /etc/t"),
     ] {
         let host = MemoryHost::new();
         host.put("/etc/t/other", "");
-        host.fix("/etc/t", Some(by));
+        host.set_blocker("/etc/t", Some(by));
         for (path, missing) in [("/etc/t/deep/a/f", "/etc/t/deep"), ("/etc/t/f", "/etc/t/f")] {
             let parameters = json!({"path": path, "content": "new"});
-            let Ok(Check::Blocked { message, .. }) = check(&host, &parameters) else { panic!("{by:?}") };
-            let said = format!(
-                "{missing} cannot be made: {what}; nothing is there, until `{cure}` or a task that names another path"
-            );
+            let Ok(CheckResult::Blocked { message, .. }) = check(&host, &parameters) else { panic!("{by:?}") };
+            let said =
+                format!("{missing} cannot be made: {what}; nothing is there, until `{cure}` or a task that names another path");
             assert_eq!(message, said);
             assert_eq!(apply(&host, &parameters).unwrap_err().message, message);
             assert_eq!(host.list("/etc/t"), ["other"]);
@@ -143,30 +143,30 @@ fn x05_a_directory_above_missing_ones_that_takes_no_new_one_is_named_with_what_t
     }
     let host = MemoryHost::new();
     host.put("/etc/t/other", "");
-    host.fix("/etc/t", Some(Fixed::AppendOnlyDirectory));
+    host.set_blocker("/etc/t", Some(ReplaceBlocker::AppendOnlyDirectory));
     apply(&host, &json!({"path": "/etc/t/deep/f", "content": "new"})).unwrap();
     assert_eq!(host.text("/etc/t/deep/f").as_deref(), Some("new"), "such a directory takes new ones");
 }
 
 #[test]
-fn x05_a_command_that_makes_way_has_a_path_as_one_word() {
+fn x05_advice_quotes_path_as_one_word() {
     let host = MemoryHost::new();
     host.put("/etc/it's mine", "old");
     let parameters = json!({"path": "/etc/it's mine", "content": "new"});
-    host.fix("/etc/it's mine", Some(Fixed::Immutable));
+    host.set_blocker("/etc/it's mine", Some(ReplaceBlocker::Immutable));
     assert!(apply(&host, &parameters).unwrap_err().message.contains(r"until `chattr -i '/etc/it'\''s mine'` or"));
-    host.fix("/etc/it's mine", None);
+    host.set_blocker("/etc/it's mine", None);
     host.put_hard_link("/etc/it's mine");
     assert!(refusal(&host, &parameters).contains(r"(`find / -samefile '/etc/it'\''s mine'` lists them)"));
 }
 
 #[test]
-fn x05_a_full_disk_says_what_to_do() {
+fn x05_apply_gives_advice_when_disk_is_full() {
     let host = MemoryHost::new();
     host.put("/etc/f", "old");
     let site = site(&host);
-    host.fill(true);
-    let refused = ready(File.apply(&site, &task(&json!({"path": "/etc/f", "content": "new"})))).unwrap_err();
+    host.set_full(true);
+    let refused = ready(FileApplier.apply(&site, &task(&json!({"path": "/etc/f", "content": "new"})))).unwrap_err();
     assert!(
         refused.message.ends_with(": make room on its file system (`df` and `df -i` say how full it is)"),
         "{}",
@@ -176,20 +176,20 @@ fn x05_a_full_disk_says_what_to_do() {
 }
 
 #[test]
-fn what_was_replaced_is_kept() {
+fn apply_backs_up_replaced_file() {
     let host = MemoryHost::new();
     host.put("/etc/f", "old");
     apply(&host, &json!({"path": "/etc/f", "content": "new"})).unwrap();
-    let kept = site(&host).ledger.replaced("/etc/f").unwrap();
+    let kept = site(&host).ledger.undo_note("/etc/f").unwrap();
     assert_eq!((kept.bytes.as_deref(), kept.attributes), (Some(&b"old"[..]), Some((0, 0, 0o644))));
     apply(&host, &json!({"path": "/etc/f", "absent": true})).unwrap();
     assert_eq!(host.text("/etc/f"), None);
-    assert_eq!(check(&host, &json!({"path": "/etc/f", "absent": true})), Ok(Check::AsItShould));
-    assert_eq!(site(&host).ledger.replaced("/etc/f").unwrap().bytes.as_deref(), Some(&b"new"[..]));
+    assert_eq!(check(&host, &json!({"path": "/etc/f", "absent": true})), Ok(CheckResult::Converged));
+    assert_eq!(site(&host).ledger.undo_note("/etc/f").unwrap().bytes.as_deref(), Some(&b"new"[..]));
 }
 
 #[test]
-fn the_old_file_stands_until_validate_has_said_yes() {
+fn apply_keeps_old_file_until_validate_succeeds() {
     let host = MemoryHost::new();
     host.put("/etc/f", "old");
     let parameters = json!({"path": "/etc/f", "content": "new", "validate": ["nginx", "-t", "-c", "{path}"]});
@@ -197,18 +197,18 @@ fn the_old_file_stands_until_validate_has_said_yes() {
         let staged = command.argv[3].clone();
         assert_eq!(host.text(&staged).as_deref(), Some("new"), "validate sees the whole new file");
         assert_eq!(host.text("/etc/f").as_deref(), Some("old"));
-        Finished { end: End::Status(1), output: "bad line 1".into() }
+        CommandResult { end: ExitKind::Status(1), output: "bad line 1".into() }
     });
     let refused = apply(&host, &parameters).unwrap_err();
     assert_eq!(refused.message, "validate ended with status 1: /etc/f is left as it was");
     assert_eq!(refused.output, "bad line 1");
     assert_eq!((host.text("/etc/f").as_deref(), host.list("/etc")), (Some("old"), vec!["f".to_owned()]));
-    host.on_run(|_, _| Finished { end: End::Status(0), output: String::new() });
+    host.on_run(|_, _| CommandResult { end: ExitKind::Status(0), output: String::new() });
     apply(&host, &parameters).unwrap();
     assert_eq!((host.text("/etc/f").as_deref(), host.list("/etc")), (Some("new"), vec!["f".to_owned()]));
 }
 
-/// A task that reads label `a`, with that value.
+/// A task that reads label `a`, which has this value.
 fn task_with_label(parameters: &Value, value: &str) -> HostTask {
     let definition = json!({"id": "conf", "type": "file", "parameters": parameters}).to_string();
     let (references, after, barriers) = (vec!["labels.a".to_owned()], vec![], vec![]);
@@ -217,7 +217,7 @@ fn task_with_label(parameters: &Value, value: &str) -> HostTask {
 }
 
 #[test]
-fn y03_a_value_that_says_path_is_no_place_of_the_staged_file() {
+fn y03_validate_ignores_placeholder_when_value_contains_path() {
     let host = MemoryHost::new();
     let parameters = json!({"path": "/etc/f", "content": "new", "validate": ["look", "{{ labels.a }}", "at={path}"]});
     let with_label = |value: &str| task_with_label(&parameters, value);
@@ -225,38 +225,38 @@ fn y03_a_value_that_says_path_is_no_place_of_the_staged_file() {
         assert_eq!(command.argv[1], "L{path}L", "as the label has it");
         let staged = command.argv[2].strip_prefix("at=").unwrap();
         assert_eq!(host.text(staged).as_deref(), Some("new"));
-        Finished { end: End::Status(0), output: String::new() }
+        CommandResult { end: ExitKind::Status(0), output: String::new() }
     });
-    ready(File.apply(&site(&host), &with_label("L{path}L"))).unwrap();
-    let refused = ready(File.apply(&site(&MemoryHost::new()), &with_label("a\u{10FFFF}path\u{10FFFF}b"))).unwrap_err();
-    assert!(refused.message.contains("parameters.validate: a value in it has the noncharacter"), "{}", refused.message);
+    ready(FileApplier.apply(&site(&host), &with_label("L{path}L"))).unwrap();
+    let refused = ready(FileApplier.apply(&site(&MemoryHost::new()), &with_label("a\u{10FFFF}path\u{10FFFF}b"))).unwrap_err();
+    assert!(refused.message.contains("parameters.validate: a value contains the noncharacter"), "{}", refused.message);
 }
 
-/// A look said that the file would be changed.
+/// The check used to report that the file would be changed.
 #[test]
-fn y09_a_validation_of_no_program_is_refused_as_a_command_is_before_anything_is_written() {
-    let said = "parameters.validate: the first item is the program, and there is none";
+fn y09_apply_rejects_validate_without_program_before_writing() {
+    let said = "parameters.validate: the first item must be the program, but it is missing";
     for (written, is_refused) in [("old", true), ("new", false)] {
         let host = MemoryHost::new();
         host.put("/etc/f", written);
         let validate = json!(["{{ labels.a }}", "{path}"]);
         let task = task_with_label(&json!({"path": "/etc/f", "content": "new", "validate": validate}), "");
-        match ready(File.check(&site(&host), &task)) {
-            Ok(Check::Blocked { message, .. }) if is_refused => assert_eq!(message, said),
-            found => assert_eq!(found, Ok(Check::AsItShould), "{written}"),
+        match ready(FileApplier.check(&site(&host), &task)) {
+            Ok(CheckResult::Blocked { message, .. }) if is_refused => assert_eq!(message, said),
+            found => assert_eq!(found, Ok(CheckResult::Converged), "{written}"),
         }
         if is_refused {
-            assert_eq!(ready(File.apply(&site(&host), &task)).unwrap_err().message, said);
+            assert_eq!(ready(FileApplier.apply(&site(&host), &task)).unwrap_err().message, said);
         }
         assert_eq!((host.text("/etc/f").as_deref(), host.list("/etc")), (Some(written), vec!["f".to_owned()]));
-        assert_eq!(host.last_run(), None);
+        assert_eq!(host.last_command(), None);
     }
 }
 
 #[test]
-fn x05_a_new_file_that_validate_changes_is_not_put_in_its_place() {
-    type Change = fn(&MemoryHost, &str);
-    let changes: [Change; 7] = [
+fn x05_apply_discards_new_file_when_validate_modifies_file() {
+    type EditFile = fn(&MemoryHost, &str);
+    let changes: [EditFile; 7] = [
         |host, staged| host.delete(staged),
         |host, staged| host.chmod(staged, 0o666),
         |host, staged| host.chown(staged, 7),
@@ -273,10 +273,9 @@ fn x05_a_new_file_that_validate_changes_is_not_put_in_its_place() {
         host.put("/etc/f", "old");
         host.on_run(move |host, command| {
             change(host, &command.argv[1]);
-            Finished { end: End::Status(0), output: "reformatted".into() }
+            CommandResult { end: ExitKind::Status(0), output: "reformatted".into() }
         });
-        let refused =
-            apply(&host, &json!({"path": "/etc/f", "content": "new", "validate": ["fmt", "{path}"]})).unwrap_err();
+        let refused = apply(&host, &json!({"path": "/etc/f", "content": "new", "validate": ["fmt", "{path}"]})).unwrap_err();
         let why = "the new file, or its directory, was changed or replaced while it was checked (validate may only look at {path}): \
                    /etc/f is left as it was";
         assert_eq!((&*refused.message, &*refused.output), (why, "reformatted"), "{nth}");
@@ -285,9 +284,9 @@ fn x05_a_new_file_that_validate_changes_is_not_put_in_its_place() {
 }
 
 #[test]
-fn x05_what_somebody_else_makes_of_the_file_while_validate_runs_is_left_to_stand() {
-    type Change = fn(&MemoryHost);
-    let changes: [(Change, Option<&str>); 8] = [
+fn x05_apply_keeps_foreign_change_when_made_during_validate() {
+    type EditHost = fn(&MemoryHost);
+    let changes: [(EditHost, Option<&str>); 8] = [
         (|host| host.chmod("/etc/f", 0o600), Some("old")),
         (|host| host.chown("/etc/f", 7), Some("old")),
         (|host| host.chgrp("/etc/f", 7), Some("old")),
@@ -302,24 +301,23 @@ fn x05_what_somebody_else_makes_of_the_file_while_validate_runs_is_left_to_stand
         host.put("/etc/f", "old");
         host.on_run(move |host, _| {
             change(host);
-            Finished { end: End::Status(0), output: String::new() }
+            CommandResult { end: ExitKind::Status(0), output: String::new() }
         });
         let path = if nth == 7 { "/etc/new" } else { "/etc/f" };
-        let refused =
-            apply(&host, &json!({"path": path, "content": "new", "validate": ["look", "{path}"]})).unwrap_err();
+        let refused = apply(&host, &json!({"path": path, "content": "new", "validate": ["look", "{path}"]})).unwrap_err();
         let why = format!(
-            "{path} was changed by somebody else meanwhile: it is left as it is, and looked at anew in the next pass"
+            "{path} was changed by another program during this pass: it is left unchanged, and checked again in the next pass"
         );
         assert_eq!(refused.message, why, "{nth}");
         assert_eq!(host.text("/etc/f").as_deref(), left, "{nth}");
         assert!(host.list("/etc").iter().all(|name| name == "f" || name == "new"), "{nth}: {:?}", host.list("/etc"));
-        assert!(site(&host).ledger.replaced(path).is_none(), "{nth}: nothing was replaced");
+        assert!(site(&host).ledger.undo_note(path).is_none(), "{nth}: nothing was replaced");
     }
 }
 
-/// The kernel says that a file was changed: its programs rename, append and set modes.
+/// The kernel reports changes of the file: real programs rename it, append to it and set its mode.
 #[test]
-fn x05_changes_while_validate_runs_are_noticed_on_a_real_file_system() {
+fn x05_apply_detects_changes_during_validate_when_host_is_real() {
     use std::os::unix::fs::PermissionsExt as _;
     let root = tempfile::tempdir().unwrap();
     let file = root.path().join("f");
@@ -330,7 +328,7 @@ fn x05_changes_while_validate_runs_are_noticed_on_a_real_file_system() {
         std::fs::write(&file, "old").unwrap();
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o640)).unwrap();
         let parameters = json!({"path": "/f", "content": "new", "validate": ["/bin/sh", "-c", script]});
-        let applied = runtime.block_on(File.apply(&site, &task(&parameters)));
+        let applied = runtime.block_on(FileApplier.apply(&site, &task(&parameters)));
         let mode = std::fs::metadata(&file).unwrap().permissions().mode() & 0o7777;
         (applied.map_err(|error| error.message), std::fs::read_to_string(&file).unwrap(), mode)
     };
@@ -348,7 +346,7 @@ fn x05_changes_while_validate_runs_are_noticed_on_a_real_file_system() {
     std::fs::create_dir(&moved).unwrap();
     let parameters = json!({"path": "/d/f", "content": "new",
         "validate": ["/bin/sh", "-c", format!("mv '{root}/d' '{root}/d.old' && mkdir '{root}/d' && : {{path}}")]});
-    let refused = runtime.block_on(File.apply(&site, &task(&parameters))).unwrap_err().message;
+    let refused = runtime.block_on(FileApplier.apply(&site, &task(&parameters))).unwrap_err().message;
     assert!(refused.starts_with("the new file, or its directory, was changed or replaced"), "{refused}");
     assert_eq!(std::fs::read_dir(&moved).unwrap().count(), 0);
     let target = file.display();
@@ -356,13 +354,13 @@ fn x05_changes_while_validate_runs_are_noticed_on_a_real_file_system() {
         [(format!("chmod 0600 '{target}'"), ("old", 0o600)), (format!("echo edited > '{target}'"), ("edited\n", 0o640))]
     {
         let (applied, text, mode) = apply(script.clone());
-        assert!(applied.clone().unwrap_err().starts_with("/f was changed by somebody else"), "{applied:?}");
+        assert!(applied.clone().unwrap_err().starts_with("/f was changed by another program"), "{applied:?}");
         assert_eq!((&*text, mode), left, "{script}");
     }
 }
 
 #[test]
-fn a_blob_is_taken_from_the_ledger() {
+fn apply_writes_blob_from_ledger() {
     let host = MemoryHost::new();
     let hash = Hash(sha256(b"blob"));
     let parameters = json!({"path": "/f", "source": format!("sha256:{}", hash)});
@@ -373,18 +371,18 @@ fn a_blob_is_taken_from_the_ledger() {
 }
 
 #[test]
-fn fuels_spelling_is_taken() {
+fn parameters_accept_fuel_spelling() {
     let host = MemoryHost::new();
     let parameters = json!({"path": "/etc/fuel/f", "data": "x", "permissions": "0600", "dir_permissions": "0750",
         "timeout": 180, "overwrite": true, "parents": true});
     apply(&host, &parameters).unwrap();
-    let root = host.dir(&HostPath::own("/etc")).unwrap().unwrap();
+    let root = host.dir(&HostPath::from_static("/etc")).unwrap().unwrap();
     assert_eq!(root.stat("fuel").unwrap().unwrap().mode, 0o750);
     assert_eq!(root.dir("fuel").unwrap().unwrap().stat("f").unwrap().unwrap().mode, 0o600);
 }
 
 #[test]
-fn a_large_blob_is_copied_compared_and_mended_without_being_read_whole() {
+fn apply_streams_blob_when_large() {
     let host = MemoryHost::new();
     let body = "0123456789abcdef\n".repeat(200_000);
     let hash = Hash(sha256(body.as_bytes()));
@@ -392,13 +390,13 @@ fn a_large_blob_is_copied_compared_and_mended_without_being_read_whole() {
     let parameters = json!({"path": "/f", "source": format!("sha256:{hash}")});
     apply(&host, &parameters).unwrap();
     assert!(host.text("/f").as_deref() == Some(body.as_str()));
-    assert_eq!(check(&host, &parameters).unwrap(), Check::AsItShould);
+    assert_eq!(check(&host, &parameters).unwrap(), CheckResult::Converged);
     for other in [body.replacen('0', "1", 1), "short\n".to_owned()] {
         host.put("/f", &other);
-        let Check::Differs { diff, .. } = check(&host, &parameters).unwrap() else { panic!("it differs") };
+        let CheckResult::Drifted { diff, .. } = check(&host, &parameters).unwrap() else { panic!("it differs") };
         assert!(diff.ends_with(&format!("{} bytes become {}\n", other.len(), body.len())), "{diff}");
         apply(&host, &parameters).unwrap();
-        assert_eq!(check(&host, &parameters).unwrap(), Check::AsItShould);
+        assert_eq!(check(&host, &parameters).unwrap(), CheckResult::Converged);
     }
     let path = format!("/var/lib/stemma-agent/apply/bodies/{hash}");
     host.put(&path, &body.replace('f', "x"));
@@ -409,31 +407,22 @@ fn a_large_blob_is_copied_compared_and_mended_without_being_read_whole() {
 }
 
 #[test]
-fn wrong_parameters_are_named() {
+fn check_names_parameter_when_invalid() {
     let host = MemoryHost::new();
     for (parameters, said) in [
         (json!({"path": "etc/f", "content": ""}), "parameters.path: path \"etc/f\" is relative; write it from `/` on"),
-        (
-            json!({"path": "/etc/stemma/agent.toml", "content": ""}),
-            "/etc/stemma/agent.toml is the agent's own; no task",
-        ),
+        (json!({"path": "/etc/stemma/agent.toml", "content": ""}), "/etc/stemma/agent.toml belongs to the agent; no task"),
         (json!({"path": "/f"}), "parameters: one of content, template, source, absent is missing"),
-        (
-            json!({"path": "/f", "content": "", "absent": true}),
-            "content and absent stand side by side: exactly one of content",
-        ),
-        (json!({"path": "/f", "content": "", "mode": "rw"}), "parameters.mode: \"rw\" is no mode"),
+        (json!({"path": "/f", "content": "", "absent": true}), "content and absent stand side by side: exactly one of content"),
+        (json!({"path": "/f", "content": "", "mode": "rw"}), "parameters.mode: \"rw\" is not a file mode"),
         (json!({"path": "/f", "content": "", "mode": 644}), "parameters: invalid type: integer `644`"),
         (
             json!({"path": "/f", "content": "", "owner": "nobody-here"}),
-            "no user \"nobody-here\" in /etc/passwd, and no other place is looked at",
+            "no user \"nobody-here\" in /etc/passwd, and no other source is searched",
         ),
         (json!({"path": "/f", "content": "", "contents": ""}), "parameters: unknown field `contents`"),
         (json!({"path": "/f", "data": {"yaql_exp": "$"}}), "parameters: invalid type: map"),
-        (
-            json!({"path": "/f", "source": "file.bin"}),
-            "parameters.source: \"file.bin\": it names no blob: write sha256: and 64",
-        ),
+        (json!({"path": "/f", "source": "file.bin"}), "parameters.source: \"file.bin\": it names no blob: write sha256: and 64"),
         (json!({"path": "/f", "source": "00".repeat(32)}), "it names no blob: write sha256: and 64 hexadecimal digits"),
     ] {
         let message = refusal(&host, &parameters);
@@ -442,7 +431,7 @@ fn wrong_parameters_are_named() {
 }
 
 #[test]
-fn s65_what_is_no_plain_file_of_one_name_is_neither_read_nor_replaced() {
+fn s65_apply_rejects_path_when_not_regular_single_link_file() {
     let host = MemoryHost::new();
     host.put("/t/hard", "theirs");
     host.put_hard_link("/t/hard");
@@ -452,13 +441,10 @@ fn s65_what_is_no_plain_file_of_one_name_is_neither_read_nor_replaced() {
     for (name, said) in [
         (
             "hard",
-            "/t/hard has 2 hard links; another name's file is neither read nor replaced: remove the other names \
+            "/t/hard has 2 hard links; such a file is neither read nor replaced: remove the other names \
              (`find / -samefile /t/hard` lists them), or name another path",
         ),
-        (
-            "fifo",
-            "/t/fifo is a device, socket or FIFO, where a regular file was expected: move it away, or name another path",
-        ),
+        ("fifo", "/t/fifo is a device, socket or FIFO, where a regular file was expected: move it away, or name another path"),
         ("link", "/t/link is a symbolic link, and links are not followed: write the path that it leads to"),
         ("dir", "/t/dir is a directory, where a regular file was expected: move it away, or name another path"),
         ("link/f", "/t/link is a symbolic link, and links are not followed: write the path that it leads to"),
@@ -472,30 +458,30 @@ fn s65_what_is_no_plain_file_of_one_name_is_neither_read_nor_replaced() {
 }
 
 #[test]
-fn a_file_larger_than_any_that_is_written_is_replaced_and_removed() {
-    for (parameters, found) in [
-        (json!({"path": "/big", "content": "small"}), Some("small".to_owned())),
-        (json!({"path": "/big", "absent": true}), None),
-    ] {
+fn apply_replaces_and_removes_file_when_oversized() {
+    for (parameters, found) in
+        [(json!({"path": "/big", "content": "small"}), Some("small".to_owned())), (json!({"path": "/big", "absent": true}), None)]
+    {
         let host = MemoryHost::new();
         host.put("/big", &"x".repeat(64 * 1024 * 1024 + 1));
         host.put_hard_link("/big");
         assert!(refusal(&host, &parameters).contains("2 hard links"), "it may be someone else's");
         host.put("/big", &"x".repeat(64 * 1024 * 1024 + 1));
-        let Ok(Check::Differs { diff, .. }) = check(&host, &parameters) else { panic!("{parameters}") };
+        let Ok(CheckResult::Drifted { diff, .. }) = check(&host, &parameters) else { panic!("{parameters}") };
         assert!(diff.contains("67108865 bytes become"), "{diff}");
         apply(&host, &parameters).unwrap();
         assert_eq!(host.text("/big"), found, "{parameters}");
-        assert_eq!(check(&host, &parameters), Ok(Check::AsItShould));
-        assert_eq!(site(&host).ledger.replaced("/big"), None, "too large to be kept");
+        assert_eq!(check(&host, &parameters), Ok(CheckResult::Converged));
+        assert_eq!(site(&host).ledger.undo_note("/big"), None, "too large to be kept");
     }
 }
 
-/// Where the owner of a host keeps the host label map, which two would write by turns.
+/// The path to which the host's owner moved the host label map. Otherwise agent and task would overwrite each other's
+/// file.
 #[test]
-fn y01_the_host_label_map_is_no_tasks_wherever_the_configuration_has_it() {
+fn y01_check_rejects_host_label_map_wherever_configured() {
     let host = MemoryHost::new();
-    let map = |path: &str| HostLabelMap { path: path.to_owned(), ..HostLabelMap::default() };
+    let map = |path: &str| HostLabelMapConfig { path: path.to_owned(), ..HostLabelMapConfig::default() };
     for (configured, path, is_own) in [
         ("/etc/stemma/node-labels", "/etc/stemma/node-labels", true),
         ("/etc/site/labels", "/etc/site/labels", true),
@@ -504,9 +490,9 @@ fn y01_the_host_label_map_is_no_tasks_wherever_the_configuration_has_it() {
         ("/etc/site/labels", "/etc/site/other", false),
     ] {
         let site = site(&host).with_label_map(&map(configured));
-        let refused = state(&site, &task(&json!({"path": path, "content": "x"}))).err();
+        let refused = read_state(&site, &task(&json!({"path": path, "content": "x"}))).err();
         let said = refused.map(|error| error.message);
-        let own = format!("parameters.path: {path} is the agent's own; no task writes there");
+        let own = format!("parameters.path: {path} belongs to the agent; no task may write there");
         assert_eq!(said, is_own.then_some(own), "{configured} {path}");
     }
 }

@@ -1,15 +1,15 @@
-//! Whose a file is afterwards, and who may do what with it: owner, mode, access control lists, attributes and flags.
+//! Rights of a file after a write: owner, mode, access control lists, attributes and flags.
 
 use super::*;
 
-/// Owner, mode and what else a file has.
-fn look(host: &MemoryHost, dir: &'static str, name: &str) -> (u32, u32, Extras) {
-    let found = host.dir(&HostPath::own(dir)).unwrap().unwrap().look(name).unwrap().unwrap();
+/// Returns owner, mode and extras of a file.
+fn owner_mode_extras(host: &MemoryHost, dir: &'static str, name: &str) -> (u32, u32, Extras) {
+    let found = host.dir(&HostPath::from_static(dir)).unwrap().unwrap().details(name).unwrap().unwrap();
     (found.stat.user, found.stat.mode, found.extras.unwrap())
 }
 
 #[test]
-fn x05_a_replaced_file_keeps_its_attributes_and_flags_and_what_it_loses_is_named() {
+fn x05_apply_preserves_extras_and_names_losses_when_replacing() {
     let host = MemoryHost::new();
     host.put("/etc/f", "old");
     host.chmod("/etc/f", 0o660);
@@ -17,85 +17,85 @@ fn x05_a_replaced_file_keeps_its_attributes_and_flags_and_what_it_loses_is_named
     before.attributes.insert(c"security.capability".into(), vec![1]);
     host.set_extras("/etc/f", Some(before));
     let parameters = json!({"path": "/etc/f", "content": "new"});
-    let Ok(Check::Differs { diff, message }) = check(&host, &parameters) else { panic!("it differs") };
+    let Ok(CheckResult::Drifted { diff, message }) = check(&host, &parameters) else { panic!("it differs") };
     assert!(diff.contains("+++ /etc/f (mode 0660, owner 0:0, without security.capability)\n"), "{diff}");
     assert_eq!(message, "the new file is without security.capability", "a sensitive task has no diff");
     let applied = apply(&host, &parameters).unwrap();
     assert_eq!((applied.diff, applied.message), (diff, message));
     assert_eq!(host.text("/etc/f").as_deref(), Some("new"));
-    assert_eq!(look(&host, "/etc", "f"), (0, 0o660, extras()));
-    assert_eq!(check(&host, &parameters), Ok(Check::AsItShould));
-    // A mode that a task gives is the list's too.
+    assert_eq!(owner_mode_extras(&host, "/etc", "f"), (0, 0o660, extras()));
+    assert_eq!(check(&host, &parameters), Ok(CheckResult::Converged));
+    // The mode that the task sets also limits the access control list.
     apply(&host, &json!({"path": "/etc/f", "content": "new", "mode": "0640"})).unwrap();
-    assert_eq!(look(&host, "/etc", "f"), (0, 0o640, extras().with_mode(0o660, 0o640)));
+    assert_eq!(owner_mode_extras(&host, "/etc", "f"), (0, 0o640, extras().with_mode(0o660, 0o640)));
 }
 
 #[test]
-fn x05_what_can_not_be_kept_is_an_error_and_the_file_is_left_as_it_was() {
+fn x05_apply_fails_and_keeps_file_when_extras_cannot_be_preserved() {
     let host = MemoryHost::new();
     let parameters = json!({"path": "/etc/f", "content": "new"});
     host.put("/etc/f", "old");
     host.set_extras("/etc/f", None);
-    assert!(matches!(check(&host, &json!({"path": "/etc/f", "content": "old"})), Ok(Check::AsItShould)));
-    let Ok(Check::Blocked { message, .. }) = check(&host, &parameters) else { panic!("what to keep is not known") };
+    assert!(matches!(check(&host, &json!({"path": "/etc/f", "content": "old"})), Ok(CheckResult::Converged)));
+    let Ok(CheckResult::Blocked { message, .. }) = check(&host, &parameters) else { panic!("what to keep is not known") };
     assert!(message.contains("extended attributes"), "{message}");
     assert_eq!(apply(&host, &parameters).unwrap_err().message, message);
     host.set_extras("/etc/f", Some(extras()));
-    host.keep_no_extras();
-    let refused = apply(&host, &parameters).unwrap_err().message;
-    let said = "cannot give the new file user.note of the old one, which is left as it was: unsupported: take it off the old file where it may \
+    host.drop_extras();
+    let message = apply(&host, &parameters).unwrap_err().message;
+    let expected = "cannot give the new file user.note of the old one, which is left as it was: unsupported: remove it from the old file if it may \
                 go (`setfattr -x` an attribute, `setfacl -b` a list, `chattr` a flag)";
-    assert_eq!(refused, said);
+    assert_eq!(message, expected);
     assert_eq!((host.text("/etc/f").as_deref(), host.list("/etc")), (Some("old"), vec!["f".to_owned()]));
-    // Of a file that is to go, nothing is kept.
+    // A file that is to be deleted may have extras that cannot be read.
     host.set_extras("/etc/f", None);
     apply(&host, &json!({"path": "/etc/f", "absent": true})).unwrap();
     assert_eq!(host.text("/etc/f"), None);
 }
 
 #[test]
-fn x05_a_file_that_another_user_made_beforehand_gives_no_attributes_and_its_group_no_rights_of_the_mask() {
-    for (known, mode, lost) in [
+fn x05_apply_ignores_extras_when_another_user_created_file() {
+    for (old_extras, mode, losses) in [
         (Some(extras()), 0o600, ", without system.posix_acl_access, user.note, flag d (no dump)"),
-        // What a list would say of anybody is not known.
+        // An access control list that cannot be read grants unknown rights, so only the owner gets rights.
         (None, 0o600, ", without its extended attributes and flags, which cannot be read"),
     ] {
         let host = MemoryHost::new();
         host.put("/spool/f", "x");
         host.chown("/spool", 65_534);
         host.chown("/spool/f", 65_534);
-        host.chmod("/spool/f", if known.is_none() { 0o664 } else { 0o660 });
-        host.set_extras("/spool/f", known);
+        host.chmod("/spool/f", if old_extras.is_none() { 0o664 } else { 0o660 });
+        host.set_extras("/spool/f", old_extras);
         let applied = apply(&host, &json!({"path": "/spool/f", "content": "new"})).unwrap();
-        assert!(applied.diff.contains(&format!("(mode {mode:04o}, owner 0:0{lost})\n")), "{}", applied.diff);
-        assert_eq!(look(&host, "/spool", "f"), (0, mode, Extras::default()));
+        assert!(applied.diff.contains(&format!("(mode {mode:04o}, owner 0:0{losses})\n")), "{}", applied.diff);
+        assert_eq!(owner_mode_extras(&host, "/spool", "f"), (0, mode, Extras::default()));
     }
 }
 
 #[test]
-fn x05_a_secret_and_what_stands_in_somebodys_directory_have_no_list_of_the_directory() {
-    for (dir_of, secret, is_bare) in [(0, false, false), (0, true, true), (65_534, false, true)] {
+fn x05_new_file_gets_no_default_acl_when_secret_or_unprotected() {
+    for (dir_owner, is_secret, is_bare) in [(0, false, false), (0, true, true), (65_534, false, true)] {
         let host = MemoryHost::new();
         host.put("/run/credentials/stemma-agent.service/db", "x");
         host.put("/srv/other", "");
-        host.chown("/srv", dir_of);
-        host.give_new_files(extras());
-        ready(File.apply(&site(&host), &writing("/srv/f", &json!({}), secret))).unwrap();
+        host.chown("/srv", dir_owner);
+        host.set_new_file_extras(extras());
+        ready(FileApplier.apply(&site(&host), &file_task("/srv/f", &json!({}), is_secret))).unwrap();
         let expected = if is_bare { Extras::default() } else { extras() };
-        assert_eq!(look(&host, "/srv", "f").2, expected, "directory of {dir_of}, secret: {secret}");
+        assert_eq!(owner_mode_extras(&host, "/srv", "f").2, expected, "directory of {dir_owner}, secret: {is_secret}");
     }
 }
 
 #[test]
-fn y09_a_mode_that_the_file_system_does_not_keep_is_said_and_nothing_is_written() {
+fn y09_apply_fails_without_writing_when_file_system_ignores_mode() {
     let host = MemoryHost::new();
     host.put("/boot/efi/f", "old");
-    host.keep_no_modes_but(0o755);
+    host.force_mode(0o755);
     let parameters = json!({"path": "/boot/efi/f", "content": "new", "mode": "0600"});
-    let said = apply(&host, &parameters).unwrap_err().message;
+    let message = apply(&host, &parameters).unwrap_err().message;
     assert!(
-        said.starts_with("parameters.mode: the file system of /boot/efi/f does not keep it: 0600 becomes 0755"),
-        "{said}"
+        message.starts_with("parameters.mode: the file system of /boot/efi/f does not keep it: 0600 becomes 0755"),
+        "{message}"
     );
     assert_eq!(host.text("/boot/efi/f").as_deref(), Some("old"));
     assert_eq!(host.list("/boot/efi"), ["f"], "nothing is left beside it");
@@ -108,18 +108,18 @@ fn y09_a_mode_that_the_file_system_does_not_keep_is_said_and_nothing_is_written(
 }
 
 #[test]
-fn s67_upper_mode_bits_are_set_after_the_owner_on_a_file_that_nobody_sees() {
+fn s67_apply_sets_upper_mode_bits_after_owner_on_staged_file() {
     let host = MemoryHost::new();
     let parameters = json!({"path": "/bin/tool", "content": "", "owner": "www-data", "mode": "4755"});
     apply(&host, &parameters).unwrap();
-    let stat = host.dir(&HostPath::own("/bin")).unwrap().unwrap().stat("tool").unwrap().unwrap();
+    let stat = host.dir(&HostPath::from_static("/bin")).unwrap().unwrap().stat("tool").unwrap().unwrap();
     assert_eq!((stat.user, stat.mode), (33, 0o4755));
 }
 
 #[test]
-fn w10_07_a_file_that_another_user_made_beforehand_gives_neither_mode_nor_owner() {
+fn w10_07_apply_ignores_mode_and_owner_when_another_user_created_file() {
     let nobody = 65_534;
-    for (mode, of, parameters, secret, want) in [
+    for (mode, owner, parameters, is_secret, want) in [
         (0o666, nobody, json!({}), true, (0, 0o600)),
         (0o666, nobody, json!({}), false, (0, 0o644)),
         (0o4777, nobody, json!({"owner": "root"}), false, (0, 0o644)),
@@ -136,28 +136,28 @@ fn w10_07_a_file_that_another_user_made_beforehand_gives_neither_mode_nor_owner(
         host.put("/spool/f", "x");
         host.chown("/spool", nobody);
         host.chmod("/spool/f", mode);
-        host.chown("/spool/f", of);
-        let task = writing("/spool/f", &parameters, secret);
-        let found = ready(File.check(&site(&host), &task)).unwrap();
-        let before = (of, mode);
-        assert_eq!(found == Check::AsItShould, before == want, "{parameters} {mode:o}");
-        ready(File.apply(&site(&host), &task)).unwrap();
-        let (user, mode_now, _) = look(&host, "/spool", "f");
-        assert_eq!((user, mode_now), want, "{parameters} {mode:o} of {of}, secret: {secret}");
-        assert_eq!(ready(File.check(&site(&host), &task)), Ok(Check::AsItShould), "{parameters}");
+        host.chown("/spool/f", owner);
+        let task = file_task("/spool/f", &parameters, is_secret);
+        let found = ready(FileApplier.check(&site(&host), &task)).unwrap();
+        let before = (owner, mode);
+        assert_eq!(found == CheckResult::Converged, before == want, "{parameters} {mode:o}");
+        ready(FileApplier.apply(&site(&host), &task)).unwrap();
+        let (user, mode_now, _) = owner_mode_extras(&host, "/spool", "f");
+        assert_eq!((user, mode_now), want, "{parameters} {mode:o} of {owner}, secret: {is_secret}");
+        assert_eq!(ready(FileApplier.check(&site(&host), &task)), Ok(CheckResult::Converged), "{parameters}");
     }
 }
 
 #[test]
-fn w10_07_a_file_that_a_service_was_given_keeps_owner_and_mode_where_root_alone_writes() {
+fn w10_07_apply_keeps_owner_and_mode_when_directory_is_root_only() {
     let app = 33;
-    for (dir, mode, parameters, secret, want) in [
+    for (dir, mode, parameters, is_secret, want) in [
         (("/etc/app", 0, 0o755), 0o600, json!({}), false, (app, 0o600)),
         (("/etc/app", 0, 0o755), 0o640, json!({}), true, (app, 0o640)),
         (("/etc/app", 0, 0o755), 0o644, json!({}), true, (app, 0o640)),
         (("/etc/app", 0, 0o755), 0o4755, json!({}), false, (app, 0o755)),
         (("/etc/app", 0, 0o755), 0o600, json!({"owner": "root"}), false, (0, 0o600)),
-        // Somebody else could have made it: it is root's, and no mode is widened.
+        // Another user could have created the file. Root becomes its owner, and the mode grants no more than before.
         (("/etc/app", app, 0o755), 0o600, json!({}), false, (0, 0o600)),
         (("/etc/app", 0, 0o775), 0o640, json!({}), false, (0, 0o640)),
         (("/etc/app", 0, 0o1777), 0o666, json!({}), false, (0, 0o644)),
@@ -170,22 +170,20 @@ fn w10_07_a_file_that_a_service_was_given_keeps_owner_and_mode_where_root_alone_
         host.chmod("/etc/app/conf", mode);
         host.chown(dir.0, dir.1);
         host.chmod(dir.0, dir.2);
-        let task = writing("/etc/app/conf", &parameters, secret);
-        let found = ready(File.check(&site(&host), &task)).unwrap();
-        assert_eq!(found == Check::AsItShould, (app, mode) == want, "{parameters} {mode:o} in {dir:?}");
-        ready(File.apply(&site(&host), &task)).unwrap();
-        let (user, mode_now, _) = look(&host, "/etc/app", "conf");
-        assert_eq!((user, mode_now), want, "{parameters} {mode:o} in {dir:?}, secret: {secret}");
-        assert_eq!(ready(File.check(&site(&host), &task)), Ok(Check::AsItShould), "{parameters} in {dir:?}");
+        let task = file_task("/etc/app/conf", &parameters, is_secret);
+        let found = ready(FileApplier.check(&site(&host), &task)).unwrap();
+        assert_eq!(found == CheckResult::Converged, (app, mode) == want, "{parameters} {mode:o} in {dir:?}");
+        ready(FileApplier.apply(&site(&host), &task)).unwrap();
+        let (user, mode_now, _) = owner_mode_extras(&host, "/etc/app", "conf");
+        assert_eq!((user, mode_now), want, "{parameters} {mode:o} in {dir:?}, secret: {is_secret}");
+        assert_eq!(ready(FileApplier.check(&site(&host), &task)), Ok(CheckResult::Converged), "{parameters} in {dir:?}");
     }
 }
 
 #[test]
-fn x05_nobody_reads_more_of_a_file_of_which_owner_and_group_are_others_now() {
+fn x05_apply_adds_no_read_rights_when_owner_and_group_change() {
     let nobody = 65_534;
-    for (group, mode, want) in
-        [(4, 0o604, 0o600), (4, 0o640, 0o600), (4, 0o044, 0), (4, 0o644, 0o644), (0, 0o640, 0o640)]
-    {
+    for (group, mode, want) in [(4, 0o604, 0o600), (4, 0o640, 0o600), (4, 0o044, 0), (4, 0o644, 0o644), (0, 0o640, 0o640)] {
         let host = MemoryHost::new();
         host.put("/spool/f", "x");
         host.chown("/spool", nobody);
@@ -193,12 +191,12 @@ fn x05_nobody_reads_more_of_a_file_of_which_owner_and_group_are_others_now() {
         host.chgrp("/spool/f", group);
         host.chmod("/spool/f", mode);
         apply(&host, &json!({"path": "/spool/f", "content": "new"})).unwrap();
-        assert_eq!(look(&host, "/spool", "f"), (0, want, Extras::default()), "{mode:o} of group {group}");
+        assert_eq!(owner_mode_extras(&host, "/spool", "f"), (0, want, Extras::default()), "{mode:o} of group {group}");
     }
 }
 
 #[test]
-fn x05_who_is_neither_owner_nor_group_any_more_has_no_more_than_before() {
+fn x05_apply_gives_former_owner_and_group_no_additional_rights() {
     for (mode, parameters, want) in [
         (0o604, json!({"group": "4"}), (0, 4, 0o600)),
         (0o644, json!({"group": "4"}), (0, 4, 0o644)),
@@ -216,30 +214,30 @@ fn x05_who_is_neither_owner_nor_group_any_more_has_no_more_than_before() {
         let mut parameters = parameters;
         (parameters["path"], parameters["content"]) = (json!("/etc/f"), json!("new"));
         let applied = apply(&host, &parameters).unwrap();
-        let stat = host.dir(&HostPath::own("/etc")).unwrap().unwrap().stat("f").unwrap().unwrap();
+        let stat = host.dir(&HostPath::from_static("/etc")).unwrap().unwrap().stat("f").unwrap().unwrap();
         assert_eq!((stat.user, stat.group, stat.mode), want, "{parameters} {mode:o}");
-        let said = if want.2 == mode { String::new() } else { format!("mode {mode:04o} becomes {:04o}", want.2) };
-        assert_eq!(applied.message, said, "what was not asked for is named");
-        assert_eq!(check(&host, &parameters), Ok(Check::AsItShould), "{parameters}");
+        let expected = if want.2 == mode { String::new() } else { format!("mode {mode:04o} becomes {:04o}", want.2) };
+        assert_eq!(applied.message, expected, "what was not asked for is named");
+        assert_eq!(check(&host, &parameters), Ok(CheckResult::Converged), "{parameters}");
     }
 }
 
-/// As chown(2): "When the owner or group of an executable file is changed by an unprivileged user, the `S_ISUID` and `S_ISGID` mode bits are
-/// cleared"; Linux does so for root too.
+/// As in chown(2): "When the owner or group of an executable file is changed by an unprivileged user, the `S_ISUID` and
+/// `S_ISGID` mode bits are cleared". Linux does so for root too.
 #[test]
-fn x05_nobody_runs_a_file_as_an_owner_or_a_group_that_it_is_given_without_a_mode() {
+fn x05_apply_clears_setuid_and_setgid_when_owner_changes_without_mode() {
     for (mode, parameters, want) in [
-        // It would read what the group shadow may.
+        // The file would have the rights of group shadow.
         (0o2755, json!({"group": "42"}), (0, 42, 0o755)),
-        // It would act as www-data.
+        // The file would run as www-data.
         (0o4755, json!({"owner": "www-data"}), (33, 7, 0o755)),
         (0o6755, json!({"owner": "www-data", "group": "42"}), (33, 42, 0o755)),
-        // The group 42 did not run it as root before, and www-data did not write what acts as the group 7.
+        // Otherwise group 42 could now run the file as root, or www-data could now write a file that runs as group 7.
         (0o4750, json!({"group": "42"}), (0, 42, 0o750)),
         (0o2755, json!({"owner": "www-data"}), (33, 7, 0o755)),
         (0o7755, json!({"owner": "www-data"}), (33, 7, 0o755)),
         (0o1644, json!({"group": "42"}), (0, 42, 0o1644)),
-        // Nothing becomes another, or the author has said it.
+        // Owner and group do not change, or the task sets the mode.
         (0o6755, json!({"owner": "root", "group": "7"}), (0, 7, 0o6755)),
         (0o6755, json!({}), (0, 7, 0o6755)),
         (0o2755, json!({"group": "42", "mode": "2755"}), (0, 42, 0o2755)),
@@ -251,61 +249,63 @@ fn x05_nobody_runs_a_file_as_an_owner_or_a_group_that_it_is_given_without_a_mode
         host.chmod("/etc/tool", mode);
         let mut parameters = parameters;
         (parameters["path"], parameters["content"]) = (json!("/etc/tool"), json!("old"));
-        let asked = parameters.get("mode").is_some();
-        let loses = !asked && want.2 != mode;
-        let said = if loses { format!("mode {mode:04o} becomes {:04o}", want.2) } else { String::new() };
+        let has_mode = parameters.get("mode").is_some();
+        let is_reduced = !has_mode && want.2 != mode;
+        let expected = if is_reduced { format!("mode {mode:04o} becomes {:04o}", want.2) } else { String::new() };
         match check(&host, &parameters) {
-            Ok(Check::Differs { message, .. }) => assert_eq!(message, said, "{parameters} {mode:o}"),
-            found => assert_eq!((found, want), (Ok(Check::AsItShould), (0, 7, mode)), "{parameters}"),
+            Ok(CheckResult::Drifted { message, .. }) => assert_eq!(message, expected, "{parameters} {mode:o}"),
+            found => assert_eq!((found, want), (Ok(CheckResult::Converged), (0, 7, mode)), "{parameters}"),
         }
         let applied = apply(&host, &parameters).unwrap();
-        assert_eq!(applied.message, said, "{parameters} {mode:o}");
-        let stat = host.dir(&HostPath::own("/etc")).unwrap().unwrap().stat("tool").unwrap().unwrap();
+        assert_eq!(applied.message, expected, "{parameters} {mode:o}");
+        let stat = host.dir(&HostPath::from_static("/etc")).unwrap().unwrap().stat("tool").unwrap().unwrap();
         assert_eq!((stat.user, stat.group, stat.mode), want, "{parameters} {mode:o}");
-        assert_eq!(check(&host, &parameters), Ok(Check::AsItShould), "{parameters} {mode:o}: a second look");
+        assert_eq!(check(&host, &parameters), Ok(CheckResult::Converged), "{parameters} {mode:o}: a second look");
     }
 }
 
-/// As setfacl(1) writes them: `u::rwx,g::---,o::---`, and the same with `u:1:rw-,m::rw-`.
+/// In the notation of setfacl(1), the first list is `u::rwx,g::---,o::---`. The second one also contains
+/// `u:1:rw-,m::rw-`.
 #[test]
-fn x05_what_is_new_without_a_mode_gives_nobody_more_than_the_default_list_of_the_directory() {
-    let list = |entries: &[u32]| [&[2][..], entries].concat().iter().flat_map(|word| word.to_le_bytes()).collect();
-    let closed: Vec<u8> = list(&[7 << 16 | 1, u32::MAX, 4, u32::MAX, 0x20, u32::MAX]);
-    let named: Vec<u8> =
-        list(&[7 << 16 | 1, u32::MAX, 6 << 16 | 2, 1, 4, u32::MAX, 6 << 16 | 0x10, u32::MAX, 0x20, u32::MAX]);
-    for (list, is_open, parameters, file, dir) in [
-        (&closed, false, json!({}), 0o600, 0o700),
-        (&named, false, json!({}), 0o640, 0o740),
-        // The file is without the list there, and its group has no mask.
-        (&named, true, json!({}), 0o600, 0o740),
-        (&closed, false, json!({"mode": "0644", "dir_mode": "0755"}), 0o644, 0o755),
+fn x05_new_file_mode_is_limited_by_default_acl_when_unspecified() {
+    let encode_acl = |entries: &[u32]| [&[2][..], entries].concat().iter().flat_map(|word| word.to_le_bytes()).collect();
+    let owner_only_acl: Vec<u8> = encode_acl(&[7 << 16 | 1, u32::MAX, 4, u32::MAX, 0x20, u32::MAX]);
+    let named_user_acl: Vec<u8> =
+        encode_acl(&[7 << 16 | 1, u32::MAX, 6 << 16 | 2, 1, 4, u32::MAX, 6 << 16 | 0x10, u32::MAX, 0x20, u32::MAX]);
+    for (acl, is_group_writable, parameters, file_mode, dir_mode) in [
+        (&owner_only_acl, false, json!({}), 0o600, 0o700),
+        (&named_user_acl, false, json!({}), 0o640, 0o740),
+        // In a directory that its group can write, the file gets no list. The group bits of its mode are then the
+        // rights of the group, not the mask.
+        (&named_user_acl, true, json!({}), 0o600, 0o740),
+        (&owner_only_acl, false, json!({"mode": "0644", "dir_mode": "0755"}), 0o644, 0o755),
     ] {
         let host = MemoryHost::new();
         host.put("/srv/other", "");
-        let attributes = [(c"system.posix_acl_default".into(), list.clone())];
+        let attributes = [(c"system.posix_acl_default".into(), acl.clone())];
         host.set_extras("/srv", Some(Extras { attributes: attributes.into(), flags: None }));
-        if is_open {
+        if is_group_writable {
             host.chmod("/srv", 0o775);
         }
         for path in ["/srv/f", "/srv/a/b/f"] {
             let mut parameters = parameters.clone();
             (parameters["path"], parameters["content"]) = (json!(path), json!("x"));
-            // What is made on the way has the list by the kernel; this machine gives none.
+            // On a real host the kernel gives new directories the list. The in-memory host does not.
             apply(&host, &parameters).unwrap();
             let parent = HostPath::parse(path).unwrap().parent().unwrap();
             let found = host.dir(&parent).unwrap().unwrap().stat("f").unwrap().unwrap();
-            assert_eq!(found.mode, file, "{path} {parameters}");
-            assert_eq!(check(&host, &parameters), Ok(Check::AsItShould), "{path} {parameters}");
+            assert_eq!(found.mode, file_mode, "{path} {parameters}");
+            assert_eq!(check(&host, &parameters), Ok(CheckResult::Converged), "{path} {parameters}");
         }
-        let made = |dir: &'static str, name: &str| {
-            host.dir(&HostPath::own(dir)).unwrap().unwrap().stat(name).unwrap().unwrap().mode
+        let mode_of = |dir: &'static str, name: &str| {
+            host.dir(&HostPath::from_static(dir)).unwrap().unwrap().stat(name).unwrap().unwrap().mode
         };
-        assert_eq!((made("/srv", "a"), made("/srv/a", "b")), (dir, dir), "{parameters}");
+        assert_eq!((mode_of("/srv", "a"), mode_of("/srv/a", "b")), (dir_mode, dir_mode), "{parameters}");
     }
 }
 
 #[test]
-fn x05_rights_that_a_sensitive_task_takes_away_without_being_told_to_are_named_in_its_result() {
+fn x05_sensitive_task_result_names_unrequested_changes_of_rights() {
     let host = MemoryHost::new();
     host.put("/run/credentials/stemma-agent.service/db", "x");
     host.put("/spool/f", "x");
@@ -313,23 +313,23 @@ fn x05_rights_that_a_sensitive_task_takes_away_without_being_told_to_are_named_i
     host.chown("/spool/f", 65_534);
     host.chmod("/spool/f", 0o4755);
     let task = secret_task(&json!({"path": "/spool/f", "template": "{{ secret('db') }}"}));
-    let said = "mode 4755 becomes 0600, owner 65534 becomes 0";
-    let Ok(Check::Differs { message, .. }) = ready(File.check(&site(&host), &task)) else { panic!("it differs") };
-    assert_eq!(message, said);
-    assert_eq!(ready(File.apply(&site(&host), &task)).unwrap().message, said);
+    let expected = "mode 4755 becomes 0600, owner 65534 becomes 0";
+    let Ok(CheckResult::Drifted { message, .. }) = ready(FileApplier.check(&site(&host), &task)) else { panic!("it differs") };
+    assert_eq!(message, expected);
+    assert_eq!(ready(FileApplier.apply(&site(&host), &task)).unwrap().message, expected);
 }
 
-/// A task that writes a file of these parameters, with a secret in it or without.
-fn writing(path: &str, parameters: &Value, secret: bool) -> HostTask {
+/// Returns a task that writes a file with these parameters, with or without a secret in its content.
+fn file_task(path: &str, parameters: &Value, is_secret: bool) -> HostTask {
     let mut parameters = parameters.clone();
-    let (key, text) = if secret { ("template", "{{ secret('db') }}") } else { ("content", "x") };
+    let (key, text) = if is_secret { ("template", "{{ secret('db') }}") } else { ("content", "x") };
     (parameters["path"], parameters[key]) = (json!(path), json!(text));
-    if secret { secret_task(&parameters) } else { task(&parameters) }
+    if is_secret { secret_task(&parameters) } else { task(&parameters) }
 }
 
 fn secret_task(parameters: &Value) -> HostTask {
     let definition = json!({"id": "conf", "type": "file", "parameters": parameters}).to_string();
     let (references, after, barriers) = (vec!["secret('db')".to_owned()], vec![], vec![]);
-    let sent = [("secret('db')".to_owned(), InputValue::Secret { name: "db".into(), version: 1 })].into();
-    HostTask::new(&ProfileTask { id: "conf".into(), definition, references, after, barriers }, &sent).unwrap()
+    let inputs = [("secret('db')".to_owned(), InputValue::Secret { name: "db".into(), version: 1 })].into();
+    HostTask::new(&ProfileTask { id: "conf".into(), definition, references, after, barriers }, &inputs).unwrap()
 }

@@ -1,0 +1,115 @@
+//! Explains why an existing program cannot be run. The system's error only says that a file is missing, not which one.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::Path;
+
+use rustix::io::Errno;
+
+use crate::host::HostError;
+
+/// Number of bytes that are read from the beginning of a program. The kernel looks for the interpreter's name only
+/// there.
+const MAX_HEAD_BYTES: u64 = 256;
+
+/// Advice for a script without an interpreter line.
+const SHEBANG_ADVICE: &str = "begin it with the line of its interpreter, as #!/bin/sh";
+
+/// Returns the error for a program that could not be run. If the program exists, the text of the error says what is
+/// missing and names a remedy, in place of the system's text.
+pub(super) fn exec_error(program: &str, error: io::Error) -> HostError {
+    let reason = read_head(program).and_then(|head| failure_reason(&head, &error));
+    HostError::io("run", program)(match reason {
+        Some(reason) => io::Error::new(error.kind(), reason),
+        None => error,
+    })
+}
+
+/// Returns the beginning of a program, if it is a file and can be read.
+fn read_head(program: &str) -> Option<Vec<u8>> {
+    let path = Path::new(program);
+    if !path.is_absolute() || !path.is_file() {
+        return None;
+    }
+    let mut head = Vec::new();
+    File::open(path).ok()?.take(MAX_HEAD_BYTES).read_to_end(&mut head).ok()?;
+    Some(head)
+}
+
+/// Returns why a program with this beginning could not be run, or `None` if the system's error says enough.
+fn failure_reason(head: &[u8], error: &io::Error) -> Option<String> {
+    match Errno::from_io_error(error)? {
+        Errno::NOENT => Some(missing_message(head)),
+        Errno::NOEXEC => Some(not_executable_message(head)),
+        _ => None,
+    }
+}
+
+/// Returns a message about the file that an existing program needs to start and that is missing: its interpreter or its
+/// loader.
+fn missing_message(head: &[u8]) -> String {
+    let Some(name) = interpreter(head) else {
+        return "it is there, and the loader that it was built for is not: install a build for this system".to_owned();
+    };
+    if Path::new(&name).exists() {
+        return format!("it is there, and so is its interpreter {name:?}, which cannot start: install that again");
+    }
+    let line_end = if name.ends_with('\r') { "; the line ends with a carriage return: save the file without any" } else { "" };
+    format!(
+        "it is there, and the interpreter {name:?} that its first line names is not: install that, or name another one{line_end}"
+    )
+}
+
+/// Returns the reason why the kernel does not accept a file as a program.
+fn not_executable_message(head: &[u8]) -> String {
+    match head {
+        [] => format!("it is empty: {SHEBANG_ADVICE}"),
+        [0xef, 0xbb, 0xbf, ..] => "a byte order mark stands before its first line: save the file without it".to_owned(),
+        [0x7f, b'E', b'L', b'F', ..] => {
+            "it is a program of another kind of machine, or a damaged one: install a build for this one".to_owned()
+        }
+        _ => format!("its first line names no interpreter: {SHEBANG_ADVICE}"),
+    }
+}
+
+/// Returns the interpreter that the first line of a script names.
+fn interpreter(head: &[u8]) -> Option<String> {
+    let line = head.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    let name = line.split(|byte| matches!(byte, b' ' | b'\t')).find(|word| !word.is_empty())?;
+    Some(String::from_utf8_lossy(name).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn y09_exec_error_names_missing_part_with_advice() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("p");
+        let program = path.display().to_string();
+        for (head, errno, expected) in [
+            (&b"#!/no/such -x\n"[..], Errno::NOENT, "the interpreter \"/no/such\" that its first line names is not: install"),
+            (
+                b"#! /no/such\r\n",
+                Errno::NOENT,
+                "\"/no/such\\r\" that its first line names is not: install that, or name another one; the line ends with a carriage return",
+            ),
+            (b"#!/proc/self/status\n", Errno::NOENT, "and so is its interpreter \"/proc/self/status\", which cannot start"),
+            (b"\x7fELF\x02", Errno::NOENT, "the loader that it was built for is not: install a build"),
+            (b"echo\n", Errno::NOEXEC, "its first line names no interpreter: begin it with the line of its interpreter"),
+            (b"#!\n", Errno::NOEXEC, "its first line names no interpreter"),
+            (b"", Errno::NOEXEC, "it is empty: begin it"),
+            (b"\xef\xbb\xbf#!/bin/sh\n", Errno::NOEXEC, "a byte order mark stands before its first line"),
+            (b"\x7fELF\x02", Errno::NOEXEC, "a program of another kind of machine"),
+            (b"\x7fELF\x02", Errno::NOEXEC, "or a damaged one: install a build for this one"),
+            (b"#!/bin/sh\n", Errno::ACCESS, "Permission denied (os error 13)"),
+        ] {
+            std::fs::write(&path, head).unwrap();
+            let said = exec_error(&program, errno.into()).sentence();
+            assert!(said.starts_with(&format!("cannot run {program}: ")) && said.contains(expected), "{said}");
+        }
+        let said = exec_error("true", Errno::NOENT.into()).sentence();
+        assert_eq!(said, "cannot run true: No such file or directory (os error 2)", "it is looked for in `PATH`");
+    }
+}

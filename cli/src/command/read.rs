@@ -1,0 +1,496 @@
+//! Reads: `get`, `describe`, `explain`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Error, Result, bail};
+use serde_json::Value;
+use stemma_core::catalog::KeyKind;
+use stemma_core::name::closest_match;
+use stemma_core::ownership::Manager;
+use stemma_wire::endpoint::{Endpoint, escape};
+
+use crate::api::ApiClient;
+use crate::args::{ExplainTopic, FilterArgs, KindArg, Output, SelectionArgs};
+use crate::command::{manifest, owned};
+use crate::exit::Exit;
+use crate::output::{cell_text, pretty_json, printable, table, time_with_age};
+use crate::yaml::to_block;
+
+/// Runs `get`: prints a list, or some objects by name.
+pub(crate) async fn get(api: &mut ApiClient, kind: KindArg, names: &[String], filter: &FilterArgs, output: Output) -> Result<()> {
+    let objects = read_objects(api, kind, names, filter).await?;
+    if objects.is_empty() {
+        // The list is correct without the warning, so an error of its requests is ignored.
+        drop(warn_of_unused_names(api, kind, filter).await);
+    }
+    print_objects(api, kind, names, &objects, filter, output).await
+}
+
+/// Warns of roles and tags that no object has, when a list is empty: one of them may be misspelled.
+async fn warn_of_unused_names(api: &mut ApiClient, kind: KindArg, filter: &FilterArgs) -> Result<()> {
+    let role = |name: &String| ("role", name.clone(), FilterArgs { role: vec![name.clone()], ..FilterArgs::default() });
+    let tag = |name: &String| ("tag", name.clone(), FilterArgs { tag: vec![name.clone()], ..FilterArgs::default() });
+    let filters: Vec<_> = filter.role.iter().map(role).chain(filter.tag.iter().map(tag)).collect();
+    for (noun, name, filter) in filters {
+        let listed = match kind {
+            KindArg::Node => read_pages(api, kind.names_path(&filter)?).await?,
+            _ => list_all(api, kind, &filter).await?,
+        };
+        if listed.is_empty() {
+            errln!("warning: no {} has {noun} {name:?}", kind.name());
+        }
+    }
+    Ok(())
+}
+
+/// Prints objects in the requested format.
+pub(crate) async fn print_objects(
+    api: &mut ApiClient,
+    kind: KindArg,
+    names: &[String],
+    objects: &[Value],
+    filter: &FilterArgs,
+    output: Output,
+) -> Result<()> {
+    check_fields(kind.name(), objects, &filter.fields)?;
+    match output {
+        Output::Json | Output::Yaml => {
+            let shown = |object: &Value| visible_fields(kind, object, &filter.fields);
+            let value = match (names.len(), objects.len()) {
+                (1, 1) => shown(&objects[0]),
+                _ => Value::Array(objects.iter().map(shown).collect()),
+            };
+            print_value(&value, output)?;
+        }
+        Output::Name => {
+            for object in objects {
+                outln!("{}/{}", kind.name(), printable(&object_name(kind, object)));
+            }
+        }
+        Output::Manifest => out!("{}", manifest_texts(api, kind, names, objects).await?),
+        Output::Table | Output::Wide => outln!("{}", object_table(kind, objects, &filter.fields, output)),
+    }
+    Ok(())
+}
+
+/// Returns the manifests of objects, or with `--manager` the part of each that this manager applies. Comments above
+/// them name what is left out. If there are no objects, that is reported on standard error.
+async fn manifest_texts(api: &mut ApiClient, kind: KindArg, names: &[String], objects: &[Value]) -> Result<String> {
+    manifest::check_exportable(kind)?;
+    if objects.is_empty() {
+        errln!("no {} is listed, so no manifest is printed", kind.name());
+    }
+    let manager = api.manager().map(Manager::new_visible).transpose();
+    let manager = manager.map_err(|error| Exit::Usage.with_message(format!("--manager: {error}")))?;
+    let (mut left_out, mut not_applied) = (Vec::new(), Vec::new());
+    let (mut manifests, mut releases) = (Vec::new(), BTreeSet::new());
+    for object in objects {
+        // A list shows less of an object than its own path does.
+        let stored = manifest::read_stored(api, kind, &object_name(kind, object)).await?;
+        match (manifest::not_exported_reason(kind, &object_name(kind, &stored), &stored), &manager) {
+            (None, None) => manifests.push(manifest::manifest_text(api, kind, &stored).await?),
+            (None, Some(manager)) => match manifest::managed_part(api, kind, &stored, manager).await? {
+                Some(part) => manifests.push(part),
+                None => not_applied.push(object_name(kind, &stored)),
+            },
+            (Some(why), _) if names.is_empty() => left_out.push(why),
+            (Some(why), _) => bail!("{why}"),
+        }
+        let release = object.get("name").and_then(Value::as_str).filter(|_| kind == KindArg::Release);
+        if release.is_some_and(|release| releases.insert(release)) {
+            left_out.extend(omitted_tags_comment(api, &object_name(kind, object)).await?);
+        }
+    }
+    match owned::not_applied_message(manager.as_ref(), kind, &not_applied) {
+        Some(why) if !names.is_empty() => bail!("{why}"),
+        why => left_out.extend(why),
+    }
+    for why in &left_out {
+        errln!("warning: left out: {why}");
+    }
+    let left_out: String = left_out.iter().map(|why| manifest::omission_comment(why)).collect();
+    Ok(left_out + &manifests.join("---\n"))
+}
+
+/// Returns the comment about the tags that people created for a release, or `None` if there are none. No manifest
+/// contains them.
+async fn omitted_tags_comment(api: &mut ApiClient, release: &str) -> Result<Option<String>> {
+    let tags = api.get(&KindArg::Release.endpoint_path(Endpoint::ListReleaseTags, release, &[])?).await?;
+    let declared = items(&tags).filter(|tag| tag.get("predefined") == Some(&Value::Bool(false)));
+    let declared: Vec<String> = declared.map(|tag| printable(&cell_text(tag.get("name")))).collect();
+    let release = printable(release);
+    Ok((!declared.is_empty()).then(|| {
+        format!(
+            "the tags created for release/{release}, in any version: {}; no manifest contains them: `stemma tag list --release {release}` shows \
+             them, `stemma tag create NAME --release {release}` makes them",
+            declared.join(", ")
+        )
+    }))
+}
+
+/// Refuses fields that no object of the kind has: an empty column would hide a typing error.
+pub(crate) fn check_fields(kind: &str, objects: &[Value], wanted: &[String]) -> Result<()> {
+    let known: BTreeSet<&str> =
+        objects.iter().filter_map(Value::as_object).flat_map(|map| map.keys().map(String::as_str)).collect();
+    let mut unknown = wanted.iter().filter(|field| !known.is_empty() && !known.contains(field.as_str()));
+    if let Some(field) = unknown.next() {
+        let hint = stemma_core::name::did_you_mean(closest_match(field, known.iter().copied()));
+        bail!("--fields: a {kind} has no field {field:?}{hint}; `-o json` shows all of them");
+    }
+    Ok(())
+}
+
+/// Reads the named objects, or all objects of the kind if no name is given. The filter applies in both cases.
+pub(crate) async fn read_objects(
+    api: &mut ApiClient,
+    kind: KindArg,
+    names: &[String],
+    filter: &FilterArgs,
+) -> Result<Vec<Value>> {
+    if names.is_empty() { list_all(api, kind, filter).await } else { read_by_names(api, kind, names, filter).await }
+}
+
+/// Runs `get --raw`: prints the unchanged response of a path.
+pub(crate) async fn get_raw(api: &mut ApiClient, path: &str) -> Result<()> {
+    out!("{}", String::from_utf8_lossy(&api.get_bytes(path).await?));
+    Ok(())
+}
+
+/// Runs `explain node N` for a label, a tag, a task or a trait.
+pub(crate) async fn explain(
+    api: &mut ApiClient,
+    kind: KindArg,
+    name: &str,
+    query: Option<(ExplainTopic, &str)>,
+    output: Output,
+) -> Result<()> {
+    let Some((question, about)) = query.filter(|_| kind == KindArg::Node) else {
+        bail!(
+            "explain asks about a node: stemma explain node NAME label|tag|task|trait …; or about a key: stemma explain label KEY"
+        );
+    };
+    let parameter = match question {
+        ExplainTopic::Label => "label",
+        ExplainTopic::Tag => "tag",
+        ExplainTopic::Task => "task",
+        ExplainTopic::Trait => "trait",
+    };
+    let name = kind.bare_name(name);
+    let path = kind.endpoint_path(Endpoint::ExplainNode, name, &[])?;
+    let explained = match api.get(&format!("{path}?{parameter}={}", escape(about))).await {
+        Err(error) if Exit::from_error(&error) == Exit::NotFound => {
+            return Err(with_suggestion(api, kind, name, error).await);
+        }
+        explained => explained?,
+    };
+    if matches!(output, Output::Json | Output::Yaml) {
+        return print_value(&explained, output);
+    }
+    let text = match question {
+        ExplainTopic::Label => crate::explain::explain_label(name, about, &explained),
+        ExplainTopic::Task => crate::explain::explain_task(name, about, &explained),
+        ExplainTopic::Tag => crate::explain::explain_tag(name, about, &explained),
+        ExplainTopic::Trait => crate::explain::explain_trait(name, about, &explained),
+    };
+    outln!("{text}\n{}", crate::explain::contact_line(&explained));
+    Ok(())
+}
+
+/// Runs `explain` for a label, a parameter, a property or a fact: prints what the catalogue defines for the key.
+pub(crate) async fn explain_key(api: &mut ApiClient, kind: KeyKind, key: &str, output: Output) -> Result<()> {
+    let path = format!("{}?{}={}", Endpoint::ExplainKey.path(&[]), kind.description(), escape(key));
+    let explained = api.get(&path).await?;
+    match output {
+        Output::Json | Output::Yaml => print_value(&explained, output)?,
+        _ => outln!("{}", crate::explain::explain_key(kind, key, &explained)),
+    }
+    Ok(())
+}
+
+/// Lists all objects of a kind. Node groups are listed cluster by cluster, if no cluster is given.
+pub(crate) async fn list_all(api: &mut ApiClient, kind: KindArg, filter: &FilterArgs) -> Result<Vec<Value>> {
+    if kind != KindArg::Nodegroup || filter.selection.cluster.is_some() {
+        return read_pages(api, kind.list_path(filter)?).await;
+    }
+    let mut groups = Vec::new();
+    for cluster in read_pages(api, KindArg::Cluster.list_path(&FilterArgs::default())?).await? {
+        let selection = SelectionArgs { cluster: Some(object_name(KindArg::Cluster, &cluster)), ..filter.selection.clone() };
+        match read_pages(api, kind.list_path(&FilterArgs { selection, ..filter.clone() })?).await {
+            Ok(own) => groups.extend(own),
+            // The cluster was deleted after the clusters were listed.
+            Err(error) if Exit::from_error(&error) == Exit::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(groups)
+}
+
+/// Lists the names of all objects of a kind.
+pub(crate) async fn names(api: &mut ApiClient, kind: KindArg) -> Result<Vec<String>> {
+    let listed = match kind {
+        KindArg::Node => read_pages(api, kind.names_path(&FilterArgs::default())?).await?,
+        _ => list_all(api, kind, &FilterArgs::default()).await?,
+    };
+    Ok(listed.iter().map(|object| object_name(kind, object)).collect())
+}
+
+/// Reads one object. If it does not exist, the error suggests the most similar name.
+pub(crate) async fn read_one(api: &mut ApiClient, kind: KindArg, name: &str) -> Result<Value> {
+    match manifest::read_with_owners(api, kind, name).await {
+        Err(error) if Exit::from_error(&error) == Exit::NotFound => Err(with_suggestion(api, kind, name, error).await),
+        found => found,
+    }
+}
+
+/// Adds the most similar name to the error for an object that does not exist.
+pub(crate) async fn with_suggestion(api: &mut ApiClient, kind: KindArg, wanted: &str, error: Error) -> Error {
+    let Ok(names) = names(api, kind).await else { return error };
+    let wanted = kind.bare_name(wanted);
+    let is_there = names.iter().any(|name| name == wanted);
+    match closest_match(wanted, names.iter().map(String::as_str)).filter(|_| !is_there) {
+        Some(similar) => Exit::NotFound.with_message(format!("{error:#}\n  did you mean {}?", printable(similar))),
+        None => error,
+    }
+}
+
+/// Returns the revision that last wrote an object, for a conditional write.
+pub(crate) fn object_revision(object: &Value) -> Option<u64> {
+    object.get("resource_version").and_then(Value::as_u64)
+}
+
+/// Reads all pages of the list at a path.
+pub(crate) async fn read_pages(api: &mut ApiClient, mut path: String) -> Result<Vec<Value>> {
+    let mut objects = Vec::new();
+    loop {
+        let page = api.get(&path).await?;
+        objects.extend(items(&page).cloned());
+        match next_page_path(&page) {
+            Some(next) => path = next,
+            None => return Ok(objects),
+        }
+    }
+}
+
+/// Returns the path of the next page.
+pub(crate) fn next_page_path(page: &Value) -> Option<String> {
+    page.get("next").and_then(Value::as_str).and_then(link_path)
+}
+
+/// Returns the objects of a list response.
+pub(crate) fn items(answer: &Value) -> impl Iterator<Item = &Value> {
+    answer.as_object().and_then(|answer| answer.values().find_map(Value::as_array)).into_iter().flatten()
+}
+
+/// Returns the path and query of a link.
+fn link_path(link: &str) -> Option<String> {
+    let address = link.split_once("://").map_or(link, |(_, rest)| rest);
+    address.find('/').map(|start| address[start..].to_owned())
+}
+
+/// Reads the objects with these names, without those that the filter excludes.
+async fn read_by_names(api: &mut ApiClient, kind: KindArg, names: &[String], filter: &FilterArgs) -> Result<Vec<Value>> {
+    let mut lists: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let mut objects = Vec::new();
+    let mut seen = BTreeSet::new();
+    for wanted in names.iter().filter(|name| seen.insert(*name)) {
+        let object = read_one(api, kind, wanted).await?;
+        if kind.is_filtered(filter) {
+            let own_cluster = object.get("cluster").and_then(Value::as_str).map(str::to_owned);
+            let cluster = filter.selection.cluster.clone().or(own_cluster);
+            let selection = SelectionArgs { cluster, ..filter.selection.clone() };
+            let path = kind.names_path(&FilterArgs { selection, ..filter.clone() })?;
+            if !lists.contains_key(&path) {
+                let listed = read_pages(api, path.clone()).await?;
+                lists.insert(path.clone(), listed.iter().map(|object| object_name(kind, object)).collect());
+            }
+            if !lists[&path].contains(&object_name(kind, &object)) {
+                continue;
+            }
+        }
+        objects.push(object);
+    }
+    Ok(objects)
+}
+
+/// Prints a value as YAML or JSON.
+pub(crate) fn print_value(value: &Value, output: Output) -> Result<()> {
+    match output {
+        Output::Yaml => out!("{}", to_block(value)),
+        _ => outln!("{}", pretty_json(value)?),
+    }
+    Ok(())
+}
+
+/// Prints a list of items that are not objects but have names: as a value, as names, or as a table.
+pub(crate) fn print_list<'a>(
+    value: &Value,
+    (kind, names): (&str, impl Iterator<Item = &'a str>),
+    table: impl FnOnce() -> String,
+    output: Output,
+) -> Result<()> {
+    match output {
+        Output::Json | Output::Yaml => print_value(value, output)?,
+        Output::Name => names.into_iter().for_each(|name| outln!("{kind}/{}", printable(name))),
+        Output::Manifest => return Err(manifest::no_manifest_error(kind)),
+        Output::Table | Output::Wide => outln!("{}", table()),
+    }
+    Ok(())
+}
+
+/// Returns the requested fields of an object, or all fields if none is requested.
+pub(crate) fn select_fields(object: &Value, wanted: &[String]) -> Value {
+    match object {
+        Value::Object(map) if !wanted.is_empty() => {
+            Value::Object(wanted.iter().map(|name| (name.clone(), map.get(name).cloned().unwrap_or(Value::Null))).collect())
+        }
+        other => other.clone(),
+    }
+}
+
+/// Returns the requested fields of an object, or if none is requested, all fields that are shown to programs.
+pub(crate) fn visible_fields(kind: KindArg, object: &Value, wanted: &[String]) -> Value {
+    if wanted.is_empty() { manifest::without_unset_fields(kind, object) } else { select_fields(object, wanted) }
+}
+
+/// Returns the name by which the object can be read.
+pub(crate) fn object_name(kind: KindArg, object: &Value) -> String {
+    let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default();
+    match kind {
+        KindArg::Nodegroup => format!("{}/{}", text("cluster"), text("name")),
+        KindArg::Release if !text("version").is_empty() => format!("{}@{}", text("name"), text("version")),
+        KindArg::Token => text("id").to_owned(),
+        KindArg::Namespace => text("namespace").to_owned(),
+        KindArg::Node | KindArg::Allocation | KindArg::Inspectionrule if text("name").is_empty() => text("uuid").to_owned(),
+        _ => text("name").to_owned(),
+    }
+}
+
+/// Returns a table of objects.
+pub(crate) fn object_table(kind: KindArg, objects: &[Value], wanted: &[String], output: Output) -> String {
+    let mut head: Vec<&str> =
+        if wanted.is_empty() { columns(kind, output).to_vec() } else { wanted.iter().map(String::as_str).collect() };
+    let has_notes = |object: &Value| object.get("notes").and_then(Value::as_array).is_some_and(|all| !all.is_empty());
+    let state = head.iter().position(|column| *column == "state").filter(|_| kind == KindArg::Node && wanted.is_empty());
+    if let Some(state) = state.filter(|_| objects.iter().any(has_notes)) {
+        head.insert(state + 1, "notes");
+    }
+    let shown = |object: &Value, column: &str| match column {
+        "traits" if wanted.is_empty() => count_with_first(object.get(column)),
+        // For a level that inherits the field, show the effective value.
+        "release" | "mode" if wanted.is_empty() => {
+            cell_text(object.get(format!("effective_{column}")).or_else(|| object.get(column)))
+        }
+        _ => column_cell(kind, object, column),
+    };
+    table(&head, objects.iter().map(|object| head.iter().map(|column| shown(object, column)).collect()))
+}
+
+/// Returns the text of one cell: the field with the column's name, in the form for people.
+fn column_cell(kind: KindArg, object: &Value, column: &str) -> String {
+    match column {
+        "name" => object_name(kind, object),
+        "resource_type_associations" => {
+            let names = object.get(column).and_then(Value::as_array).into_iter().flatten();
+            names.map(|item| cell_text(item.get("name"))).collect::<Vec<_>>().join(",")
+        }
+        time if is_time(time) => time_with_age(object.get(time)),
+        other => cell_text(object.get(other)),
+    }
+}
+
+/// Returns whether a field is a time.
+pub(crate) fn is_time(field: &str) -> bool {
+    field.ends_with("_at") || field == "last_seen"
+}
+
+/// Returns the number of items and the first ones. A host may have more than fit on a line.
+fn count_with_first(items: Option<&Value>) -> String {
+    match items.and_then(Value::as_array) {
+        Some(list) if list.len() > MAX_SHOWN => {
+            let first: Vec<String> = list.iter().take(MAX_SHOWN).map(|item| cell_text(Some(item))).collect();
+            format!("{}: {},…", list.len(), first.join(","))
+        }
+        _ => cell_text(items),
+    }
+}
+
+/// Maximum number of items of a long list in a table.
+const MAX_SHOWN: usize = 2;
+
+/// Returns the columns of a kind's table.
+fn columns(kind: KindArg, output: Output) -> &'static [&'static str] {
+    match (kind, output) {
+        (KindArg::Node, Output::Wide) => {
+            &["name", "nodegroup", "mode", "roles", "tags", "state", "release", "last_seen", "traits", "labels", "state_reason"]
+        }
+        (KindArg::Node, _) => &["name", "nodegroup", "mode", "roles", "state"],
+        (KindArg::Nodegroup, _) => &["name", "roles", "mode", "release", "node_states", "labels"],
+        (KindArg::Cluster, _) => &["name", "cluster_template", "release", "node_states", "labels"],
+        (KindArg::Clustertemplate, _) => &["name", "release", "labels"],
+        (KindArg::Release, _) => &["name", "task_count", "created_at"],
+        (KindArg::Allocation, _) => &["name", "state", "node_uuid", "resource_class", "traits", "created_at"],
+        (KindArg::Namespace, _) => &["name", "display_name", "visibility", "protected", "resource_type_associations"],
+        (KindArg::Inspectionrule, _) => &["name", "priority", "description"],
+        (KindArg::Token, _) => &["id", "nodegroup", "node", "uses_left", "expires_at"],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn object_table_shows_inherited_release_and_mode() {
+        let group = json!({"name": "g", "cluster": "c", "effective_release": "site@1", "effective_mode": "apply"});
+        let shown = object_table(KindArg::Nodegroup, &[group], &[], Output::Table);
+        assert!(shown.contains("site@1") && shown.contains("apply"), "{shown}");
+        let node = json!({"name": "n", "mode": "noop", "release": "site@2"});
+        let shown = object_table(KindArg::Node, &[node], &[], Output::Wide);
+        assert!(shown.contains("site@2") && shown.contains("noop"), "{shown}");
+    }
+
+    #[test]
+    fn y09_visible_fields_are_set_or_requested_fields() {
+        let node = json!({"name": "n", "allocation_uuid": null, "description": null, "fault": null, "parked_by": null});
+        let set = json!({"name": "n", "allocation_uuid": "7", "description": "d", "fault": null});
+        let owned = json!({"name": "n", "description": null, "field_owners": {"description": "git:apply"}});
+        for (kind, object, wanted, expected) in [
+            (KindArg::Node, &node, &["fault", "description"][..], json!({"fault": null, "description": null})),
+            (KindArg::Node, &node, &[], json!({"name": "n", "parked_by": null})),
+            (KindArg::Node, &set, &[], json!({"name": "n", "allocation_uuid": "7", "description": "d"})),
+            (KindArg::Node, &owned, &[], owned.clone()),
+            (KindArg::Inspectionrule, &node, &["name"], json!({"name": "n"})),
+        ] {
+            let wanted: Vec<String> = wanted.iter().map(|name| (*name).to_owned()).collect();
+            assert_eq!(visible_fields(kind, object, &wanted), expected, "{object} {wanted:?}");
+        }
+    }
+
+    #[test]
+    fn y09_visible_fields_omit_unset_passthrough_fields() {
+        let node = json!({
+            "name": "n", "state": "idle", "last_error": null, "power_state": null, "boot_mode": null, "rescue_interface": null,
+            "driver": "ipmi", "owner": null, "extra": {}, "field_owners": {"owner": "git:apply"}
+        });
+        let shown = manifest::without_unset_fields(KindArg::Node, &node);
+        let mut names: Vec<&str> = shown.as_object().unwrap().keys().map(String::as_str).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["driver", "extra", "field_owners", "last_error", "name", "owner", "state"]);
+        let cluster = json!({"name": "c", "reservation": null});
+        assert_eq!(manifest::without_unset_fields(KindArg::Cluster, &cluster), cluster, "it is no field of Magnum's");
+    }
+
+    #[test]
+    fn count_with_first_shortens_long_list() {
+        let node = |traits: Value| json!({"name": "web-1", "traits": traits});
+        let few = object_table(KindArg::Node, &[node(json!(["CUSTOM_A", "CUSTOM_B"]))], &[], Output::Wide);
+        assert!(few.contains("CUSTOM_A,CUSTOM_B") && !few.contains('…'), "{few}");
+        let many = node(json!(["CUSTOM_A", "CUSTOM_B", "CUSTOM_C"]));
+        let shown = object_table(KindArg::Node, std::slice::from_ref(&many), &[], Output::Wide);
+        assert!(shown.contains("3: CUSTOM_A,CUSTOM_B,…"), "{shown}");
+        let asked = object_table(KindArg::Node, &[many], &["traits".to_owned()], Output::Wide);
+        assert!(asked.contains("CUSTOM_A,CUSTOM_B,CUSTOM_C"), "who asks for the field has all of it: {asked}");
+    }
+}

@@ -1,0 +1,134 @@
+//! Decides which files a manifest may include: those in or below its own directory.
+//!
+//! Applying a manifest sends the files that it names to the hosts of a fleet. So a manifest from elsewhere must not
+//! reach files that only the person who applies it can read: `/etc/shadow` by its path, by `..`, or by a link. Special
+//! files are refused too, because reading a pipe would block forever.
+
+use std::path::{Component, Path, PathBuf};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use serde_json::Value;
+use stemma_core::task::{TEMPLATE_FILE, source_parameter};
+
+/// Returns the absolute path of the included file `name`, with links resolved. `name` is relative to `dir`.
+///
+/// # Errors
+/// Fails if the file is not a regular one, is not below `root`, or does not exist.
+pub(crate) fn resolve_include(root: &Path, dir: &Path, name: &str) -> Result<PathBuf> {
+    if Path::new(name).is_absolute() {
+        bail!("it is an absolute path: {ADVICE}");
+    }
+    if leaves_root(dir.strip_prefix(root).unwrap_or(Path::new("")), Path::new(name)) {
+        bail!("it leads out of the manifest's directory: {ADVICE}");
+    }
+    let root = canonical(root).context("the manifest's directory")?;
+    let file = canonical(&dir.join(name))?;
+    if !file.starts_with(&root) {
+        bail!("it is a link that leads out of the manifest's directory: {ADVICE}");
+    }
+    let kind = std::fs::metadata(&file).map_err(|error| read_error(&error))?.file_type();
+    match kind {
+        _ if kind.is_file() => Ok(file),
+        _ if kind.is_dir() => bail!("it is a directory, and a file is meant"),
+        _ => bail!("it is not a regular file"),
+    }
+}
+
+/// Returns the existing files that a manifest or an included part names: included parts, templates and sources.
+pub(crate) fn included_paths(file: &Path, document: &Value) -> Vec<PathBuf> {
+    let items = document.as_array().into_iter().flatten();
+    let mut names = Vec::new();
+    // A part may be a list of tasks, and a manifest may be a list of objects.
+    for item in items.chain([document]) {
+        let list = |field| item.get(field).and_then(Value::as_array).into_iter().flatten();
+        names.extend(list("include").filter_map(Value::as_str));
+        names.extend(list("tasks").chain([item]).flat_map(task_paths));
+    }
+    let dir = file.parent().unwrap_or(Path::new("."));
+    names.into_iter().filter_map(|name| dir.join(name).canonicalize().ok()).collect()
+}
+
+/// Returns the names of the files that a task names: its template and its source.
+fn task_paths(task: &Value) -> impl Iterator<Item = &str> {
+    let parameters = task.get("parameters").and_then(Value::as_object);
+    let template = parameters.and_then(|parameters| parameters.get(TEMPLATE_FILE.name)?.as_str());
+    let kind = task.get("type").and_then(Value::as_str).unwrap_or_default();
+    template.into_iter().chain(parameters.and_then(|parameters| source_parameter(kind, parameters)))
+}
+
+const ADVICE: &str = "put the file at or below the manifest's directory, and name it relative to the manifest";
+
+/// Returns whether `name`, which is relative to `dir`, leads above the root. `dir` is relative to the root.
+fn leaves_root(dir: &Path, name: &Path) -> bool {
+    let mut depth = dir.components().count();
+    for step in name.components() {
+        match step {
+            Component::ParentDir if depth == 0 => return true,
+            Component::ParentDir => depth -= 1,
+            Component::Normal(_) => depth += 1,
+            Component::CurDir | Component::RootDir | Component::Prefix(_) => {}
+        }
+    }
+    false
+}
+
+fn canonical(path: &Path) -> Result<PathBuf> {
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    path.canonicalize().map_err(|error| read_error(&error))
+}
+
+/// Describes why a file can't be read.
+pub(crate) fn read_error(error: &std::io::Error) -> anyhow::Error {
+    use std::io::ErrorKind as Kind;
+    match error.kind() {
+        Kind::NotFound => anyhow!("there is no such file or directory"),
+        Kind::PermissionDenied => anyhow!("it may not be read: {error}"),
+        Kind::InvalidData => anyhow!("it is no text in UTF-8"),
+        Kind::IsADirectory => anyhow!("it is a directory, and a file is meant"),
+        _ => anyhow!("it can't be read: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn resolve_include_accepts_only_regular_files_below_manifest() {
+        let site = tempfile::tempdir().unwrap();
+        let root = site.path().join("site");
+        fs::create_dir_all(root.join("parts")).unwrap();
+        fs::write(site.path().join("outside"), "secret").unwrap();
+        fs::write(root.join("a.bin"), "a").unwrap();
+        fs::write(root.join("parts/b.bin"), "b").unwrap();
+        symlink("../outside", root.join("out")).unwrap();
+        symlink("..", root.join("up")).unwrap();
+        symlink("parts/b.bin", root.join("in")).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(root.join("socket")).unwrap();
+        let find = |dir: &Path, name: &str| match resolve_include(&root, dir, name) {
+            Ok(file) => file.strip_prefix(root.canonicalize().unwrap()).unwrap().display().to_string(),
+            Err(error) => format!("{error:#}"),
+        };
+        for (name, expected) in [
+            ("a.bin", "a.bin"),
+            ("./parts/../a.bin", "a.bin"),
+            ("in", "parts/b.bin"),
+            ("/etc/passwd", "it is an absolute path: "),
+            ("../outside", "it leads out of the manifest's directory: "),
+            ("../../../../../../etc/shadow", "it leads out of the manifest's directory: "),
+            ("out", "it is a link that leads out of the manifest's directory: "),
+            ("up/outside", "it is a link that leads out of the manifest's directory: "),
+            ("socket", "it is not a regular file"),
+            ("parts", "it is a directory"),
+            ("none", "there is no such file"),
+        ] {
+            let result = find(&root, name);
+            assert!(result.starts_with(expected), "{name}: {result}");
+        }
+        assert_eq!(find(&root.join("parts"), "../a.bin"), "a.bin", "what was included stands below, and may look up");
+        assert!(find(&root.join("parts"), "../../outside").starts_with("it leads out"));
+    }
+}

@@ -1,0 +1,137 @@
+//! Repeated join requests. A host whose response was lost sends the same token, key and name again, gets the same
+//! response, and uses up nothing.
+//!
+//! The certificates of a node are not stored, so the node gets a new certificate for its key. The host is recognized by
+//! its token and its key: it signs the request with the key, and the response is useless without it. Repeats are
+//! possible until the token expires or the node gets a certificate for another key.
+
+use std::net::SocketAddr;
+
+use stemma_core::object::Timestamp;
+use stemma_wire::error::{ApiError, ErrorType};
+use stemma_wire::message::enroll::{EnrollRequest, EnrollResponse};
+use uuid::Uuid;
+
+use super::join::{EnrolResult, is_valid, record_join};
+use super::renew::rate_limit_error;
+use super::{Enrolment, keys, new_caller, token};
+use crate::ca::csr::{self, CertificateRequest};
+use crate::records::enrolled::{AgentRecord, CertificateRecord, HexBytes, MAX_CERTIFICATES, agent_key, token_key};
+use crate::records::request::StoredAnswer;
+use crate::registry::work::PendingWrite;
+use crate::registry::{Context, Decision, DecisionError};
+use crate::store::Precondition;
+
+/// A join request from a host that seems to have joined with it before.
+pub(super) struct RepeatedJoin {
+    /// The id of the token.
+    pub(super) token: String,
+    node: Uuid,
+    request: CertificateRequest,
+    seal_key: HexBytes<32>,
+}
+
+impl Enrolment {
+    /// Returns the join request as a repeat if it is one: a node of the requested name, or without a name, has the key,
+    /// and the token has not expired.
+    pub(super) fn repeated_join(&self, request: &EnrollRequest, now: Timestamp) -> Option<RepeatedJoin> {
+        let model = self.registry.cache().model();
+        let token = token::find(&model, &request.token).filter(|token| now < token.expires_at)?;
+        let parsed = csr::check(&request.csr).ok()?;
+        let node = self.identities.holder_of_key(&parsed.spki_sha256)?;
+        let name = &model.nodes.get(node)?.meta.name;
+        let is_named = name.as_ref().is_none_or(|name| name.as_str() == request.name);
+        let build = || RepeatedJoin { token: token.id.clone(), node, request: parsed, seal_key: HexBytes(request.seal_key) };
+        is_named.then(build)
+    }
+
+    /// Issues another certificate to a node that has joined, for the key that it joined with.
+    ///
+    /// # Errors
+    /// If the node did not join with this token and this key, or has another key by now. Also if it has too many
+    /// certificates.
+    pub(super) async fn answer_repeat(&self, repeat: &RepeatedJoin, from: SocketAddr) -> Result<EnrollResponse, ApiError> {
+        let caller = new_caller(format!("token/{}", repeat.token), from, "repeated its join request");
+        let (result, revision) = self.commit(&caller, |context| self.decide_repeat(context, repeat)).await?;
+        self.identities.put(result.node, &result.record, revision);
+        let model = self.registry.cache().model();
+        let name = model.node_name(result.node);
+        log::info!(node:% = result.node, name, token = repeat.token; "node repeated its join request");
+        Ok(self.response(result))
+    }
+
+    /// Decides a repeated join: checks that the node joined with this token and key, and issues another certificate.
+    fn decide_repeat(&self, context: &Context<'_>, repeat: &RepeatedJoin) -> Result<(Decision, EnrolResult), DecisionError> {
+        let token = context.model.tokens.get(&repeat.token).filter(|token| context.now < token.record.expires_at);
+        let token = token.ok_or(ApiError::from(ErrorType::TokenInvalid))?;
+        let agent = context.record::<AgentRecord>(&agent_key(repeat.node))?;
+        let Some((mut record, written)) = agent.filter(|(record, _)| has_joined_with(record, repeat)) else {
+            let refusal =
+                if is_valid(&token.record, context.now) { keys::key_in_use_error() } else { ErrorType::TokenInvalid.into() };
+            return Err(refusal.into());
+        };
+        if record.usable_count(context.now.0 / 1000) >= MAX_CERTIFICATES {
+            return Err(rate_limit_error().into());
+        }
+        let (chain, certificate) = self.issue(repeat.node, &repeat.request, context.now)?;
+        record.certificates.push(certificate);
+        let mut work = PendingWrite::new(context);
+        work.draft().add_precondition(Precondition::unchanged(token_key(&repeat.token), token.mod_revision));
+        if let Some(node) = context.model.nodes.get(repeat.node) {
+            work.draft().audit_unchanged(node);
+        }
+        record_join(&mut work, repeat.node, &record, Some(written));
+        Ok((work.finish(StoredAnswer::empty(201))?, EnrolResult { node: repeat.node, chain, record }))
+    }
+}
+
+/// Returns whether a node's agent joined with this token and this key, and has had no other key since.
+fn has_joined_with(record: &AgentRecord, repeat: &RepeatedJoin) -> bool {
+    !record.retired
+        && record.token == repeat.token
+        && record.seal_key == repeat.seal_key
+        && has_single_key(&record.certificates, &repeat.request.spki_sha256)
+}
+
+/// Returns whether a node has had only this key since its first certificate for it. From that one on, all certificates
+/// must be for this key and not revoked. The certificates before it are of an earlier agent, and must all be revoked.
+/// The newest certificate is the last.
+fn has_single_key(certificates: &[CertificateRecord], key: &[u8; 32]) -> bool {
+    let is_of_key = |certificate: &CertificateRecord| certificate.spki_sha256.0 == *key;
+    let first = certificates.iter().position(is_of_key);
+    first.map(|first| certificates.split_at(first)).is_some_and(|(before, since)| {
+        before.iter().all(|one| one.revoked) && since.iter().all(|one| is_of_key(one) && !one.revoked)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn s20_repeated_join_ends_when_certificate_has_another_key() {
+        let certificate = |key: u8, revoked| CertificateRecord {
+            serial: HexBytes([key; 16]),
+            spki_sha256: HexBytes([key; 32]),
+            issued_at: Timestamp(0),
+            not_after_s: 1,
+            revoked,
+        };
+        // For each certificate, its key and whether it was revoked. The host requests with key 1.
+        for (certificates, is_its_own) in [
+            (&[(1, false)][..], true),
+            (&[(1, false), (1, false)], true),
+            (&[(9, true), (8, true), (1, false)], true),
+            (&[], false),
+            (&[(2, false)], false),
+            (&[(1, true)], false),
+            (&[(1, false), (2, false)], false),
+            (&[(1, false), (2, true)], false),
+            (&[(1, false), (2, true), (1, false)], false),
+            (&[(9, false), (1, false)], false),
+        ] {
+            let made: Vec<_> = certificates.iter().map(|(key, revoked)| certificate(*key, *revoked)).collect();
+            assert_eq!(has_single_key(&made, &[1; 32]), is_its_own, "{certificates:?}");
+        }
+    }
+}

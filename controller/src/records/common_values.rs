@@ -1,0 +1,611 @@
+//! The values that the released task sets of many nodes have in common. They are stored once and held in memory once.
+//!
+//! A group determines most inputs and tags of its nodes, and most reasons why tasks are left out. If the record of each
+//! node contained all of these, one write to a group of a thousand nodes would be stored a thousand times. So a record
+//! contains only the values that are specific to its node, and refers to the record of the common values.
+//!
+//! The common values are stored in parts (content-defined chunks), each by its hash. If a cluster sets many values and
+//! each of its groups only a few, the groups share all parts but one. Where a part ends
+//! depends on the keys, hardly on the values. So a value that differs changes only the part that contains it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::de::Error as _;
+use serde::{Deserialize, Serialize};
+use stemma_core::shared_text::{JsonText, SharedTexts};
+use stemma_wire::message::desired::{InputValue, TaskSet};
+use stemma_wire::message::{Hash, hash_content};
+
+use super::chunks::{self, ChunksByHash, StoredTexts};
+use super::codec::{self, BadRecord};
+
+/// Minimum size of common values that a task set refers to, in bytes. For less, a separate record is not worth it.
+const MIN_COMMON_BYTES: usize = 1024;
+/// Maximum size of the values that are stored together, in bytes: about the size of the two largest task sets.
+const MAX_COMMON_BYTES: usize = 512 * 1024;
+/// Maximum size of the encoded records of common values, in bytes. It is a limit of its own because some characters
+/// take several bytes when encoded. If the store refused such a record, no node that refers to it could get its task
+/// set.
+const MAX_RECORDS_BYTES: usize = 1024 * 1024;
+/// Approximate maximum number of parts, so that one commit can store all of them. If many parts are small, there can be
+/// four times as many.
+const TARGET_PARTS: usize = 24;
+
+/// Maximum size of an encoded entry without its texts, in bytes: lengths, a variant, and the version of a secret.
+const SENT_ENTRY_BYTES: usize = 32;
+
+/// Inputs, reasons and tags that the task sets of many nodes have in common, or a part of these. This form collects the
+/// values, and is the stored form of the list of parts and of each part.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommonValues {
+    /// The values of inputs, by the text of the input's reference.
+    pub inputs: BTreeMap<String, InputValue>,
+    /// The reasons why tasks are left out, by task id.
+    pub left_out: BTreeMap<String, Arc<str>>,
+    /// The effective tags.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tags: Vec<String>,
+    /// The tags that are held as primary.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub primaries: Vec<String>,
+    /// The hashes of the records that contain the parts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<Hash>,
+    /// Inputs whose texts are stored in chunks. Empty except in a stored record.
+    #[serde(default, skip_serializing_if = "StoredTexts::is_empty")]
+    pub texts: StoredTexts,
+}
+
+/// A part of common values in memory, shared by all lists that refer to it.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct ValuePart {
+    inputs: Box<[(Box<str>, InputValue)]>,
+    left_out: Box<[(Box<str>, Arc<str>)]>,
+    tags: Box<[String]>,
+    primaries: Box<[String]>,
+}
+
+/// Common values in memory: their parts, in the order of keys.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ValueList {
+    /// The hashes of the parts.
+    pub names: Vec<Hash>,
+    parts: Vec<Arc<ValuePart>>,
+}
+
+/// Common values as they are stored, with the hash of their record.
+#[derive(Debug)]
+pub struct NamedValues {
+    /// The hash of `record`.
+    pub name: Hash,
+    /// The record that lists the hashes of the parts.
+    pub record: Bytes,
+    /// The records of the parts, in the order of their hashes in `record`.
+    pub parts: Vec<Bytes>,
+    /// The chunks that the parts refer to.
+    pub chunks: ChunksByHash,
+    /// The values of all parts.
+    pub values: Arc<ValueList>,
+}
+
+/// A task set's reference to common values, with the entries that it uses.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommonValuesRef {
+    /// The hash of the record of the values.
+    pub values: Hash,
+    inputs: KeyBitmap,
+    left_out: KeyBitmap,
+    /// True if the task set uses the common tags.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    tags: bool,
+}
+
+/// A subset of the keys of a map: one bit for each key, in key order, four bits in a hexadecimal digit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct KeyBitmap(Box<str>);
+
+impl CommonValues {
+    /// Adds the value of an input, if there is room.
+    pub fn add_input(&mut self, bytes: &mut usize, reference: String, value: InputValue) {
+        if reserve(bytes, entry_bytes(&reference, text_len(&value))) {
+            self.inputs.insert(reference, value);
+        }
+    }
+
+    /// Adds the reason why a task is left out, if there is room.
+    pub fn add_left_out(&mut self, bytes: &mut usize, task: &str, why: Arc<str>) {
+        if reserve(bytes, entry_bytes(task, why.len())) {
+            self.left_out.insert(task.to_owned(), why);
+        }
+    }
+
+    /// Adds tags, if there is room.
+    pub fn add_tags(&mut self, bytes: &mut usize, tags: Vec<String>, primaries: Vec<String>) {
+        if reserve(bytes, tags_bytes(&tags, &primaries)) {
+            (self.tags, self.primaries) = (tags, primaries);
+        }
+    }
+
+    /// Encodes the values for the store, in parts. If the values are too large, returns the encoding of no values.
+    pub fn into_named(self) -> NamedValues {
+        let mut chunks = ChunksByHash::new();
+        let parts = self.into_parts();
+        let encode_part = |part: &Self| {
+            let mut part = part.clone();
+            part.texts = chunks::extract_texts(&mut part.inputs, &mut chunks);
+            codec::encode(&part)
+        };
+        let records: Vec<Bytes> = parts.iter().map(encode_part).collect();
+        let bytes = records.iter().map(Bytes::len).chain(chunks.values().map(|chunk| chunk.len())).sum::<usize>();
+        if bytes > MAX_RECORDS_BYTES {
+            return Self::default().into_named();
+        }
+        let names: Vec<Hash> = records.iter().map(|part| hash_content(part)).collect();
+        let record = codec::encode(&Self { parts: names.clone(), ..Self::default() });
+        let value_parts = parts.into_iter().map(|part| Arc::new(part.into_part())).collect();
+        let values = Arc::new(ValueList { names, parts: value_parts });
+        NamedValues { name: hash_content(&record), record, parts: records, chunks, values }
+    }
+
+    /// Splits the values into parts. A large value becomes a part of its own. Other values are collected until a part
+    /// is large enough and a key is a boundary ([`is_part_boundary`]).
+    fn into_parts(self) -> Vec<Self> {
+        let Self { inputs, left_out, tags, primaries, .. } = self;
+        let input_sizes = inputs.iter().map(|(key, value)| entry_bytes(key, text_len(value)));
+        let total: usize = input_sizes.chain(left_out.iter().map(|(key, why)| entry_bytes(key, why.len()))).sum();
+        let mut parts = PartBuilder { min_bytes: 1 << (total / TARGET_PARTS).max(1).ilog2(), ..PartBuilder::default() };
+        for (key, value) in inputs {
+            parts.add(&key, entry_bytes(&key, text_len(&value)), |part| &mut part.inputs, value);
+        }
+        for (key, why) in left_out {
+            parts.add(&key, entry_bytes(&key, why.len()), |part| &mut part.left_out, why);
+        }
+        parts.finish_part();
+        if !(tags.is_empty() && primaries.is_empty()) {
+            parts.finished.push(Self { tags, primaries, ..Self::default() });
+        }
+        parts.finished
+    }
+
+    /// Converts the record of a part to its form in memory, with the texts that are stored in chunks. Equal texts are
+    /// shared through `texts`.
+    ///
+    /// # Errors
+    /// [`BadRecord::Damaged`] if a chunk is not stored.
+    pub fn resolve_part(
+        mut self,
+        chunk: impl Fn(&Hash) -> Option<Arc<str>>,
+        texts: &SharedTexts,
+    ) -> Result<ValuePart, BadRecord> {
+        chunks::restore_texts(&mut self.inputs, std::mem::take(&mut self.texts), chunk)?;
+        texts.intern_all(self.left_out.values_mut().chain(self.inputs.values_mut().flat_map(InputValue::chunks_mut)));
+        Ok(self.into_part())
+    }
+
+    /// Converts the record of a list to its form in memory, with its parts. Older versions wrote a record without parts
+    /// that contained the values itself.
+    ///
+    /// # Errors
+    /// [`BadRecord::Damaged`] if a part is not stored.
+    pub fn resolve_list(mut self, part: impl Fn(&Hash) -> Option<Arc<ValuePart>>) -> Result<ValueList, BadRecord> {
+        let names = std::mem::take(&mut self.parts);
+        let listed = names.iter().map(|name| {
+            part(name).ok_or_else(|| {
+                let error = format!("the part {name} of the values is not stored");
+                BadRecord::Damaged(serde_json::Error::custom(error))
+            })
+        });
+        let own = (self != Self::default()).then(|| Ok(Arc::new(self.into_part())));
+        let parts = own.into_iter().chain(listed).collect::<Result<_, _>>()?;
+        Ok(ValueList { names, parts })
+    }
+
+    fn into_part(self) -> ValuePart {
+        ValuePart {
+            inputs: self.inputs.into_iter().map(|(key, value)| (key.into(), value)).collect(),
+            left_out: self.left_out.into_iter().map(|(key, why)| (key.into(), why)).collect(),
+            tags: self.tags.into(),
+            primaries: self.primaries.into(),
+        }
+    }
+}
+
+impl ValuePart {
+    /// Returns the texts of the inputs.
+    pub fn texts(&self) -> impl Iterator<Item = &JsonText> {
+        self.inputs.iter().filter_map(|(_, value)| value.text())
+    }
+}
+
+impl ValueList {
+    /// Calls `share` for each part, which may replace it with an equal part that other lists use.
+    pub fn intern_parts(&mut self, mut share: impl FnMut(&Hash, &mut Arc<ValuePart>)) {
+        self.names.iter().zip(&mut self.parts).for_each(|(name, part)| share(name, part));
+    }
+
+    /// Returns the value of an input.
+    pub fn input(&self, reference: &str) -> Option<&InputValue> {
+        let at = self.parts.partition_point(|part| part.inputs.last().is_some_and(|(last, _)| **last < *reference));
+        let inputs = &self.parts.get(at)?.inputs;
+        Some(&inputs[position(inputs, reference)?].1)
+    }
+
+    fn inputs(&self) -> impl Iterator<Item = &(Box<str>, InputValue)> {
+        self.parts.iter().flat_map(|part| &part.inputs)
+    }
+
+    fn left_out(&self) -> impl Iterator<Item = &(Box<str>, Arc<str>)> {
+        self.parts.iter().flat_map(|part| &part.left_out)
+    }
+
+    fn tags(&self) -> (&[String], &[String]) {
+        let has_tags = |part: &&Arc<ValuePart>| !(part.tags.is_empty() && part.primaries.is_empty());
+        self.parts.iter().find(has_tags).map_or((&[], &[]), |part| (&*part.tags, &*part.primaries))
+    }
+
+    /// Returns the index of a task among all tasks that are left out.
+    fn left_out_index(&self, task: &str) -> Option<usize> {
+        let mut before = 0;
+        for part in &self.parts {
+            match part.left_out.last() {
+                Some((last, _)) if **last >= *task => return Some(before + position(&part.left_out, task)?),
+                _ => before += part.left_out.len(),
+            }
+        }
+        None
+    }
+}
+
+/// Builds the parts of common values.
+#[derive(Default)]
+struct PartBuilder {
+    /// Minimum size of a part, in bytes. A part before a large value may be smaller.
+    min_bytes: usize,
+    finished: Vec<CommonValues>,
+    current: CommonValues,
+    /// The size of the current part, in bytes.
+    bytes: usize,
+}
+
+impl PartBuilder {
+    /// Adds a value to the current part, and ends the part if it is large enough. `field` selects the map of the value.
+    fn add<V>(&mut self, key: &str, weight: usize, field: impl FnOnce(&mut CommonValues) -> &mut BTreeMap<String, V>, value: V) {
+        let is_large = weight >= self.min_bytes;
+        if is_large {
+            self.finish_part();
+        }
+        field(&mut self.current).insert(key.to_owned(), value);
+        self.bytes += weight;
+        if is_large || (self.bytes >= self.min_bytes && (is_part_boundary(key) || self.bytes >= 4 * self.min_bytes)) {
+            self.finish_part();
+        }
+    }
+
+    /// Ends the current part, unless it is empty.
+    fn finish_part(&mut self) {
+        if self.bytes > 0 {
+            self.finished.push(std::mem::take(&mut self.current));
+            self.bytes = 0;
+        }
+    }
+}
+
+/// Returns whether a part may end with this key. The hash of the key decides this, and is true for one key in eight, so
+/// that parts end at the same keys whatever the values are.
+fn is_part_boundary(key: &str) -> bool {
+    hash_content(key.as_bytes()).0[0] < 32
+}
+
+impl CommonValuesRef {
+    /// Removes from a task set the entries that the common values also have, and returns a reference to them. `name` is
+    /// the hash of the common values. If the entries are too small to be worth a reference, removes nothing and returns
+    /// `None`.
+    pub(super) fn extract(task_set: &mut TaskSet, name: Hash, values: &ValueList) -> Option<Self> {
+        let (inputs, input_bytes) = common_entries(&task_set.inputs, values.inputs(), text_len);
+        let (left_out, left_out_bytes) = common_entries(&task_set.left_out, values.left_out(), |why| why.len());
+        let tags = values.tags() == (&*task_set.tags, &*task_set.primaries);
+        let tag_bytes = if tags { tags_bytes(&task_set.tags, &task_set.primaries) } else { 0 };
+        if input_bytes + left_out_bytes + tag_bytes < MIN_COMMON_BYTES {
+            return None;
+        }
+        remove_entries(&mut task_set.inputs, values.inputs(), &inputs);
+        remove_entries(&mut task_set.left_out, values.left_out(), &left_out);
+        if tags {
+            task_set.tags.clear();
+            task_set.primaries.clear();
+        }
+        Some(Self { values: name, inputs: KeyBitmap::from_bits(&inputs), left_out: KeyBitmap::from_bits(&left_out), tags })
+    }
+
+    /// Checks that `values` can be the values to which this reference was made.
+    ///
+    /// # Errors
+    /// [`BadRecord::Damaged`] if `values` has another number of keys.
+    pub(super) fn check_values(&self, values: &ValueList) -> Result<(), BadRecord> {
+        let fits = self.inputs.has_len(values.inputs().count()) && self.left_out.has_len(values.left_out().count());
+        if fits { Ok(()) } else { Err(self.damaged_record("are others")) }
+    }
+
+    pub(super) fn damaged_record(&self, what: &str) -> BadRecord {
+        let error = format!("the values {} that the task set refers to {what}", self.values);
+        BadRecord::Damaged(serde_json::Error::custom(error))
+    }
+
+    /// Puts the entries that [`CommonValuesRef::extract`] removed back into a task set.
+    pub(super) fn restore(&self, task_set: &mut TaskSet, values: &ValueList) {
+        restore_entries(&mut task_set.inputs, values.inputs(), &self.inputs);
+        restore_entries(&mut task_set.left_out, values.left_out(), &self.left_out);
+        if self.tags {
+            let (tags, primaries) = values.tags();
+            (task_set.tags, task_set.primaries) = (tags.to_vec(), primaries.to_vec());
+        }
+    }
+
+    /// Returns an upper bound of the encoded size of the referenced entries, in bytes.
+    pub(super) fn max_sent_bytes(&self, values: &ValueList) -> usize {
+        let inputs = values.inputs().enumerate().filter(|(at, _)| self.inputs.contains(*at));
+        let left_out = values.left_out().enumerate().filter(|(at, _)| self.left_out.contains(*at));
+        let (tags, primaries) = if self.tags { values.tags() } else { (&[][..], &[][..]) };
+        inputs.map(|(_, (key, value))| SENT_ENTRY_BYTES + key.len() + sent_len(value)).sum::<usize>()
+            + left_out.map(|(_, (key, why))| SENT_ENTRY_BYTES + key.len() + why.len()).sum::<usize>()
+            + tags.iter().chain(primaries).map(|tag| SENT_ENTRY_BYTES + tag.len()).sum::<usize>()
+    }
+
+    /// Returns whether the referenced entries leave out a task.
+    pub(super) fn is_left_out(&self, task: &str, values: &ValueList) -> bool {
+        values.left_out_index(task).is_some_and(|at| self.left_out.contains(at))
+    }
+}
+
+impl KeyBitmap {
+    /// Encodes a subset: `bits` has for each key whether it is in the subset.
+    fn from_bits(bits: &[bool]) -> Self {
+        let digit = |four: &[bool]| four.iter().rev().fold(0, |digit, bit| digit * 2 + u32::from(*bit));
+        let digits = bits.chunks(4).map(|four| char::from_digit(digit(four), 16).expect("four bits are a digit"));
+        Self(digits.collect::<String>().into())
+    }
+
+    /// Returns whether the bitmap has the right length for `count` keys.
+    fn has_len(&self, count: usize) -> bool {
+        self.0.len() == count.div_ceil(4) && self.0.bytes().all(|digit| digit.is_ascii_hexdigit())
+    }
+
+    /// Returns whether the key at this index is in the subset.
+    fn contains(&self, index: usize) -> bool {
+        let digit = self.0.as_bytes().get(index / 4).and_then(|digit| char::from(*digit).to_digit(16));
+        digit.is_some_and(|digit| digit >> (index % 4) & 1 == 1)
+    }
+}
+
+/// Adds `more` to the size of the collected values, unless that would exceed [`MAX_COMMON_BYTES`]. Returns whether it
+/// was added.
+fn reserve(bytes: &mut usize, more: usize) -> bool {
+    let has_room = *bytes + more <= MAX_COMMON_BYTES;
+    if has_room {
+        *bytes += more;
+    }
+    has_room
+}
+
+/// Returns the approximate size of an entry, in bytes.
+const fn entry_bytes(key: &str, len: usize) -> usize {
+    key.len() + len + 16
+}
+
+fn tags_bytes(tags: &[String], primaries: &[String]) -> usize {
+    tags.iter().chain(primaries).map(|tag| tag.len() + 3).sum()
+}
+
+/// Returns the length of an input's text, in bytes.
+fn text_len(value: &InputValue) -> usize {
+    value.text().map_or(0, JsonText::size_bytes)
+}
+
+/// Returns the length of an input as it is sent, in bytes, without lengths and numbers.
+fn sent_len(value: &InputValue) -> usize {
+    match value {
+        InputValue::Json(text) => text.size_bytes(),
+        InputValue::Absent => 0,
+        InputValue::Secret { name, .. } => name.len(),
+    }
+}
+
+/// Returns the index of a key in entries that are sorted by key.
+fn position<V>(entries: &[(Box<str>, V)], key: &str) -> Option<usize> {
+    entries.binary_search_by(|(other, _)| (**other).cmp(key)).ok()
+}
+
+/// Returns for each common entry whether the map has an equal entry, and the approximate size of those entries, in
+/// bytes.
+fn common_entries<'v, V: PartialEq + 'v>(
+    map: &BTreeMap<String, V>,
+    common: impl Iterator<Item = &'v (Box<str>, V)>,
+    len: impl Fn(&V) -> usize,
+) -> (Vec<bool>, usize) {
+    let mut bytes = 0;
+    let is_alike = |(key, value): &'v (Box<str>, V)| {
+        let is_alike = map.get(&**key) == Some(value);
+        bytes += if is_alike { entry_bytes(key, len(value)) } else { 0 };
+        is_alike
+    };
+    (common.map(is_alike).collect(), bytes)
+}
+
+/// Removes the marked entries from a map.
+fn remove_entries<'v, V: 'v>(map: &mut BTreeMap<String, V>, common: impl Iterator<Item = &'v (Box<str>, V)>, marks: &[bool]) {
+    for ((key, _), _) in common.zip(marks).filter(|(_, is_marked)| **is_marked) {
+        map.remove(&**key);
+    }
+}
+
+/// Puts the entries of the subset back into a map.
+fn restore_entries<'v, V: Clone + 'v>(
+    map: &mut BTreeMap<String, V>,
+    common: impl Iterator<Item = &'v (Box<str>, V)>,
+    picked: &KeyBitmap,
+) {
+    let entries = common.enumerate().filter(|(at, _)| picked.contains(*at));
+    map.extend(entries.map(|(_, (key, value))| (String::from(&**key), value.clone())));
+}
+
+#[cfg(test)]
+mod tests {
+    use stemma_core::object::Timestamp;
+
+    use super::*;
+    use crate::records::reported::ReleasedRecord;
+
+    fn value(text: &str) -> InputValue {
+        InputValue::Json(format!("\"{text}\"").into())
+    }
+
+    fn record(own: &str) -> ReleasedRecord {
+        let large = "x".repeat(400);
+        let of_group = (0..9).map(|at| (format!("labels.g{at}"), value(&large)));
+        let inputs = of_group.chain([("labels.host".to_owned(), value(own)), ("labels.none".to_owned(), InputValue::Absent)]);
+        let left_out = BTreeMap::from([("a".to_owned(), "condition is false: x".into()), ("b".to_owned(), own.into())]);
+        let task_set = TaskSet { inputs: inputs.collect(), left_out, ..TaskSet::default() };
+        ReleasedRecord::new(7, Timestamp(8), task_set, Some("site@1".to_owned()))
+    }
+
+    fn common(record: &ReleasedRecord) -> NamedValues {
+        let TaskSet { inputs, left_out, .. } = record.task_set().into_owned();
+        CommonValues { inputs, left_out, ..CommonValues::default() }.into_named()
+    }
+
+    /// Decodes the values from their records.
+    fn read_back(stored: &NamedValues) -> Arc<ValueList> {
+        let part = |record: &Bytes| {
+            let part: CommonValues = codec::decode(record).unwrap();
+            Arc::new(part.resolve_part(|hash| stored.chunks.get(hash).cloned(), &SharedTexts::default()).unwrap())
+        };
+        let parts: BTreeMap<Hash, Arc<ValuePart>> =
+            stored.parts.iter().map(|record| (hash_content(record), part(record))).collect();
+        let record: CommonValues = codec::decode(&stored.record).unwrap();
+        assert!(record.inputs.is_empty() && record.left_out.is_empty());
+        assert!(record.clone().resolve_list(|_| None).is_err() || record.parts.is_empty(), "the parts are not there");
+        Arc::new(record.resolve_list(|name| parts.get(name).cloned()).unwrap())
+    }
+
+    /// Decodes a stored record into its form in memory.
+    fn read_record(stored: &Bytes, values: impl FnOnce(&Hash) -> Option<Arc<ValueList>>) -> Result<ReleasedRecord, BadRecord> {
+        codec::decode::<ReleasedRecord>(stored).unwrap().resolve(values, |_| None, &SharedTexts::default())
+    }
+
+    #[test]
+    fn x03_common_values_share_most_parts_when_values_differ_slightly() {
+        for (count, bytes, most) in [(15, 4_000, 1_024), (600, 100, 8_192), (60, 1_000, 8_192), (3_000, 20, 8_192)] {
+            let of = |own: &str| {
+                let mut values = CommonValues::default();
+                let text = "x".repeat(bytes);
+                values.inputs = (0..count).map(|at| (format!("labels.a{at}"), value(&text))).collect();
+                values.inputs.insert("labels.a1own".to_owned(), value(own));
+                values.into_named()
+            };
+            let (one, other) = (of("one"), of("three"));
+            assert!(one.parts.len() <= 4 * TARGET_PARTS, "{}", one.parts.len());
+            assert!(one.record.len() < 16 * 1024, "{}", one.record.len());
+            let new: usize = other.parts.iter().filter(|part| !one.parts.contains(part)).map(Bytes::len).sum();
+            assert!(new > 0 && new <= most, "{count} values of {bytes} bytes: {new} bytes for one that differs");
+            assert_eq!((read_back(&one), read_back(&other)), (one.values, other.values));
+        }
+    }
+
+    #[test]
+    fn x03_released_record_round_trips_with_own_values_only() {
+        let (first, second) = (record("one"), record("two"));
+        let mut task_set = second.task_set().into_owned();
+        task_set.inputs.remove("labels.g4");
+        let second = ReleasedRecord::new(7, Timestamp(8), task_set.clone(), second.release);
+        let common = common(&first);
+        let whole = second.encode().0;
+        let stripped = second.without_common(common.name, &common.values);
+        let stored = stripped.encode().0;
+        assert!(stored.len() < 500 && whole.len() > 3_200, "{}", stored.len());
+        assert_eq!(stripped.base().inputs, BTreeMap::from([("labels.host".to_owned(), value("two"))]));
+        let values = read_back(&common);
+        assert_eq!(values, common.values);
+        let read = read_record(&stored, |name| (*name == common.name).then_some(Arc::clone(&values))).unwrap();
+        assert_eq!(read, stripped);
+        assert_eq!(*read.task_set(), task_set);
+        let sent = postcard::experimental::serialized_size(&task_set).unwrap();
+        assert!((sent..sent + 1024).contains(&read.max_sent_bytes()), "{sent}");
+        assert_eq!(["a", "b", "c"].map(|task| read.runs_task(task)), ["a", "b", "c"].map(|task| task_set.runs_task(task)));
+        assert_eq!((read.revision, read.at, read.release.as_deref()), (7, Timestamp(8), Some("site@1")));
+        assert!(read_record(&stored, |_| None).is_err(), "the values are not there");
+        assert!(read_record(&stored, |_| Some(Arc::default())).is_err(), "the values are others");
+    }
+
+    #[test]
+    fn x03_f07_common_tags_are_restored_in_order() {
+        let tags: Vec<String> = (0..100).map(|at| format!("tag-{}-{}", at * 7 % 100, "x".repeat(50))).collect();
+        for primaries in [Vec::new(), vec![tags[3].clone()]] {
+            let task_set = TaskSet { tags: tags.clone(), primaries: primaries.clone(), ..TaskSet::default() };
+            let record = ReleasedRecord::new(1, Timestamp(2), task_set.clone(), None);
+            let mut values = CommonValues::default();
+            values.add_tags(&mut 0, tags.clone(), primaries);
+            let common = values.into_named();
+            let stored = record.without_common(common.name, &common.values).encode().0;
+            assert!(stored.len() < 500, "{}", stored.len());
+            let values = read_back(&common);
+            assert_eq!(*read_record(&stored, |_| Some(values)).unwrap().task_set(), task_set);
+            let other = TaskSet { tags: tags[1..].to_vec(), ..task_set };
+            let other = ReleasedRecord::new(1, Timestamp(2), other, None).without_common(common.name, &common.values);
+            assert_eq!((other.taken.is_some(), other.base().tags.len()), (false, 99), "other tags are its own");
+        }
+    }
+
+    #[test]
+    fn value_list_is_read_when_record_has_no_parts() {
+        let first = record("one");
+        let TaskSet { inputs, left_out, .. } = first.task_set().into_owned();
+        let earlier = codec::encode(&CommonValues { inputs, left_out, ..CommonValues::default() });
+        let list = codec::decode::<CommonValues>(&earlier).unwrap().resolve_list(|_| None).unwrap();
+        assert!(list.names.is_empty());
+        let stripped = first.clone().without_common(hash_content(&earlier), &Arc::new(list));
+        assert!(stripped.taken.is_some() && stripped.base().inputs.is_empty());
+        assert_eq!(stripped.task_set(), first.task_set());
+    }
+
+    #[test]
+    fn released_record_keeps_older_form_when_values_are_few() {
+        let small = ReleasedRecord::new(7, Timestamp(8), TaskSet::default(), None);
+        let common = common(&record("one"));
+        assert_eq!(small.clone().without_common(common.name, &common.values), small);
+        let text = small.encode().0;
+        assert!(!text.windows(5).any(|part| part == b"taken"), "{text:?}");
+        assert_eq!(read_record(&text, |_| None).unwrap(), small);
+    }
+
+    #[test]
+    fn common_values_are_limited_in_bytes() {
+        let (mut values, mut bytes) = (CommonValues::default(), 0);
+        for at in 0..1_000 {
+            values.add_input(&mut bytes, format!("labels.{at}"), value(&"x".repeat(4_000)));
+            values.add_left_out(&mut bytes, &format!("t{at}"), "x".repeat(4_000).into());
+        }
+        let bytes: usize = values.into_named().parts.iter().map(Bytes::len).sum();
+        assert!((480 * 1024..600 * 1024).contains(&bytes), "{bytes}");
+        let quotes = InputValue::Json(serde_json::to_string(&"\"".repeat(150_000)).unwrap().into());
+        let mut values = CommonValues::default();
+        values.add_input(&mut 0, "labels.small".to_owned(), value("x"));
+        values.add_input(&mut 0, "labels.quotes".to_owned(), quotes.clone());
+        let named = values.clone().into_named();
+        assert!(values.inputs.iter().all(|(key, value)| named.values.input(key) == Some(value)), "some 600 kB");
+        values.add_input(&mut 0, "labels.more".to_owned(), quotes);
+        assert_eq!(*values.into_named().values, ValueList::default(), "some 1,200 kB");
+    }
+
+    #[test]
+    fn key_bitmap_round_trips() {
+        for count in 0..20 {
+            let bits: Vec<bool> = (0..count).map(|at| at % 3 == 0).collect();
+            let picked = KeyBitmap::from_bits(&bits);
+            assert_eq!((0..count).map(|at| picked.contains(at)).collect::<Vec<_>>(), bits);
+            assert!(picked.has_len(count) && !picked.has_len(count + 4) && !picked.contains(count + 4));
+        }
+        assert!(!KeyBitmap("g".into()).has_len(4));
+    }
+}

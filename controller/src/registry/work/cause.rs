@@ -1,0 +1,67 @@
+//! Finds the object in a write that caused a finding about another object. The author can then be shown a line of their
+//! own manifest.
+
+use std::collections::BTreeSet;
+
+use stemma_core::object::{ClusterId, GroupId, Kind, LevelId, NodeId};
+use uuid::Uuid;
+
+use super::PendingWrite;
+use crate::registry::names::group_path;
+
+impl PendingWrite<'_> {
+    /// Returns the key (`KIND/NAME`) of the written object that is the node itself or the nearest level above it.
+    pub fn cause_for_node(&self, node: NodeId) -> Option<String> {
+        self.find_cause(self.model.fleet.cluster_of_node(node), Some(node))
+    }
+
+    /// Returns the key (`KIND/NAME`) of the written object that is the deepest level in a cluster or above it.
+    pub fn cause_for_cluster(&self, cluster: ClusterId) -> Option<String> {
+        self.find_cause(Some(cluster), None)
+    }
+
+    fn find_cause(&self, cluster: Option<ClusterId>, node: Option<NodeId>) -> Option<String> {
+        let candidates = self.written_objects().filter(|(kind, uuid)| self.is_above((*kind, *uuid), cluster, node));
+        self.written_key(candidates.max_by_key(|(kind, _)| *kind)?)
+    }
+
+    /// Returns the keys of the written objects.
+    pub fn written_keys(&self) -> BTreeSet<String> {
+        self.written_objects().filter_map(|object| self.written_key(object)).collect()
+    }
+
+    fn written_key(&self, (kind, uuid): (Kind, Uuid)) -> Option<String> {
+        let name = match kind {
+            Kind::NodeGroup => group_path(&self.model, GroupId(uuid)),
+            _ => self.draft.audited().iter().find(|object| object.uuid == uuid).map(|one| one.name.clone()),
+        };
+        Some(format!("{}/{}", kind.word(), name?))
+    }
+
+    /// Returns whether an object is the node or a level above it. Without a node, returns whether it is in the cluster
+    /// or a level above it.
+    fn is_above(&self, (kind, uuid): (Kind, Uuid), cluster: Option<ClusterId>, node: Option<NodeId>) -> bool {
+        let model = &self.model;
+        match (LevelId::new(kind, uuid), node) {
+            (Some(LevelId::Node(id)), Some(node)) => id == node,
+            (Some(LevelId::Group(id)), Some(node)) => model.fleet.node(node).and_then(|node| node.spec.nodegroup) == Some(id),
+            (Some(LevelId::Node(_) | LevelId::Group(_) | LevelId::Cluster(_)), _) => {
+                model.fleet.cluster_of_object(kind, uuid) == cluster
+            }
+            (Some(LevelId::Template(id)), _) => {
+                let cluster = cluster.and_then(|cluster| model.clusters.get(cluster.0));
+                cluster.and_then(|cluster| cluster.spec.cluster_template) == Some(id)
+            }
+            (None, _) => kind == Kind::InspectionRule || kind == Kind::Release && self.is_release_used(uuid, cluster),
+        }
+    }
+
+    /// Returns whether a group of the cluster uses a release.
+    fn is_release_used(&self, release: Uuid, cluster: Option<ClusterId>) -> bool {
+        let model = &self.model;
+        let Some(release) = model.releases.get(release) else { return false };
+        let groups = cluster.into_iter().flat_map(|cluster| model.fleet.groups_in_cluster(cluster));
+        let mut folds = groups.filter_map(|group| model.fleet.resolved_group(group).ok());
+        folds.any(|fold| fold.release.as_ref().is_some_and(|used| used.value.name == release.meta.name))
+    }
+}

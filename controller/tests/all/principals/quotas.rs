@@ -1,0 +1,203 @@
+//! How much one principal may write, and the sizes of the store in the metrics.
+
+use bytes::Bytes;
+use hyper::{Method, Request, Response};
+use serde_json::{Value, json};
+use stemma_controller::registry::ByteRate;
+use stemma_controller::run::Publishing;
+use stemma_wire::client::Client;
+use stemma_wire::message::hash_content;
+
+use crate::fleet::{Fleet, wait_until};
+use crate::principals::clients::{create_principal, two_clusters};
+
+/// The length of the text that each write changes, in bytes.
+const TEXT_BYTES: usize = 50_000;
+/// How much may be written at once, in bytes.
+const BURST_BYTES: usize = 2 << 20;
+
+/// The size of a file body. It exceeds the burst, so that nothing is left of it.
+const FILE_BYTES: usize = BURST_BYTES + 1000;
+
+/// Returns the body of a write that changes a text of a node.
+fn change_body(number: usize) -> Value {
+    json!([{"op": "add", "path": "/extra/text", "value": format!("{number:0>TEXT_BYTES$}")}])
+}
+
+async fn patch(client: &mut Client, path: &str, number: usize) -> Response<Bytes> {
+    let request = Request::patch(path).header("content-type", "application/json");
+    client.send(request.body(change_body(number).to_string().into()).unwrap()).await.unwrap()
+}
+
+#[tokio::test]
+async fn x03_f04_writer_is_throttled_without_delaying_others() {
+    const NODE: &str = "/v1/nodes/own-node";
+    // At this rate practically nothing is refilled during the test, however long it takes.
+    let rate = ByteRate { burst_bytes: BURST_BYTES as u64, bytes_per_second: 1 };
+    let fleet = Fleet::start_with(|options| options.write_rate = rate).await;
+    two_clusters(&fleet).await;
+    let [mut otto, mut ada] = [
+        create_principal(&fleet, "otto", "operator", Some("own")).await,
+        create_principal(&fleet, "ada", "operator", Some("own")).await,
+    ];
+    let mut taken = 0;
+    let refused = loop {
+        let answer = patch(&mut otto, NODE, taken).await;
+        if !answer.status().is_success() {
+            break answer;
+        }
+        taken += 1;
+        assert!(taken < 100, "it goes on without end");
+    };
+    // Each write stores the object and its image.
+    let stored = taken * 2 * TEXT_BYTES;
+    assert!((BURST_BYTES - 4 * TEXT_BYTES..BURST_BYTES + 2 * TEXT_BYTES).contains(&stored), "{taken} writes, {stored} bytes");
+    let body: Value = serde_json::from_slice(refused.body()).unwrap();
+    assert_eq!((refused.status().as_u16(), &body["error"]["type"]), (503, &json!("server.busy")), "{body}");
+    assert!(body["error"]["message"].as_str().unwrap().contains("'otto'"), "{body}");
+    let seconds: u64 = refused.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+    assert!((1..200_000).contains(&seconds), "{seconds}");
+    let revision = fleet.last_revision().await;
+    for number in 0..3 {
+        assert_eq!(patch(&mut otto, NODE, number).await.status().as_u16(), 503);
+    }
+    assert_eq!(fleet.last_revision().await, revision, "nothing is written");
+
+    let tried = patch(&mut otto, &format!("{NODE}?dry_run=true"), 0).await;
+    assert_eq!(tried.status().as_u16(), 200, "what is only tried out stores nothing");
+    assert_eq!(otto.send(Request::get(NODE).body(Bytes::new()).unwrap()).await.unwrap().status().as_u16(), 200);
+    assert_eq!(patch(&mut ada, NODE, 1_000).await.status().as_u16(), 200, "another principal waits for nobody");
+    let (status, told) = fleet.request(Method::PATCH, NODE, &change_body(1_001)).await;
+    assert_eq!(status, 200, "an admin of the fleet neither: {told}");
+    let file = std::fs::metadata(fleet.directory.path().join("data/store.redb")).unwrap();
+    assert!(file.len() < 64 << 20, "{} bytes on disk", file.len());
+}
+
+#[tokio::test]
+async fn x03_metrics_show_store_size() {
+    let fleet = Fleet::start().await;
+    let store = fleet.parts().registry.store();
+    wait_until(|| store.stats().prefix_bytes("history/").is_some()).await;
+    let metric = |name: &str| {
+        let text = fleet.parts().metrics.text_for_cluster(None);
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
+        value.unwrap_or_else(|| panic!("{name} is no metric:\n{text}"))
+    };
+    let taken = |of: &str| metric(&format!("stemma_store_bytes{{of=\"{of}\"}}"));
+    let before = ["objects", "history", "audit", "requests"].map(taken);
+    let node = json!({"name": "n", "extra": {"text": "x".repeat(TEXT_BYTES)}});
+    let (status, told) = fleet.request(Method::POST, "/v1/nodes", &node).await;
+    assert_eq!(status, 201, "{told}");
+    let after = ["objects", "history", "audit", "requests"].map(taken);
+    let long = TEXT_BYTES as u64;
+    assert!(after[0] >= before[0] + long && after[1] >= before[1] + long, "{before:?} {after:?}");
+    assert!(after[2] > before[2] && after[2] < before[2] + long, "{before:?} {after:?}");
+    assert_eq!(after[3], before[3], "the request had no key");
+    assert!(metric("stemma_store_file_bytes") > after.iter().sum::<u64>());
+}
+
+/// Regression: file bodies did not count as writes, so a principal could store them without a limit on the rate.
+#[tokio::test]
+async fn x03_file_bodies_count_against_principal() {
+    let rate = ByteRate { burst_bytes: BURST_BYTES as u64, bytes_per_second: 1 };
+    let fleet = Fleet::start_with(|options| options.write_rate = rate).await;
+    let mut otto = create_principal(&fleet, "otto", "operator", None).await;
+    let mut put = async |letter: &str| {
+        let body = letter.repeat(FILE_BYTES);
+        let path = format!("/v1/blobs/{}", hash_content(body.as_bytes()));
+        let request = Request::put(path).header("content-type", "application/octet-stream");
+        otto.send(request.body(Bytes::from(body)).unwrap()).await.unwrap()
+    };
+    assert_eq!(put("a").await.status().as_u16(), 204);
+    assert_eq!(put("a").await.status().as_u16(), 204, "what is here already stores nothing");
+    let refused = put("b").await;
+    let body: Value = serde_json::from_slice(refused.body()).unwrap();
+    assert_eq!((refused.status().as_u16(), &body["error"]["type"]), (503, &json!("server.busy")), "{body}");
+    assert!(refused.headers().contains_key("retry-after"));
+    let metrics = fleet.parts().metrics.text_for_cluster(None);
+    for name in ["stemma_blobs_bytes", "stemma_blobs_unnamed_bytes"] {
+        assert!(metrics.lines().any(|line| line == format!("{name} {FILE_BYTES}")), "{name}:\n{metrics}");
+    }
+}
+
+/// Regression: an admin of a cluster could create principals there, and each of them had the full limit.
+#[tokio::test]
+async fn x03_cluster_principals_share_fourfold_quota() {
+    let rate = ByteRate { burst_bytes: BURST_BYTES as u64, bytes_per_second: 1 };
+    let fleet = Fleet::start_with(|options| options.write_rate = rate).await;
+    two_clusters(&fleet).await;
+    let mut taken = 0;
+    let mut refused = String::new();
+    for number in 0..6 {
+        let mut one = create_principal(&fleet, &format!("p{number}"), "operator", Some("own")).await;
+        refused = loop {
+            let answer = patch(&mut one, "/v1/nodes/own-node", taken).await;
+            if !answer.status().is_success() {
+                assert_eq!(answer.status().as_u16(), 503);
+                let body: Value = serde_json::from_slice(answer.body()).unwrap();
+                break body["error"]["message"].as_str().unwrap().to_owned();
+            }
+            taken += 1;
+            assert!(taken < 1000, "it goes on without end");
+        };
+    }
+    // Each write stores the object and its image.
+    let stored = taken * 2 * TEXT_BYTES;
+    assert!(
+        (4 * BURST_BYTES - 16 * TEXT_BYTES..4 * BURST_BYTES + 8 * TEXT_BYTES).contains(&stored),
+        "{taken} writes, {stored} bytes"
+    );
+    assert!(refused.contains("together with the other principals of its cluster"), "{refused}");
+    let mut other = create_principal(&fleet, "other", "operator", None).await;
+    assert_eq!(patch(&mut other, "/v1/nodes/own-node", 2_000).await.status().as_u16(), 200, "who is bound to none");
+}
+
+/// One small write to a group changes the effective value on each of its nodes. If each node adds its own entry to that
+/// value, it is stored once per node.
+#[tokio::test]
+async fn x03_f04_released_bytes_count_against_bound_principals() {
+    let rate = ByteRate { burst_bytes: BURST_BYTES as u64, bytes_per_second: 1 };
+    let fleet = Fleet::start_with(|options| {
+        (options.write_rate, options.publishing) = (rate, Publishing::Reconciler);
+    })
+    .await;
+    let task = json!({"id": "t", "type": "file", "tags": ["web"],
+        "parameters": {"path": "/etc/t", "template": "{{ labels_with_prefix('x/') }}"}});
+    let release = json!({"kind": "Release", "name": "site", "version": "1", "roles": {"web": {"tags": ["web"]}},
+        "tags": {"web": {}}, "tasks": [task]});
+    let node =
+        |n: usize| json!({"kind": "Node", "name": format!("n{n}"), "nodegroup": "own/web", "labels": {"x/own": format!("{n}")}});
+    let others = json!([release, {"kind": "Cluster", "name": "own", "release": "site@1"},
+        {"kind": "NodeGroup", "cluster": "own", "name": "web", "roles": ["web"]}]);
+    let objects = others.as_array().unwrap().iter().cloned().chain((0..200).map(node)).collect::<Vec<_>>();
+    fleet.apply(Value::Array(objects)).await;
+    let [mut otto, mut ada, mut fred] = [
+        create_principal(&fleet, "otto", "operator", Some("own")).await,
+        create_principal(&fleet, "ada", "operator", Some("own")).await,
+        create_principal(&fleet, "fred", "operator", None).await,
+    ];
+    // Each node has its own map of some 2 KiB, which is stored again with each change. 200 of them are a tenth of what
+    // all principals of the cluster may store at once. Their own writes are a hundredth of it.
+    let mut refused = None;
+    for change in 0..20 {
+        let labels: serde_json::Map<_, _> = (0..13).map(|n| (format!("x/{n}"), format!("{change:0>140}").into())).collect();
+        let text = json!({"labels": labels});
+        let request = Request::patch("/v1/clusters/own/nodegroups/web").header("content-type", "application/merge-patch+json");
+        let answer = otto.send(request.body(text.to_string().into()).unwrap()).await.unwrap();
+        assert!(answer.status().is_success(), "{answer:?}");
+        let revision = fleet.last_revision().await;
+        wait_until(|| fleet.parts().desired.resolved_revision().0 >= revision).await;
+        let small = json!([{"op": "add", "path": "/extra/text", "value": change.to_string()}]).to_string();
+        let request = Request::patch("/v1/nodes/n0").header("content-type", "application/json");
+        let told = ada.send(request.body(small.into()).unwrap()).await.unwrap();
+        if told.status().as_u16() == 503 {
+            refused = Some(told);
+            break;
+        }
+    }
+    let refused = refused.expect("the changes of twenty writes take twice as much as they may");
+    let body: Value = serde_json::from_slice(refused.body()).unwrap();
+    let message = body["error"]["message"].as_str().unwrap();
+    assert!(message.contains("together with the other principals of its cluster"), "{body}");
+    assert_eq!(patch(&mut fred, "/v1/nodes/n0", 1).await.status().as_u16(), 200, "who is bound to none");
+}

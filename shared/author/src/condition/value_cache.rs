@@ -1,0 +1,123 @@
+//! A cache of shared values in their CEL form.
+//!
+//! Many conditions of many nodes read the same look-up or the same large parameter. Each such value is measured once,
+//! and converted once when a condition that reads it is evaluated. All conditions share the cache: the
+//! memory for one copy per condition would have no limit.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use cel::Value;
+use stemma_core::input::SharedValue;
+
+use super::value::{self, ValueSize};
+
+/// Approximate limit of the cache, in bytes. A single larger value stays until the next one arrives.
+const MAX_CACHE_BYTES: usize = 64 * 1024 * 1024;
+
+/// Approximate memory of an entry without its value, in bytes.
+const ENTRY_OVERHEAD_BYTES: usize = 128;
+
+static VALUE_CACHE: Mutex<ValueCache> = Mutex::new(ValueCache { by_address: BTreeMap::new(), bytes: 0 });
+
+/// The cache, keyed by the address of the shared value.
+struct ValueCache {
+    by_address: BTreeMap<usize, CachedValue>,
+    bytes: usize,
+}
+
+/// A shared value in the cache.
+struct CachedValue {
+    /// Keeps the address reserved: nothing else is allocated there while a weak reference exists.
+    source: Weak<SharedValue>,
+    size: ValueSize,
+    /// The CEL form, set when it is first needed.
+    value: Option<Value>,
+}
+
+/// Returns the size of a shared value.
+pub(super) fn cached_size(shared: &Arc<SharedValue>) -> ValueSize {
+    if let Some(size) = read_cached(shared, |entry| entry.size) {
+        return size;
+    }
+    let size = ValueSize::from_json(&shared.value());
+    insert_cached(shared, CachedValue { source: Arc::downgrade(shared), size, value: None });
+    size
+}
+
+/// Returns a shared value in its CEL form.
+pub(super) fn cached_value(shared: &Arc<SharedValue>) -> Value {
+    if let Some(value) = read_cached(shared, |entry| entry.value.clone()).flatten() {
+        return value;
+    }
+    let (size, value) = (cached_size(shared), value::to_cel(&shared.value()));
+    insert_cached(shared, CachedValue { source: Arc::downgrade(shared), size, value: Some(value.clone()) });
+    value
+}
+
+fn read_cached<T>(shared: &Arc<SharedValue>, read: impl FnOnce(&CachedValue) -> T) -> Option<T> {
+    let cache = VALUE_CACHE.lock().unwrap_or_else(PoisonError::into_inner);
+    cache.by_address.get(&Arc::as_ptr(shared).addr()).map(read)
+}
+
+fn insert_cached(shared: &Arc<SharedValue>, entry: CachedValue) {
+    VALUE_CACHE.lock().unwrap_or_else(PoisonError::into_inner).insert(Arc::as_ptr(shared).addr(), entry);
+}
+
+impl ValueCache {
+    /// Adds an entry. If the cache is full, the entries of values that no longer exist are removed, and if that is not
+    /// enough, all others.
+    fn insert(&mut self, address: usize, entry: CachedValue) {
+        let bytes = entry.bytes();
+        self.bytes -= self.by_address.remove(&address).map_or(0, |old| old.bytes());
+        if self.bytes + bytes > MAX_CACHE_BYTES {
+            self.by_address.retain(|_, entry| entry.source.strong_count() > 0);
+            self.bytes = self.by_address.values().map(CachedValue::bytes).sum();
+        }
+        if self.bytes + bytes > MAX_CACHE_BYTES {
+            self.by_address.clear();
+            self.bytes = 0;
+        }
+        self.bytes += bytes;
+        self.by_address.insert(address, entry);
+    }
+}
+
+impl CachedValue {
+    fn bytes(&self) -> usize {
+        ENTRY_OVERHEAD_BYTES + self.value.as_ref().map_or(0, |_| self.size.memory_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn new_entry(shared: &Arc<SharedValue>) -> CachedValue {
+        let size = ValueSize::from_json(&shared.value());
+        CachedValue { source: Arc::downgrade(shared), size, value: Some(value::to_cel(&shared.value())) }
+    }
+
+    #[test]
+    fn value_cache_evicts_unreferenced_first_when_full() {
+        let mut cache = ValueCache { by_address: BTreeMap::new(), bytes: 0 };
+        let text = || Arc::new(SharedValue::new(json!("x".repeat(1024 * 1024))));
+        let kept: Vec<_> = (0..40).map(|_| text()).collect();
+        for (address, shared) in kept.iter().enumerate() {
+            cache.insert(address, new_entry(shared));
+        }
+        for address in 0..1_000 {
+            cache.insert(1_000 + address, new_entry(&text()));
+            assert!(cache.bytes <= MAX_CACHE_BYTES, "{}", cache.bytes);
+            assert_eq!(cache.bytes, cache.by_address.values().map(CachedValue::bytes).sum::<usize>());
+        }
+        assert!((0..40).all(|place| cache.by_address.contains_key(&place)), "what somebody has stays");
+        let many: Vec<_> = (0..100).map(|_| text()).collect();
+        for (address, shared) in many.iter().enumerate() {
+            cache.insert(5_000 + address, new_entry(shared));
+            assert!(cache.bytes <= MAX_CACHE_BYTES, "{}", cache.bytes);
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! How a namespace of the catalogue restricts keys. A namespace that is associated with one of Stemma's resource types
+//! binds the keys of that type: its properties restrict their values, and the operators that a requirement may use.
+//!
+//! A value is checked only when it is written. A later change of the catalogue causes findings, and breaks no node. A
+//! key that no namespace names is unrestricted.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::property_prefix;
+use super::value::{PropertyRule, ValueEncoding};
+use crate::name::{closest_match, did_you_mean, truncated};
+use crate::object::{Association, Namespace, Property, PropertyType};
+use crate::requirement::{Expression, Requirement, RequirementField};
+
+/// The kinds of keys that a namespace can bind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum KeyKind {
+    /// Labels.
+    Label,
+    /// Parameters.
+    Parameter,
+    /// Properties of nodes.
+    Property,
+    /// Facts that hosts report.
+    Fact,
+}
+
+/// The operators that a property may list.
+const LISTABLE_OPERATORS: [&str; 3] = ["<or>", "<in>", "<all-in>"];
+
+impl KeyKind {
+    /// All kinds.
+    pub const ALL: [Self; 4] = [Self::Label, Self::Parameter, Self::Property, Self::Fact];
+
+    /// Returns the resource type that a namespace must be associated with to bind these keys.
+    pub const fn resource_type(self) -> &'static str {
+        match self {
+            Self::Label => "Stemma::Label",
+            Self::Parameter => "Stemma::Parameter",
+            Self::Property => "Stemma::Property",
+            Self::Fact => "Stemma::Fact",
+        }
+    }
+
+    /// Returns the word for this kind of key in messages.
+    pub const fn description(self) -> &'static str {
+        match self {
+            Self::Label => "label",
+            Self::Parameter => "parameter",
+            Self::Property => "property",
+            Self::Fact => "fact",
+        }
+    }
+
+    /// Returns the field of a body that contains these keys.
+    pub const fn body_field(self) -> &'static str {
+        match self {
+            Self::Label => "labels",
+            Self::Parameter => "parameters",
+            Self::Property => "properties",
+            Self::Fact => "facts",
+        }
+    }
+
+    /// Returns how values of these keys are encoded when they are checked.
+    const fn value_encoding(self) -> ValueEncoding {
+        match self {
+            Self::Parameter => ValueEncoding::Json,
+            Self::Label | Self::Property | Self::Fact => ValueEncoding::Text,
+        }
+    }
+}
+
+/// Returns an error if a resource type begins with Stemma's prefix and is not one of Stemma's resource types. A
+/// namespace that is associated with it would bind nothing.
+pub(crate) fn resource_type_error(name: &str) -> Option<String> {
+    let types = || KeyKind::ALL.into_iter().map(KeyKind::resource_type);
+    let has_our_prefix = name.trim_start().to_ascii_lowercase().starts_with("stemma::");
+    if !has_our_prefix || types().any(|known| known == name) {
+        return None;
+    }
+    let (hint, known) = (did_you_mean(closest_match(name, types())), types().collect::<Vec<_>>().join(", "));
+    Some(format!("{:?} is no resource type of Stemma{hint}: the types are {known}", truncated(name)))
+}
+
+/// The catalogue's rules by key, built once from the namespaces that bind keys. Each pattern is compiled.
+#[derive(Clone, Debug, Default)]
+pub struct Catalog([BTreeMap<String, Vec<Arc<Binding>>>; KeyKind::ALL.len()]);
+
+/// A rule of a key: a property of a namespace.
+#[derive(Clone, Debug)]
+pub struct Binding {
+    /// The namespace.
+    pub namespace: Arc<Namespace>,
+    rule: PropertyRule,
+}
+
+/// A value or requirement that the catalogue does not allow.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{} {key}: {reason}, says namespace {namespace} of the catalogue", .kind.description())]
+pub struct NotAllowed {
+    /// The kind of key.
+    pub kind: KeyKind,
+    /// The key.
+    pub key: String,
+    /// Why it is not allowed.
+    pub reason: String,
+    /// The namespace that does not allow it.
+    pub namespace: String,
+}
+
+impl Binding {
+    /// Returns the property that defines the key.
+    pub fn property(&self) -> &Property {
+        &self.rule.property
+    }
+}
+
+impl Catalog {
+    /// Builds the catalogue of these namespaces. Namespaces that bind no keys are ignored.
+    pub fn new<'a>(namespaces: impl IntoIterator<Item = &'a Arc<Namespace>>) -> Self {
+        let mut catalog = Self::default();
+        for namespace in namespaces {
+            let kinds: Vec<KeyKind> = KeyKind::ALL.into_iter().filter(|bound| binds_keys(namespace, *bound)).collect();
+            let of_objects = namespace.spec.objects.iter().map(|object| &object.properties);
+            let properties = std::iter::once(&namespace.spec.properties).chain(of_objects).flatten();
+            for (name, property) in properties.filter(|_| !kinds.is_empty()) {
+                let binding = Arc::new(Binding { namespace: Arc::clone(namespace), rule: PropertyRule::new(property) });
+                for kind in &kinds {
+                    let key = format!("{}{name}", property_prefix(&namespace.spec, kind.resource_type()));
+                    catalog.0[*kind as usize].entry(key).or_default().push(Arc::clone(&binding));
+                }
+            }
+        }
+        catalog
+    }
+
+    /// Returns whether no key is bound.
+    pub fn is_empty(&self) -> bool {
+        self.0.iter().all(BTreeMap::is_empty)
+    }
+
+    /// Returns the rules of a key.
+    pub fn bindings(&self, kind: KeyKind, key: &str) -> impl Iterator<Item = &Binding> {
+        self.0[kind as usize].get(key).into_iter().flatten().map(Arc::as_ref)
+    }
+
+    /// Returns the bound key that is closest to a key that is not bound.
+    pub fn closest_key(&self, kind: KeyKind, key: &str) -> Option<&str> {
+        let keys = &self.0[kind as usize];
+        if keys.contains_key(key) { None } else { closest_match(key, keys.keys().map(String::as_str)) }
+    }
+
+    /// Checks a value of a key.
+    ///
+    /// # Errors
+    /// The first namespace that does not allow it.
+    pub fn check_value(&self, kind: KeyKind, key: &str, value: &Value) -> Result<(), NotAllowed> {
+        self.check_bindings(kind, key, |rule| rule.value_error(value, kind.value_encoding()))
+    }
+
+    /// Checks a requirement against the properties that define its key: its operator, or the value of a requirement
+    /// without one.
+    ///
+    /// # Errors
+    /// The first namespace that does not allow it.
+    pub fn check_requirement(&self, requirement: &Requirement) -> Result<(), NotAllowed> {
+        let Requirement::Field { field, expression } = requirement else { return Ok(()) };
+        let (kind, key) = requirement_key(field);
+        self.check_bindings(kind, key, |rule| operator_error(rule, expression))
+    }
+
+    /// Checks the rules of a key with `wrong`, which returns why a rule does not allow the use of the key.
+    fn check_bindings(
+        &self,
+        kind: KeyKind,
+        key: &str,
+        wrong: impl Fn(&PropertyRule) -> Option<String>,
+    ) -> Result<(), NotAllowed> {
+        let mut bindings = self.bindings(kind, key);
+        let refusal = bindings.find_map(|binding| Some((wrong(&binding.rule)?, &binding.namespace)));
+        refusal.map_or(Ok(()), |(reason, namespace)| {
+            let namespace = namespace.meta.name.to_string();
+            Err(NotAllowed { kind, key: key.to_owned(), reason, namespace })
+        })
+    }
+}
+
+fn binds_keys(namespace: &Namespace, kind: KeyKind) -> bool {
+    namespace.spec.item::<Association>(kind.resource_type()).is_some()
+}
+
+/// Returns the key that a requirement tests.
+pub(super) fn requirement_key(field: &RequirementField) -> (KeyKind, &str) {
+    match field {
+        RequirementField::Label(key) => (KeyKind::Label, key.as_str()),
+        RequirementField::Parameter(key) => (KeyKind::Parameter, key.as_str()),
+        RequirementField::Property(name) => (KeyKind::Property, name),
+        RequirementField::Fact(name) => (KeyKind::Fact, name),
+    }
+}
+
+/// Returns why a property does not allow a requirement: its operator is not listed or does not fit the property's
+/// type, or its plain value is not allowed. Returns `None` if the requirement is allowed.
+fn operator_error(rule: &PropertyRule, expression: &Expression) -> Option<String> {
+    let property = &rule.property;
+    let is_number = matches!(property.kind, PropertyType::Integer | PropertyType::Number);
+    match expression.operator() {
+        Some(operator) if LISTABLE_OPERATORS.contains(&operator) => {
+            let listed = property.operators.as_ref()?;
+            if listed.iter().any(|one| one == operator) {
+                return None;
+            }
+            let names: Vec<&str> = listed.iter().map(String::as_str).filter(|one| LISTABLE_OPERATORS.contains(one)).collect();
+            let allowed = if names.is_empty() { "none of <or>, <in> and <all-in>".to_owned() } else { names.join(", ") };
+            Some(format!("the property does not allow {operator}: it allows {allowed}"))
+        }
+        Some(operator) if operator.starts_with('s') => {
+            let is_text = property.kind == PropertyType::String;
+            (!is_text).then(|| format!("{operator} compares texts, but the property is of type {}", property.kind))
+        }
+        Some(operator) => {
+            (!is_number).then(|| format!("{operator} compares numbers, but the property is of type {}", property.kind))
+        }
+        // A list or a map is never equal to a text.
+        None if matches!(property.kind, PropertyType::Array | PropertyType::Object) => None,
+        None => rule.value_error(&Value::from(expression.as_str()), ValueEncoding::Text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::name::NamespaceName;
+    use crate::object::{Meta, Timestamp};
+
+    fn test_namespace(body: Value) -> Arc<Namespace> {
+        let meta = Meta::new(Uuid::nil(), NamespaceName::new("Site").unwrap(), Timestamp(0));
+        Arc::new(Namespace { meta, spec: serde_json::from_value(body).unwrap() })
+    }
+
+    fn site_namespace() -> Arc<Namespace> {
+        test_namespace(json!({
+            "resource_type_associations": [{"name": "Stemma::Label", "prefix": "x/"}, {"name": "Stemma::Property"}],
+            "properties": {
+                "tier": {"title": "T", "type": "string", "enum": ["gold", "silver"], "operators": ["<or>"]},
+                "memory_mb": {"title": "M", "type": "integer", "minimum": 1, "operators": []},
+                "free": {"title": "F", "type": "string"},
+                "flags": {"title": "L", "type": "array", "items": {"type": "string", "enum": ["aes"]}},
+            },
+            "objects": [{"name": "o", "properties": {"port": {"title": "P", "type": "integer"}}}],
+        }))
+    }
+
+    #[test]
+    fn key_is_bound_with_prefix_of_resource_type() {
+        let site = [site_namespace()];
+        let catalog = Catalog::new(&site);
+        for (bound, key, count) in [
+            (KeyKind::Label, "x/tier", 1),
+            (KeyKind::Label, "tier", 0),
+            (KeyKind::Property, "tier", 1),
+            (KeyKind::Property, "port", 1),
+            (KeyKind::Parameter, "tier", 0),
+        ] {
+            assert_eq!(catalog.bindings(bound, key).count(), count, "{bound:?} {key}");
+        }
+        assert_eq!(catalog.closest_key(KeyKind::Label, "x/tire"), Some("x/tier"));
+        assert_eq!(catalog.closest_key(KeyKind::Label, "x/tier"), None);
+        assert!(Catalog::new(&[test_namespace(json!({"properties": {"a": {"title": "A", "type": "string"}}}))]).is_empty());
+    }
+
+    #[test]
+    fn requirement_is_limited_to_operators_of_property() {
+        let site = [site_namespace()];
+        let catalog = Catalog::new(&site);
+        for (text, expected) in [
+            ("property:tier <or> gold <or> silver", None),
+            ("property:tier <in> gold", Some("the property does not allow <in>: it allows <or>")),
+            ("property:tier gold", None),
+            ("property:tier plat", Some("\"plat\" is none of gold, silver")),
+            ("property:tier s== gold", None),
+            ("property:tier >= 3", Some(">= compares numbers, but the property is of type string")),
+            ("property:memory_mb >= 3", None),
+            ("property:memory_mb >> 3", Some("\">> 3\" is no whole number")),
+            ("property:memory_mb <or> 3", Some("the property does not allow <or>: it allows none of <or>, <in> and <all-in>")),
+            ("property:memory_mb s>= 3", Some("s>= compares texts, but the property is of type integer")),
+            ("property:free <all-in> a b", None),
+            // No list equals a text, so the text is not checked against the values of the items.
+            ("property:flags mmx", None),
+            ("property:unknown <all-in> a b", None),
+            ("x/tier <in> gold", Some("the property does not allow <in>: it allows <or>")),
+        ] {
+            let checked = catalog.check_requirement(&Requirement::parse(text).unwrap());
+            assert_eq!(checked.err().map(|wrong| wrong.reason).as_deref(), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! Builds the node sets of filters. Inherited values are checked at the groups, of which there are few.
+
+use std::sync::Arc;
+
+use super::{Fleet, IndexTerm, NodeIndex, NodeSet};
+use crate::fleet::ResolvedGroup;
+use crate::key::{LabelKey, LabelValue};
+use crate::name::Name;
+use crate::object::{ClusterId, GroupId};
+use crate::requirement::{Expression, LiteralValue, Requirement, RequirementField, TraitPresence};
+use crate::selector::{LabelSource, Operator, Selector, Term as SelectorTerm};
+use crate::traits::Trait;
+
+/// Maximum number of distinct values that a filter tests. Beyond it, each node is checked, unless the filter names the
+/// values.
+const MAX_TESTED_VALUES: usize = 1024;
+
+/// The label values that a filter selects.
+enum LabelFilter<'a> {
+    /// These values. If there are none, the label must be absent.
+    In(Vec<&'a str>),
+    /// Any other value than these.
+    NotIn(Vec<&'a str>),
+    /// Any value that passes the test of the filter.
+    Matching,
+}
+
+impl<'a> LabelFilter<'a> {
+    /// Returns the values that a term of a selector selects.
+    fn from_selector_term(term: &'a SelectorTerm) -> Self {
+        let values = || term.values().collect();
+        match term.operator() {
+            Operator::Equals | Operator::DoubleEquals | Operator::In => Self::In(values()),
+            Operator::DoesNotExist => Self::In(Vec::new()),
+            Operator::NotEquals | Operator::NotIn => Self::NotIn(values()),
+            Operator::Exists => Self::NotIn(Vec::new()),
+            Operator::GreaterThan | Operator::LessThan => Self::Matching,
+        }
+    }
+
+    /// Returns the values that the expression of a requirement accepts.
+    fn from_expression(expression: &'a Expression) -> Self {
+        expression.accepted_texts().map_or(Self::Matching, Self::In)
+    }
+}
+
+impl Fleet {
+    /// Returns the nodes of a cluster.
+    pub fn cluster_set(&self, cluster: ClusterId) -> NodeSet {
+        NodeSet::any(self.groups_in_cluster(cluster).map(IndexTerm::Group))
+    }
+
+    /// Returns the nodes that have a role themselves or through their group.
+    pub fn role_set(&self, role: &Name) -> NodeSet {
+        let groups = self.groups_where(|fold| fold.roles.contains(role));
+        NodeSet::any(groups.chain([IndexTerm::Role(role.clone())]))
+    }
+
+    /// Returns the nodes that may have a trait, or the nodes that may lack it if `has` is false. If a rule may give the
+    /// trait, any node may have it.
+    pub fn trait_set(&self, name: &Trait, has: bool) -> NodeSet {
+        if has && self.rules.possible_effects().may_set_trait(name) {
+            return NodeSet::All;
+        }
+        NodeSet::Term(IndexTerm::Trait(name.clone())).complement_unless(has)
+    }
+
+    /// Returns the nodes that a selector may select.
+    pub fn selector_set(&self, selector: &Selector) -> NodeSet {
+        let term = |term: &SelectorTerm| match term.source() {
+            LabelSource::Effective => {
+                self.label_set(term.key(), &LabelFilter::from_selector_term(term), &|value| term.matches(value))
+            }
+            LabelSource::Reported => {
+                self.reported_label_set(term.key(), &LabelFilter::from_selector_term(term), &|value| term.matches(value))
+            }
+        };
+        NodeSet::AllOf(selector.terms().iter().map(term).collect())
+    }
+
+    /// Returns the nodes that may meet a requirement.
+    pub fn requirement_set(&self, requirement: &Requirement) -> NodeSet {
+        let (field, expression) = match requirement {
+            Requirement::Trait { name, presence } => {
+                return self.trait_set(name, *presence == TraitPresence::Required);
+            }
+            Requirement::Field { field, expression } => (field, expression),
+        };
+        let is_match = |value: Option<&str>| value.is_some_and(|value| expression.matches(&LiteralValue::text(value)));
+        match field {
+            RequirementField::Label(key) => self.label_set(key, &LabelFilter::from_expression(expression), &is_match),
+            RequirementField::Property(name) => self.property_set(name, expression),
+            RequirementField::Fact(_) | RequirementField::Parameter(_) => NodeSet::All,
+        }
+    }
+
+    /// Returns the nodes whose effective label may match: by the value of the group, by the node's own value or
+    /// tombstone, or by a reported value that the group accepts. Returns all nodes if a rule may set the label.
+    fn label_set(&self, key: &str, filter: &LabelFilter<'_>, is_match: &dyn Fn(Option<&str>) -> bool) -> NodeSet {
+        let Ok(key) = LabelKey::new(key) else { return NodeSet::All };
+        if self.rules.possible_effects().may_set_label(&key) {
+            return NodeSet::All;
+        }
+        let group_matches = |fold: &ResolvedGroup| is_match(fold.maps.labels.get(&*key).map(LabelValue::as_str));
+        let provides = NodeSet::Term(IndexTerm::ProvidesLabel(key.clone()));
+        let replaces = || NodeSet::Term(IndexTerm::ReplacesLabels);
+        let matches_absent = is_match(None);
+        // A node with an incomplete group inherits no label.
+        let above = if matches_absent {
+            let without = NodeSet::any(self.groups_where(|fold| !group_matches(fold))).complement();
+            NodeSet::AnyOf(vec![without, replaces()])
+        } else {
+            let with = NodeSet::any(self.groups_where(group_matches));
+            NodeSet::AllOf(vec![with, replaces().complement()])
+        };
+        let mut sets = vec![NodeSet::AllOf(vec![above, provides.complement()])];
+        sets.push(match filter {
+            LabelFilter::In(values) => own_values_set(&key, values),
+            // This includes nodes with a tombstone for the key. The caller checks each node.
+            LabelFilter::NotIn(values) => NodeSet::AllOf(vec![
+                NodeSet::Term(IndexTerm::ProvidesLabel(key.clone())),
+                own_values_set(&key, values).complement(),
+            ]),
+            LabelFilter::Matching => self.own_label_set(&key, is_match),
+        });
+        if matches_absent {
+            sets.push(NodeSet::Term(IndexTerm::TombstonesLabel(key.clone())));
+        }
+        let accepts = NodeSet::any(self.groups_where(|fold| fold.host_labels.value.is_accepted(&key)));
+        sets.push(NodeSet::AllOf(vec![
+            accepts,
+            self.reported_label_set(&key, filter, &|value| value.is_some() && is_match(value)),
+        ]));
+        NodeSet::AnyOf(sets)
+    }
+
+    /// Returns the nodes that set a label to a value that may match.
+    fn own_label_set(&self, key: &LabelKey, is_match: &dyn Fn(Option<&str>) -> bool) -> NodeSet {
+        let new_term = |value| IndexTerm::SetsLabel(key.clone(), value);
+        let value_of = |term: &IndexTerm| match term {
+            IndexTerm::SetsLabel(own, value) if own == key => Some(value.clone()),
+            _ => None,
+        };
+        let least = LabelValue::new("").map(new_term);
+        let values = least.ok().and_then(|least| self.index.as_ref()?.term_values(least, value_of));
+        match values {
+            Some(values) => NodeSet::any(values.into_iter().filter(|value| is_match(Some(value))).map(new_term)),
+            None => NodeSet::Term(IndexTerm::ProvidesLabel(key.clone())),
+        }
+    }
+
+    /// Returns the nodes whose reported label may match.
+    fn reported_label_set(&self, key: &str, filter: &LabelFilter<'_>, meets: &dyn Fn(Option<&str>) -> bool) -> NodeSet {
+        let new_term = |value| IndexTerm::ReportedLabel(key.into(), value);
+        let matches_absent = meets(None);
+        let to_texts = |values: &[&str]| values.iter().map(|value| Arc::from(*value)).collect();
+        // If nodes without the label match, the values that do not match are collected, and the complement is returned.
+        let values: Option<Vec<Arc<str>>> = match (filter, matches_absent) {
+            (LabelFilter::In(values), false) | (LabelFilter::NotIn(values), true) => Some(to_texts(values)),
+            _ => self.reported_values(key).map(|mut values| {
+                values.retain(|value| meets(Some(value)) != matches_absent);
+                values
+            }),
+        };
+        values.map_or(NodeSet::All, |told| NodeSet::any(told.into_iter().map(new_term)).complement_unless(!matches_absent))
+    }
+
+    /// Returns the values that hosts report for a label, or `None` if there are too many.
+    fn reported_values(&self, key: &str) -> Option<Vec<Arc<str>>> {
+        let value_of = |term: &IndexTerm| match term {
+            IndexTerm::ReportedLabel(own, value) if **own == *key => Some(Arc::clone(value)),
+            _ => None,
+        };
+        self.index.as_ref()?.term_values(IndexTerm::ReportedLabel(key.into(), "".into()), value_of)
+    }
+
+    /// Returns the nodes whose property may meet an expression.
+    fn property_set(&self, name: &Arc<str>, expression: &Expression) -> NodeSet {
+        if self.rules.possible_effects().may_set_property(name) {
+            return NodeSet::All;
+        }
+        let value_of = |term: &IndexTerm| match term {
+            IndexTerm::Property(own, value) if own == name => Some(value.clone()),
+            _ => None,
+        };
+        let least = IndexTerm::Property(Arc::clone(name), None);
+        let Some(values) = self.index.as_ref().and_then(|index| index.term_values(least, value_of)) else {
+            return NodeSet::All;
+        };
+        let is_match = |value: &Option<Arc<str>>| {
+            // The value is unknown if its text is too long for the index, so it may match.
+            let json = value.as_ref().and_then(|text| serde_json::from_str(text).ok());
+            json.is_none_or(|json| LiteralValue::from_json(&json).is_some_and(|value| expression.matches(&value)))
+        };
+        NodeSet::any(values.into_iter().filter(is_match).map(|value| IndexTerm::Property(Arc::clone(name), value)))
+    }
+
+    /// Returns the terms of the groups that satisfy a condition.
+    fn groups_where<'f>(&'f self, holds: impl Fn(&ResolvedGroup) -> bool + 'f) -> impl Iterator<Item = IndexTerm> + 'f {
+        let matching = move |(id, entry): (&'f GroupId, &'f crate::fleet::GroupEntry)| {
+            entry.resolved.as_ref().is_ok_and(|fold| holds(fold)).then_some(IndexTerm::Group(*id))
+        };
+        self.groups.iter().filter_map(matching)
+    }
+}
+
+/// Returns the nodes that set a label to one of these values themselves.
+fn own_values_set(key: &LabelKey, values: &[&str]) -> NodeSet {
+    let values = values.iter().filter_map(|value| LabelValue::new(value).ok());
+    NodeSet::any(values.map(|value| IndexTerm::SetsLabel(key.clone(), value)))
+}
+
+impl NodeIndex {
+    /// Returns the values of the terms of one kind, in order. `least` is the first possible term of that kind, and
+    /// `value` returns `None` for a term of another kind. Returns `None` if there are more than [`MAX_TESTED_VALUES`].
+    fn term_values<V>(&self, least: IndexTerm, value: impl Fn(&IndexTerm) -> Option<V>) -> Option<Vec<V>> {
+        let (mut values, mut from) = (Vec::new(), (least, 0));
+        while let Some(((term, _), _)) = self.blocks.range(from..).next() {
+            let Some(next) = value(term) else { break };
+            if values.len() == MAX_TESTED_VALUES {
+                return None;
+            }
+            values.push(next);
+            from = (term.clone(), u32::MAX);
+        }
+        Some(values)
+    }
+}

@@ -1,0 +1,235 @@
+//! Selectors of roles and tags in tasks and dependencies: names, `/patterns/`, `*` and `master`.
+//!
+//! The syntax of patterns is Fuel's: a text that begins and ends with a slash. It is matched like Python's `re.match`,
+//! anchored only at its start, so `/controller/` matches `controller-ng`. A pattern that can match without reading a
+//! character would match every name. New releases with such a pattern are rejected (`is_match_all`). In a stored
+//! release the pattern still matches every name. Patterns are compiled with regex-lite, whose time is linear in the
+//! text, so a release cannot slow down resolve.
+
+use std::fmt;
+
+use regex_lite::{Regex, RegexBuilder};
+
+use crate::task::ANY_TAG;
+
+/// Maximum length of a pattern, in bytes, including the slashes.
+pub const MAX_PATTERN_BYTES: usize = 512;
+
+/// The word that selects the controller's own host.
+pub(crate) const MASTER: &str = "master";
+
+/// One item of a selector.
+#[derive(Clone, Debug)]
+pub enum NamePattern {
+    /// A name that must be equal.
+    Name(Box<str>),
+    /// A regular expression, anchored only at the start.
+    Regex(Regex),
+    /// The controller's own host.
+    Master,
+}
+
+/// A pattern that cannot be parsed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidPattern {
+    /// Unsupported or invalid syntax.
+    #[error("pattern {pattern} is no regular expression: {reason}")]
+    Syntax {
+        /// The pattern as written.
+        pattern: String,
+        /// The parser's message, in one line.
+        reason: String,
+    },
+    /// A pattern that is too long.
+    #[error("a pattern has at most {MAX_PATTERN_BYTES} bytes, not {0}")]
+    TooLong(usize),
+}
+
+/// The names that a role or tag selector matches.
+#[derive(Clone, Debug)]
+pub enum NameSelector {
+    /// Matches every node with at least one name: `*` as the only item.
+    Any,
+    /// Matches names that match one of these items.
+    Union(Box<[NamePattern]>),
+}
+
+/// Returns whether a text is a `/pattern/`.
+pub fn is_regex(text: &str) -> bool {
+    text.starts_with('/') && text.ends_with('/')
+}
+
+/// Returns whether a text is a `/pattern/` that matches without reading a character of a name, and so may match every
+/// name: `/` and `//`, but also `/()/`, `/x*/`, `/.*/` or `/^/`.
+pub(crate) fn is_match_all(text: &str) -> bool {
+    // A word boundary matches an empty part of a name, but not the empty text.
+    let is_empty_match = |regex: &Regex| ["", "a"].iter().any(|name| regex.find(name).is_some_and(|it| it.end() == 0));
+    is_regex(text) && matches!(NamePattern::new(text), Ok(NamePattern::Regex(regex)) if is_empty_match(&regex))
+}
+
+impl NamePattern {
+    /// Parses a name or a `/pattern/`.
+    ///
+    /// # Errors
+    /// [`InvalidPattern`] if it is too long or is not a supported regular expression.
+    pub fn new(text: &str) -> Result<Self, InvalidPattern> {
+        if !is_regex(text) {
+            return Ok(if text == MASTER { Self::Master } else { Self::Name(text.into()) });
+        }
+        if text.len() > MAX_PATTERN_BYTES {
+            return Err(InvalidPattern::TooLong(text.len()));
+        }
+        let inner = text.get(1..text.len() - 1).unwrap_or("");
+        // The inner text is compiled by itself first. Otherwise the added group could make an invalid text such as
+        // `a)|(b` valid.
+        let compile = |source: &str| RegexBuilder::new(source).size_limit(1 << 20).build();
+        compile(inner)
+            .and_then(|_| compile(&format!("^(?:{inner})")))
+            .map(Self::Regex)
+            .map_err(|error| InvalidPattern::Syntax { pattern: text.to_owned(), reason: error.to_string() })
+    }
+
+    /// Returns whether the item matches a name.
+    pub fn matches(&self, name: &str) -> bool {
+        match self {
+            Self::Name(expected) => **expected == *name,
+            Self::Regex(regex) => regex.is_match(name),
+            Self::Master => false,
+        }
+    }
+}
+
+impl NameSelector {
+    /// Parses role selectors. `*` as the only item matches every node that has a role.
+    ///
+    /// # Errors
+    /// [`InvalidPattern`].
+    pub fn for_roles(items: &[String]) -> Result<Self, InvalidPattern> {
+        if items.len() == 1 && items[0] == "*" {
+            return Ok(Self::Any);
+        }
+        Self::for_tags(items)
+    }
+
+    /// Parses tag selectors. In a list, the item `*` is an ordinary name. The text `*` is stored as [`ANY_TAG`], which
+    /// matches every node that has a tag.
+    ///
+    /// # Errors
+    /// [`InvalidPattern`].
+    pub fn for_tags(items: &[String]) -> Result<Self, InvalidPattern> {
+        if *items == [ANY_TAG] {
+            return Ok(Self::Any);
+        }
+        Ok(Self::Union(items.iter().map(|item| NamePattern::new(item)).collect::<Result<_, _>>()?))
+    }
+
+    /// Returns whether the selector matches one of a node's names.
+    pub fn matches<'a>(&self, names: impl IntoIterator<Item = &'a str> + Clone) -> bool {
+        match self {
+            Self::Any => names.into_iter().next().is_some(),
+            Self::Union(items) => names.into_iter().any(|name| items.iter().any(|item| item.matches(name))),
+        }
+    }
+
+    /// Returns whether the selector can match the controller's own host.
+    pub(crate) fn can_match_master(&self) -> bool {
+        match self {
+            Self::Any => false,
+            Self::Union(items) => items.iter().any(|item| matches!(item, NamePattern::Master)),
+        }
+    }
+
+    /// Returns the exact names in the selector, without patterns.
+    pub(crate) fn exact_names(&self) -> impl Iterator<Item = &str> {
+        let items: &[NamePattern] = match self {
+            Self::Any => &[],
+            Self::Union(items) => items,
+        };
+        items.iter().filter_map(|item| match item {
+            NamePattern::Name(name) => Some(&**name),
+            NamePattern::Regex(_) | NamePattern::Master => None,
+        })
+    }
+}
+
+impl fmt::Display for NamePattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(name) => f.write_str(name),
+            Self::Regex(regex) => {
+                let source = regex.as_str();
+                write!(f, "/{}/", source.strip_prefix("^(?:").and_then(|s| s.strip_suffix(')')).unwrap_or(source))
+            }
+            Self::Master => f.write_str(MASTER),
+        }
+    }
+}
+
+impl fmt::Display for NameSelector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Any => f.write_str("*"),
+            Self::Union(items) => {
+                for (at, item) in items.iter().enumerate() {
+                    if at > 0 {
+                        f.write_str(", ")?;
+                    }
+                    item.fmt(f)?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pattern_is_anchored_at_start_only() {
+        for (pattern, name, matches) in [
+            ("/controller/", "controller-ng", true),
+            ("/controller/", "primary-controller", false),
+            ("/a|b/", "bc", true),
+            ("/a|b/", "xb", false),
+            ("/^(primary-)?db$/", "primary-db", true),
+            ("/^(primary-)?db$/", "db-backup", false),
+            ("/", "anything", true),
+            ("//", "anything", true),
+            ("mysql", "mysql:1", false),
+            ("/mysql(:.*)?/", "mysql:1", true),
+            ("/mysql/", "MySQL", false),
+        ] {
+            assert_eq!(NamePattern::new(pattern).unwrap().matches(name), matches, "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn x06_is_match_all_accepts_pattern_reading_no_character() {
+        for pattern in ["/", "//", "/()/", "/|/", "/^/", "/$|web/", "/.*/", "/(primary-)?/", "/web|/", "/\\b/", "/(?:)/"] {
+            assert!(is_match_all(pattern), "{pattern}");
+        }
+        for other in ["/.+/", "/web/", "/^(primary-)?db$/", "/a|b/", "/mysql(:.*)?/", "web", "*", "/(/", "/web"] {
+            assert!(!is_match_all(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn pattern_new_rejects_invalid_syntax() {
+        for pattern in ["/(/", "/[/", "/a)|(b/", "/(?=a)/"] {
+            assert!(matches!(NamePattern::new(pattern), Err(InvalidPattern::Syntax { .. })), "{pattern}");
+        }
+        assert_eq!(NamePattern::new(&format!("/{}/", "a".repeat(600))).unwrap_err(), InvalidPattern::TooLong(602));
+    }
+
+    #[test]
+    fn selector_star_matches_any_role_but_only_literal_tag() {
+        let star = [String::from("*")];
+        assert!(NameSelector::for_roles(&star).unwrap().matches(["x"]));
+        assert!(!NameSelector::for_roles(&star).unwrap().matches([]));
+        assert!(!NameSelector::for_tags(&star).unwrap().matches(["x"]));
+        let longer = [String::from("*"), String::from("y")];
+        assert!(!NameSelector::for_roles(&longer).unwrap().matches(["x"]));
+    }
+}

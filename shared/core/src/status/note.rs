@@ -1,0 +1,88 @@
+//! The state of a node's next task set, and the notes that are shown in addition to the node's state.
+
+use serde::Serialize;
+
+use super::SetBy;
+
+/// The state of a node's next task set, as the node's state shows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NextTaskSet {
+    /// The node has the task set that it should have.
+    #[default]
+    Current,
+    /// The next reconcile releases the next task set.
+    Due,
+    /// Something withholds the next task set from the node.
+    Withheld(WithheldBy),
+}
+
+/// What withholds a node's next task set. If several apply, the first one counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WithheldBy {
+    /// A hold, set by an operator or on the host.
+    Held(SetBy),
+    /// The node's nodegroup or cluster is paused.
+    Paused,
+    /// The condition of a task that the node runs takes more steps than allowed, so its outcome is unknown.
+    Undecided,
+    /// The node does not meet a requirement of its nodegroup, or lacks traits that its instance requires.
+    Requirement,
+}
+
+impl WithheldBy {
+    /// Returns why the node is held, as the reason of its state.
+    pub(super) const fn reason(self) -> &'static str {
+        match self {
+            Self::Held(SetBy::Operator) => "an operator holds it: it keeps its task set, and a newer one waits",
+            Self::Held(SetBy::Host) => "it is held on its host: it keeps its task set, and a newer one waits",
+            Self::Paused => "its nodegroup or cluster is paused, and a newer task set waits",
+            Self::Undecided => "the condition of a task that it runs is undecided: it keeps its task set, and a newer one waits",
+            Self::Requirement => "it does not meet what its next task set requires, and keeps the one that it has",
+        }
+    }
+}
+
+/// Whether a node's host has confirmed its desired state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HostConfirmation {
+    /// Nothing was sent to the host, or it is not known what the host has confirmed.
+    #[default]
+    Unknown,
+    /// The host has confirmed the desired state.
+    Confirmed,
+    /// The host has not confirmed the desired state.
+    Unconfirmed,
+}
+
+/// A note that is shown in addition to a node's state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display, Serialize)]
+#[display("{}", self.name())]
+#[serde(into = "&'static str")]
+pub enum StatusNote {
+    /// A hold is in force, whether or not a task set waits.
+    Held,
+    /// The host has not confirmed the desired state of the node.
+    Untold,
+    /// The host has paths that its tasks wrote and that no task manages now.
+    Orphaned,
+}
+
+impl StatusNote {
+    /// All notes, in their order.
+    pub const ALL: [Self; 3] = [Self::Held, Self::Untold, Self::Orphaned];
+
+    /// Returns the stable name, as in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Held => "held",
+            Self::Untold => "untold",
+            Self::Orphaned => "orphaned",
+        }
+    }
+}
+
+impl From<StatusNote> for &'static str {
+    fn from(note: StatusNote) -> Self {
+        note.name()
+    }
+}

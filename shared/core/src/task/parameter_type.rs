@@ -1,0 +1,336 @@
+//! The types of task parameters, and the values for which every host would reject a parameter.
+
+use serde_json::Value;
+
+use super::path::{PathUse, check_authored, check_directory, check_path, is_template};
+use crate::name::{has_control, is_blank, truncated};
+use crate::time::MAX_DURATION_SECONDS;
+
+/// Maximum size of one argument or variable of a process, in bytes (Linux's `MAX_ARG_STRLEN` without the final NUL).
+const MAX_ARGUMENT_BYTES: usize = 128 * 1024 - 1;
+
+/// The highest id of a user or group.
+pub const MAX_ACCOUNT_ID: u32 = u32::MAX - 1;
+
+/// The error of a timeout of 0.
+const ZERO_TIMEOUT: &str = "is not a valid timeout: write at least 1 second, or remove it";
+
+/// The error of a timeout of more than a year.
+const EXCESSIVE_TIMEOUT: &str = "is longer than a year: write at most 31622400 seconds, or take it out";
+
+/// The error of an empty shell text. The caller appends what to do.
+const EMPTY_SHELL_TEXT: &str = "is an empty text, for which a shell reports success: write a command, or";
+
+/// Returns what is wrong with the timeout of a task.
+pub(super) fn timeout_error(seconds: u64) -> Option<&'static str> {
+    match seconds {
+        0 => Some(ZERO_TIMEOUT),
+        1..=MAX_DURATION_SECONDS => None,
+        _ => Some(EXCESSIVE_TIMEOUT),
+    }
+}
+
+/// The type of a parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ParameterType {
+    /// A text.
+    Text,
+    /// A shell text that is a template.
+    Script,
+    /// A shell text that is not a template.
+    ShellText,
+    /// The absolute path of a file that is written on the host.
+    File,
+    /// The absolute path of a file or directory that is only read.
+    Path,
+    /// The absolute path of a directory.
+    Directory,
+    /// The name or number of a user or group.
+    Account,
+    /// A list of texts: a command's words.
+    Words,
+    /// A list of texts, or a shell text.
+    WordsOrText,
+    /// A map from variable names to texts.
+    Env,
+    /// A file mode: octal digits, as text.
+    Mode,
+    /// `true` or `false`.
+    Flag,
+    /// Only `true`, because hosts always do what the parameter says.
+    Always,
+    /// A whole number, 0 or more.
+    Count,
+    /// A duration in whole seconds, 1 or more.
+    Seconds,
+}
+
+/// The resource on the host that a text of a parameter names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NamedResource {
+    /// A file or directory that is only read.
+    Path,
+    /// A directory in which a command is run.
+    Directory,
+    /// The program of a command.
+    Program,
+}
+
+impl NamedResource {
+    /// Checks the rendered text of a template as a host does.
+    ///
+    /// # Errors
+    /// The reason why hosts reject it.
+    pub fn check_rendered(self, rendered: &str) -> Result<(), String> {
+        match self {
+            Self::Path => check_path(rendered).map_err(|refused| refused.to_string()),
+            Self::Directory => check_directory(rendered).map_err(|refused| refused.to_string()),
+            Self::Program => check_words(&[rendered]),
+        }
+    }
+}
+
+impl ParameterType {
+    /// Returns the text in a value that names a resource on the host, with its place in the parameter. The file that a
+    /// task writes is not included, because it is handled as the path of the task.
+    pub(super) fn resource_name(self, value: &Value) -> Option<(&'static str, &str, NamedResource)> {
+        match (self, value) {
+            (Self::Path, Value::String(text)) => Some(("", text, NamedResource::Path)),
+            (Self::Directory, Value::String(text)) => Some(("", text, NamedResource::Directory)),
+            (Self::Words | Self::WordsOrText, Value::Array(words)) => {
+                Some(("[0]", words.first()?.as_str()?, NamedResource::Program))
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns whether all users of a host can see a value of this type, because it is the name of a file or an
+    /// argument of a process.
+    pub(super) const fn is_exposed(self, value: &Value) -> bool {
+        matches!(
+            (self, value),
+            (Self::File | Self::Path | Self::Directory, _) | (Self::Words | Self::WordsOrText, Value::Array(_))
+        )
+    }
+
+    /// Returns why this type does not allow a value, and what it allows.
+    pub(super) fn value_error(self, value: &Value) -> Option<String> {
+        let path = |text: &str, usage| check_authored(text, usage).err().map(|refused| refused.to_string());
+        match (self, value) {
+            (Self::WordsOrText, Value::String(text)) if is_blank(text) => Some(format!("{EMPTY_SHELL_TEXT} take it out")),
+            (Self::Script | Self::ShellText, Value::String(text)) if is_blank(text) => {
+                Some(format!("{EMPTY_SHELL_TEXT} take the task out"))
+            }
+            (Self::Script | Self::WordsOrText, Value::String(text)) => check_argument(static_text(text)).err(),
+            (Self::ShellText, Value::String(text)) => check_argument(text).err(),
+            (Self::Text, Value::String(_)) | (Self::Flag, Value::Bool(_)) | (Self::Always, Value::Bool(true)) => None,
+            (Self::Always, Value::Bool(false)) => Some("accepts only true, since it is always so: remove it".to_owned()),
+            (Self::File, Value::String(text)) => path(text, PathUse::Write),
+            (Self::Path, Value::String(text)) => path(text, PathUse::Read),
+            (Self::Directory, Value::String(text)) => path(text, PathUse::ChangeDir),
+            (Self::Account, Value::String(text)) if is_template(text) => Some(
+                "cannot be a template, and hosts would look for an account of that name: write its name or number".to_owned(),
+            ),
+            (Self::Account, Value::String(text)) if is_valid_account(text) => account_error(text),
+            (Self::Account, Value::String(_)) => {
+                Some(format!("takes the name or number of an account, not {}", display_value(value)))
+            }
+            (Self::Mode, Value::String(text)) if parse_file_mode(text).is_some() => None,
+            (Self::Words | Self::WordsOrText, Value::Array(items)) if !items.is_empty() => {
+                let words: Option<Vec<&str>> = items.iter().map(|item| item.as_str().map(static_text)).collect();
+                words.map_or_else(|| Some(self.expected_hint(value)), |words| check_words(&words).err())
+            }
+            (Self::Env, Value::Object(map)) => map.iter().find_map(|(name, value)| match value {
+                Value::String(text) => check_variable(name, static_text(text)).err().or_else(|| dropped_variable_reason(name)),
+                other => {
+                    Some(format!("{:?} must have a text as its value, not {}: quote it", truncated(name), display_value(other)))
+                }
+            }),
+            (Self::Seconds, value) if value.is_u64() => value.as_u64().and_then(timeout_error).map(str::to_owned),
+            (Self::Count, value) if value.is_u64() => None,
+            _ => Some(self.expected_hint(value)),
+        }
+    }
+
+    /// Returns the message for a value of another type.
+    fn expected_hint(self, value: &Value) -> String {
+        format!("takes {}, not {}", self.description(), display_value(value))
+    }
+
+    /// Describes the type in words, such as `an absolute path`.
+    pub fn description(self) -> &'static str {
+        match self {
+            Self::Text | Self::Account => "a text",
+            Self::Script | Self::ShellText => "a shell text",
+            Self::File | Self::Path | Self::Directory => "an absolute path",
+            Self::Words => "a list of texts",
+            Self::WordsOrText => "a list of texts or a shell text",
+            Self::Env => "a map of texts",
+            Self::Mode => "octal digits as text, \"0644\"",
+            Self::Flag => "true or false",
+            Self::Always => "true",
+            Self::Count => "a whole number from 0",
+            Self::Seconds => "a whole number from 1",
+        }
+    }
+}
+
+/// Parses a file mode from octal digits. They must be text, because YAML readers disagree on whether a bare number is
+/// octal or decimal.
+pub fn parse_file_mode(text: &str) -> Option<u32> {
+    let octal = (3..=5).contains(&text.len()) && text.bytes().all(|byte| matches!(byte, b'0'..=b'7'));
+    u32::from_str_radix(text, 8).ok().filter(|mode| octal && *mode <= 0o7777)
+}
+
+/// Checks the words of a command.
+///
+/// # Errors
+/// The reason, if no word names a program or a word is not a valid argument.
+pub fn check_words<T: AsRef<str>>(words: &[T]) -> Result<(), String> {
+    if words.first().is_none_or(|program| program.as_ref().is_empty()) {
+        return Err("the first item must be the program, but it is missing".to_owned());
+    }
+    words.iter().try_for_each(|word| check_argument(word.as_ref()))
+}
+
+/// Checks a text that is passed to a process as an argument, such as a script to a shell.
+///
+/// # Errors
+/// The reason, if no process can get it.
+pub fn check_argument(text: &str) -> Result<(), String> {
+    if text.contains('\0') {
+        return Err("contains NUL, which no process can be given: remove it".to_owned());
+    }
+    let bytes = text.len();
+    if bytes > MAX_ARGUMENT_BYTES {
+        return Err(format!(
+            "has {bytes} bytes, and a process is given at most {MAX_ARGUMENT_BYTES} in one text: put it into a file task"
+        ));
+    }
+    Ok(())
+}
+
+/// Checks a variable of an environment.
+///
+/// # Errors
+/// The reason, if no process can get it.
+pub fn check_variable(name: &str, value: &str) -> Result<(), String> {
+    if name.is_empty() || name.contains(['=', '\0']) {
+        return Err(format!("{:?} is no variable: it is empty, or has `=` or NUL in it", truncated(name)));
+    }
+    check_argument(&format!("{name}={value}")).map_err(|why| format!("{:?} {why}", truncated(name)))
+}
+
+/// Returns an error if a process can get a variable of this name but a shell would drop it. Hosts accept such a name,
+/// because older releases may have it.
+fn dropped_variable_reason(name: &str) -> Option<String> {
+    let is_dropped = is_blank(name) || has_control(name) || name.contains(char::is_whitespace);
+    is_dropped
+        .then(|| format!("{:?} is no variable: it has a blank or a control character in it, and shells drop it", truncated(name)))
+}
+
+/// Returns the part of a text that is known before rendering. A template is replaced by a text that is valid, or by NUL
+/// if the template contains NUL.
+fn static_text(text: &str) -> &str {
+    if is_template(text) { text.matches('\0').next().unwrap_or("{{") } else { text }
+}
+
+/// Returns whether the host's account database can have an entry of that name or id.
+fn is_valid_account(text: &str) -> bool {
+    !is_blank(text) && !has_control(text) && !text.contains(':') && !text.contains(char::is_whitespace)
+}
+
+/// Returns what is wrong with the name or id of an account. The highest number of 32 bits means "do not change" to the
+/// system, so it is not an account. Hosts accept leading zeros, because older releases may have them.
+fn account_error(text: &str) -> Option<String> {
+    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+    let why = if text.starts_with(['+', '-']) {
+        format!("is no account: no name and no number begins with a sign: write a number from 0 to {MAX_ACCOUNT_ID}, or a name")
+    } else if is_number && !text.parse().is_ok_and(|number: u32| number <= MAX_ACCOUNT_ID) {
+        format!("is no account's number: they go from 0 to {MAX_ACCOUNT_ID}: write one of these, or a name")
+    } else if is_number && text.len() > 1 && text.starts_with('0') {
+        "is not a valid account number: write it without leading zeros".to_owned()
+    } else {
+        return None;
+    };
+    Some(format!("{:?} {why}", truncated(text)))
+}
+
+/// Formats a value for an error. Texts are truncated, and a list or map is described by its type.
+fn display_value(value: &Value) -> String {
+    match value {
+        Value::Array(items) if items.is_empty() => "an empty list".to_owned(),
+        Value::Array(_) => "a list with something else in it".to_owned(),
+        Value::Object(_) => "a map".to_owned(),
+        Value::String(text) => format!("{:?}", truncated(text)),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// dash and bash do not show the variable of `env "A B=x" sh -c env`.
+    #[test]
+    fn y04_variable_and_account_names_must_be_visible() {
+        let of = |form: ParameterType, value: Value| form.value_error(&value).unwrap_or_default();
+        for name in [" ", "A B", "A\n", "\u{200b}", "a\u{2028}b"] {
+            let said = of(ParameterType::Env, serde_json::json!({name: "x"}));
+            assert!(said.starts_with(&format!("{name:?} is no variable")), "{name:?}: {said}");
+        }
+        for name in ["A", "a.b", "A-B", "\u{e4}"] {
+            assert_eq!(of(ParameterType::Env, serde_json::json!({name: "x"})), "", "{name}");
+        }
+        for account in ["\u{200b}", "\u{2800}", "a\u{85}b", "\u{7f}"] {
+            let said = of(ParameterType::Account, account.into());
+            assert!(said.starts_with("takes the name or number of an account"), "{account:?}: {said}");
+        }
+        assert_eq!(of(ParameterType::Account, "www-data".into()), "");
+    }
+
+    /// `chown(2)` does not change the owner or group if it is -1. `uid_t` has 32 bits.
+    #[test]
+    fn y04_account_id_must_be_in_range() {
+        for number in ["0", "54321", "4294967294"] {
+            assert_eq!(ParameterType::Account.value_error(&number.into()), None, "{number}");
+        }
+        for number in ["4294967295", "04294967295", "4294967296", "18446744073709551616", "99999999999999999999999"] {
+            let said = ParameterType::Account.value_error(&number.into());
+            let expected =
+                format!("{number:?} is no account's number: they go from 0 to 4294967294: write one of these, or a name");
+            assert_eq!(said, Some(expected));
+        }
+    }
+
+    /// useradd(8) rejects names that begin with a sign, and passwd(5) has decimal numbers. Some systems have names that
+    /// begin with a digit.
+    #[test]
+    fn y04_account_id_has_no_sign_or_leading_zeros() {
+        for account in ["0", "7", "_apt", "www-data", "Ada", "a+b", "machine$", "1e3", "0x10", "1st.user", "DOM\\ada"] {
+            assert_eq!(ParameterType::Account.value_error(&account.into()), None, "{account}");
+        }
+        for (account, why) in [
+            ("-1", "is no account: no name and no number begins with a sign"),
+            ("+5", "is no account: no name and no number begins with a sign"),
+            ("+", "is no account: no name and no number begins with a sign"),
+            ("-ada", "is no account: no name and no number begins with a sign"),
+            ("007", "is not a valid account number: write it without leading zeros"),
+            ("00", "is not a valid account number: write it without leading zeros"),
+            ("00054321", "is not a valid account number: write it without leading zeros"),
+        ] {
+            let said = ParameterType::Account.value_error(&account.into()).unwrap_or_default();
+            assert!(said.starts_with(&format!("{account:?} {why}")), "{account}: {said}");
+        }
+    }
+
+    #[test]
+    fn parse_file_mode_reads_octal_text() {
+        for (text, read) in [("0644", Some(0o644)), ("755", Some(0o755)), ("04755", Some(0o4755))] {
+            assert_eq!(parse_file_mode(text), read, "{text}");
+        }
+        for text in ["", "644x", "0o644", "0800", "17777", "u=rw", "+644"] {
+            assert_eq!(parse_file_mode(text), None, "{text}");
+        }
+    }
+}

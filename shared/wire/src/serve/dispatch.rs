@@ -1,0 +1,175 @@
+//! Handles one request: refuses it before the handler runs, calls the handler, and responds if the handler panics.
+
+use std::any::Any;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::header::{CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, TRANSFER_ENCODING};
+use hyper::http::uri::PathAndQuery;
+use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri};
+
+use super::connections::ConnectionMonitor;
+use super::peer::Peer;
+use super::{BoxError, Handler, RejectionCounter, RequestBody, ServerShared};
+use crate::error::ErrorType;
+
+/// The state that all requests of one connection share.
+pub(super) struct Dispatcher<H> {
+    pub(super) handler: Arc<H>,
+    pub(super) peer: Arc<Peer>,
+    pub(super) monitor: Arc<ConnectionMonitor>,
+    /// The path of nearly every request, on a listener that passes requests on without their headers.
+    pub(super) common_path: Option<Uri>,
+    pub(super) server: Arc<ServerShared>,
+}
+
+/// The body of a response: from the handler, or a fixed text if a request was refused or the handler panicked.
+pub(super) enum HandlerBody<B> {
+    Handler(B),
+    Fixed(Option<Bytes>),
+}
+
+impl<H: Handler> Dispatcher<H> {
+    /// Returns the future of the response to a request: an error if the request is refused, or else the handler's
+    /// response.
+    pub(super) fn respond(
+        self: &Arc<Self>,
+        mut request: Request<Incoming>,
+    ) -> impl Future<Output = Result<Response<HandlerBody<H::Body>>, BoxError>> + Send + 'static + use<H> {
+        self.monitor.is_answering.store(false, Ordering::Relaxed);
+        self.monitor.has_request.store(true, Ordering::Relaxed);
+        // `HeadReader` checks no heads after a chunked body, so this must be the connection's last request.
+        let is_last = request.headers().contains_key(TRANSFER_ENCODING);
+        let limit = self.server.limits.max_body_bytes;
+        let buffered_body = self.monitor.take_buffered_body();
+        if buffered_body.is_some() {
+            // `GuardedStream` set this header to 0 when it took the body out. The body itself has its length.
+            request.headers_mut().remove(CONTENT_LENGTH);
+        }
+        let mut request = request.map(|body| RequestBody::new(body, buffered_body, Arc::clone(&self.monitor), limit));
+        let refusal = self.refusal_of_request(&request);
+        let header_map = self.common_path.as_ref().map(|usual| detach_headers(&mut request, usual));
+        let this = Arc::clone(self);
+        async move {
+            let mut response = match refusal {
+                Some(kind) => fixed_response(kind),
+                None => match catch_panic(|| this.handler.call(&this.peer, request)).await {
+                    Ok(response) => response.map(HandlerBody::Handler),
+                    Err(panic) => panic_response(&this.server.rejections, this.peer.address, &*panic),
+                },
+            };
+            if let Some(spare) = header_map.filter(|_| response.headers().is_empty()) {
+                *response.headers_mut() = spare;
+            }
+            if is_last || this.monitor.is_draining() {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            this.monitor.is_answering.store(true, Ordering::Relaxed);
+            Ok(response)
+        }
+    }
+
+    /// Returns the error for a request that no handler accepts: a compressed body (S49), a body whose declared length
+    /// is too large (S43), or a request line in a form for proxies.
+    fn refusal_of_request(&self, request: &Request<RequestBody>) -> Option<ErrorType> {
+        let kind = if request.uri().scheme().is_some() || !request.uri().path().starts_with('/') {
+            ErrorType::RequestMalformed
+        } else if request.method() == Method::CONNECT {
+            ErrorType::RequestMethod
+        } else if request.headers().contains_key(CONTENT_ENCODING) {
+            ErrorType::RequestEncoding
+        } else if request.body().size_hint().lower() > self.server.limits.max_body_bytes {
+            ErrorType::RequestTooLarge
+        } else {
+            return None;
+        };
+        self.server.rejections.record_peer(rejection_reason(kind), &self.peer);
+        self.handler.on_refused(&self.peer, request.uri().path(), kind);
+        Some(kind)
+    }
+}
+
+/// Takes the headers out of a request, and replaces its URI if it is the common one. Both hold a part of the
+/// connection's buffer, and while they exist hyper allocates a new buffer for the next read. Returns the emptied
+/// header map, to be reused for the response and then by hyper for the next head.
+fn detach_headers(request: &mut Request<RequestBody>, common_path: &Uri) -> HeaderMap {
+    if request.uri().path_and_query().map(PathAndQuery::as_str) == common_path.path_and_query().map(PathAndQuery::as_str) {
+        *request.uri_mut() = common_path.clone();
+    }
+    let mut headers = std::mem::take(request.headers_mut());
+    headers.clear();
+    headers
+}
+
+/// Returns the stable name of the reason for a refusal, for the counter of rejections.
+fn rejection_reason(kind: ErrorType) -> &'static str {
+    match kind {
+        ErrorType::RequestTooLarge => "body_too_large",
+        ErrorType::RequestEncoding => "body_compressed",
+        ErrorType::RequestMethod => "method_connect",
+        _ => "target_malformed",
+    }
+}
+
+/// Returns a response with a fixed text, which contains nothing from the request.
+pub(super) fn fixed_response<B>(kind: ErrorType) -> Response<HandlerBody<B>> {
+    let mut response = Response::new(HandlerBody::Fixed(Some(Bytes::from_static(kind.fixed_body().as_bytes()))));
+    *response.status_mut() = StatusCode::from_u16(kind.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// Logs a panic and returns an error response. A panic fails only its own request (S53).
+fn panic_response<B>(
+    rejections: &RejectionCounter,
+    address: std::net::SocketAddr,
+    panic: &(dyn Any + Send),
+) -> Response<HandlerBody<B>> {
+    let message = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    log::error!(peer:% = address, error = message.unwrap_or("no message"); "request handler panicked");
+    rejections.record("handler_panicked", Some(address.ip()));
+    fixed_response(ErrorType::ServerInternal)
+}
+
+/// Starts a future and awaits it. If the start or the future panics, returns the panic.
+async fn catch_panic<F: Future>(start: impl FnOnce() -> F) -> Result<F::Output, Box<dyn Any + Send>> {
+    let mut future = pin!(catch_unwind(AssertUnwindSafe(start))?);
+    poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
+        Ok(Poll::Pending) => Poll::Pending,
+        Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
+        Err(panic) => Poll::Ready(Err(panic)),
+    })
+    .await
+}
+
+impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> Body for HandlerBody<B> {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match &mut *self {
+            Self::Handler(body) => Pin::new(body).poll_frame(cx).map_err(Into::into),
+            Self::Fixed(body) => Poll::Ready(body.take().map(|body| Ok(Frame::data(body)))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Handler(body) => body.is_end_stream(),
+            Self::Fixed(body) => body.is_none(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Handler(body) => body.size_hint(),
+            Self::Fixed(body) => SizeHint::with_exact(body.as_ref().map_or(0, |body| body.len() as u64)),
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! The basic path through the whole system, as a new user takes it: a controller, three agents, manifests, a label edit
+//! that arrives, and what survives the loss of either side.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+use stemma_tests::fleet::{TempFleet, TestAgent};
+use stemma_tests::program::{check_file_contains, eventually};
+use stemma_tests::seed::is_long;
+use stemma_tests::site::SITE;
+
+fn join_three_hosts(fleet: &TempFleet) -> Result<[TestAgent; 3]> {
+    fleet.stemma(&["apply", "-f", SITE])?;
+    let agents =
+        [fleet.join("web-1", "prod/frontends")?, fleet.join("web-2", "prod/frontends")?, fleet.join("db-1", "prod/databases")?];
+    for agent in &agents {
+        check_label(agent, "ntp", "ntp.example.net")?;
+    }
+    for web in &agents[..2] {
+        eventually("the configuration on a web host", || {
+            check_file_contains(&web.path("etc/nginx/conf.d/site.conf"), "tier gold, ntp ntp.example.net, peers web-1 web-2")
+        })?;
+    }
+    Ok(agents)
+}
+
+fn check_label(agent: &TestAgent, key: &str, value: &str) -> Result<()> {
+    eventually(&format!("{key}={value}"), || {
+        let labels = read_labels(&agent.path("run/stemma/labels.json"))?;
+        anyhow::ensure!(labels[key] == value, "{labels}\n{}", agent.log());
+        Ok(())
+    })
+}
+
+fn read_labels(path: &Path) -> Result<Value> {
+    Ok(serde_json::from_str(&std::fs::read_to_string(path)?)?)
+}
+
+#[test]
+fn labels_tags_tasks_and_edit_reach_hosts() -> Result<()> {
+    let fleet = TempFleet::start()?;
+    let [web1, web2, db] = join_three_hosts(&fleet)?;
+
+    let known = read_labels(&web1.path("run/stemma/labels.json"))?;
+    assert_eq!(
+        known,
+        serde_json::json!({"ntp": "ntp.example.net", "site": "fra1", "tier": "gold"}),
+        "four levels, an override, a null"
+    );
+    assert_eq!(read_labels(&db.path("run/stemma/labels.json"))?["debug"], "true", "only frontends stop it");
+    check_file_contains(&web1.path("run/stemma/labels.env"), "STEMMA_LABEL_TIER=")?;
+    eventually("the tags", || Ok(std::fs::metadata(web1.path("run/stemma/tags/nginx"))?))?;
+    assert!(!db.path("etc/mysql/my.cnf").exists(), "databases are in noop: nothing is changed");
+
+    fleet.stemma(&["label", "clustertemplate", "base", "ntp=ntp2.example.net"])?;
+    for agent in [&web1, &web2, &db] {
+        check_label(agent, "ntp", "ntp2.example.net")?;
+    }
+    for web in [&web1, &web2] {
+        eventually("the rendered file", || check_file_contains(&web.path("etc/nginx/conf.d/site.conf"), "ntp ntp2.example.net"))?;
+    }
+    let explained = fleet.stemma(&["explain", "node", "web-1", "label", "tier"])?;
+    for expected in ["clustertemplate", "standard", "nodegroup", "gold", "WINS"] {
+        assert!(explained.contains(expected), "{explained}");
+    }
+    Ok(())
+}
+
+#[test]
+fn agent_converges_from_disk_without_controller() -> Result<()> {
+    let mut fleet = TempFleet::start()?;
+    let [mut web1, _web2, _db] = join_three_hosts(&fleet)?;
+    fleet.stop_controller()?;
+    let conf = web1.path("etc/nginx/conf.d/site.conf");
+    web1.kill()?;
+    std::fs::write(&conf, "edited by hand\n")?;
+    web1.start()?;
+    eventually("the file is mended", || check_file_contains(&conf, "tier gold"))?;
+    fleet.start_controller()?;
+    fleet.stemma(&["label", "nodegroup", "prod/frontends", "tier=silver"])?;
+    check_label(&web1, "tier", "silver")
+}
+
+#[test]
+fn ten_restarts_write_nothing_when_fleet_is_quiet() -> Result<()> {
+    let mut fleet = TempFleet::start()?;
+    let agents = join_three_hosts(&fleet)?;
+    settled_revision(&fleet, &agents)?;
+    // An orderly stop writes what hosts have confirmed in the last seconds.
+    fleet.stop_controller()?;
+    fleet.start_controller()?;
+    let revision = settled_revision(&fleet, &agents)?;
+    let written = |agent: &TestAgent| std::fs::metadata(agent.path("run/stemma/labels.json")).and_then(|file| file.modified());
+    let before = agents.iter().map(written).collect::<std::io::Result<Vec<_>>>()?;
+    for _ in 0..if is_long() { 100 } else { 10 } {
+        fleet.stop_controller()?;
+        fleet.start_controller()?;
+        check_connected(&fleet)?;
+        assert_eq!(metric_value(&fleet, "stemma_store_commits_total")?, 0, "a quiet restart commits nothing");
+        assert_eq!(metric_value(&fleet, "stemma_desired_sent_total")?, 0, "and sends no desired state");
+    }
+    assert_eq!(store_revision(&fleet)?, revision);
+    assert_eq!(agents.iter().map(written).collect::<std::io::Result<Vec<_>>>()?, before, "no file was written again");
+    Ok(())
+}
+
+fn check_connected(fleet: &TempFleet) -> Result<()> {
+    for agent in ["web-1", "web-2", "db-1"] {
+        eventually(agent, || {
+            let node: Value = serde_json::from_str(&fleet.stemma(&["get", "node", agent, "-o", "json"])?)?;
+            anyhow::ensure!(node["connected"] == true, "{node}");
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+/// Returns the revision at which all effects of the joins have been reported. Each host waits for news, has no unsent
+/// results, and is in its final state. No commit was made during the check.
+fn settled_revision(fleet: &TempFleet, agents: &[TestAgent; 3]) -> Result<u64> {
+    eventually("a quiet fleet", || {
+        let before = store_revision(fleet)?;
+        for (agent, (name, state, progress)) in agents.iter().zip(FINAL_STATES) {
+            let unsent = agent.path("var/lib/stemma-agent/apply/results");
+            anyhow::ensure!(std::fs::read_dir(&unsent)?.next().is_none(), "results of {name} are not sent");
+            let node: Value = serde_json::from_str(&fleet.stemma(&["get", "node", name, "-o", "json"])?)?;
+            anyhow::ensure!(node["connected"] == true && node["state"] == state, "{node}");
+            let report = fleet.stemma(&["get", "--raw", &format!("/v1/nodes/{name}/report")])?;
+            let report: Value = serde_json::from_str(&report)?;
+            anyhow::ensure!(report["report"]["report"]["progress"] == progress, "{report}");
+        }
+        anyhow::ensure!(metric_value(fleet, "stemma_checkins_parked")? == 3, "each host waits for news");
+        let (now, resolved) = (store_revision(fleet)?, metric_value(fleet, "stemma_desired_revision")?);
+        anyhow::ensure!((now, resolved) == (before, before), "from {before} to {now}, resolved {resolved}");
+        Ok(now)
+    })
+}
+
+/// The final states of the demo's hosts: name, state, and the progress of its tasks that the agent reports. Databases
+/// are in noop.
+const FINAL_STATES: [(&str, &str, &str); 3] =
+    [("web-1", "converged", "Converged"), ("web-2", "converged", "Converged"), ("db-1", "noop", "Idle")];
+
+fn store_revision(fleet: &TempFleet) -> Result<u64> {
+    metric_value(fleet, "stemma_store_revision")
+}
+
+/// Returns a counter or gauge without labels from the controller's own `/metrics`.
+fn metric_value(fleet: &TempFleet, name: &str) -> Result<u64> {
+    let text = fleet.stemma(&["get", "--raw", "/metrics"])?;
+    let line = text.lines().find(|line| line.starts_with(name)).with_context(|| format!("{name} in\n{text}"))?;
+    Ok(line.split(' ').next_back().context("a value")?.parse()?)
+}

@@ -1,0 +1,355 @@
+//! The operator's command against a real controller: refusals of a write with their place in the files, findings that a
+//! strict apply counts, and values that hosts lack after an edit.
+
+use anyhow::Result;
+use serde_json::Value;
+use stemma_tests::fleet::TempFleet;
+use stemma_tests::program::run;
+
+const SITE: &str = r#"kind: Release
+name: site
+version: "1"
+roles: {web: {tags: [nginx]}}
+tags: {nginx: {}}
+tasks:
+  - id: conf
+    type: file
+    tags: [nginx]
+    parameters: {path: /etc/conf, template: "tier {{ labels.tier }}"}
+---
+kind: ClusterTemplate
+name: base
+release: site@1
+labels: {tier: gold}
+---
+kind: Cluster
+name: prod
+cluster_template: base
+---
+kind: NodeGroup
+cluster: prod
+name: web
+roles: [web]
+---
+kind: Node
+name: web-1
+nodegroup: prod/web
+---
+kind: Node
+name: web-2
+nodegroup: prod/web
+"#;
+
+/// Applies this text. Returns exit status, standard output and standard error.
+fn apply_text(fleet: &TempFleet, text: &str, more: &[&str]) -> Result<(i32, String, String)> {
+    let file = fleet.dir().join("site.yaml");
+    std::fs::write(&file, text)?;
+    let output = fleet.cli(&[&["apply", "-f", &file.to_string_lossy()], more].concat())?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).replace(&file.display().to_string(), "site.yaml");
+    Ok((output.status.code().unwrap_or(-1), text(&output.stdout), text(&output.stderr)))
+}
+
+fn store_revision(fleet: &TempFleet) -> Result<Value> {
+    let listed: Value = serde_json::from_str(&fleet.stemma(&["get", "--raw", "/v1/releases"])?)?;
+    Ok(listed)
+}
+
+#[test]
+fn apply_refuses_tasks_invalid_on_every_host_with_line() -> Result<()> {
+    let fleet = TempFleet::start()?;
+    let text = SITE.replace("parameters: {path: /etc/conf,", "parameters: {path: etc/conf, mode: 644, ownr: root,");
+    let text = text.replace("---\nkind: ClusterT", "  - {id: typo, type: flie, tags: [nginx]}\n---\nkind: ClusterT");
+    let (status, out, err) = apply_text(&fleet, &text, &[])?;
+    let expected = [
+        "error: 4 things are wrong in these manifests",
+        "  site.yaml:10:34: task conf parameters.mode: takes octal digits as text, \"0644\", not 644",
+        "  site.yaml:10:45: task conf parameters.ownr: is no parameter of this type (did you mean \"owner\"?): mend its spelling, or take it out",
+        "  site.yaml:10:18: task conf parameters.path: path \"etc/conf\" is relative; write it from `/` on",
+        "  site.yaml:11:16: task typo type: \"flie\" is no type of task (did you mean \"file\"?): mend its spelling",
+        "  nothing was changed",
+    ];
+    assert_eq!((status, out.as_str(), err.lines().collect::<Vec<_>>()), (1, "", expected.to_vec()));
+    assert_eq!(store_revision(&fleet)?["releases"].as_array().map(Vec::len), Some(0));
+    Ok(())
+}
+
+#[test]
+fn refusal_names_line_when_files_are_sent() -> Result<()> {
+    let fleet = TempFleet::start()?;
+    std::fs::write(fleet.dir().join("big.bin"), "abc")?;
+    let text = SITE.replace("template: \"tier {{ labels.tier }}\"", "source: big.bin");
+    fleet.stemma(&["create", "cluster", "other"])?;
+    fleet.stemma(&["create", "cluster", "prod", "--labels", "tier=2"])?;
+    let text = text.replace("cluster_template: base\n", "labels: {tier: gold}\n");
+    let (status, _, err) = apply_text(&fleet, &text, &["--manager", "git"])?;
+    assert_eq!(status, 4, "{err}");
+    assert!(err.contains("site.yaml:") && err.contains("labels.tier is \"2\", owned by "), "{err}");
+    assert!(err.ends_with("  nothing was changed\n") && !err.contains("already done"), "{err}");
+    let blobs: Vec<_> = std::fs::read_dir(fleet.dir().join("data/blobs"))?.collect::<std::io::Result<_>>()?;
+    assert!(blobs.iter().all(|one| !one.path().is_file()), "no file was sent: {blobs:?}");
+    let (status, out, err) = apply_text(&fleet, &text, &["--manager", "git", "--force"])?;
+    assert_eq!(status, 0, "{out}{err}");
+    Ok(())
+}
+
+#[test]
+fn placement_cycle_error_names_cluster() -> Result<()> {
+    let fleet = TempFleet::start()?;
+    let text = SITE.replace(
+        "    parameters: {path: /etc/conf, template: \"tier {{ labels.tier }}\"}\n",
+        "    parameters: {path: /etc/conf, content: x}\n    cross_depends: [{name: conf, tags: [nginx]}]\n",
+    );
+    let (status, _, err) = apply_text(&fleet, &text, &[])?;
+    assert_eq!(status, 1, "{err}");
+    assert!(err.starts_with("error: site.yaml:") && err.contains("tasks wait for each other"), "{err}");
+    assert!(err.contains("nothing was changed"), "{err}");
+    Ok(())
+}
+
+#[test]
+fn strict_apply_is_refused_for_findings_printed_by_plain_one() -> Result<()> {
+    let fleet = TempFleet::start()?;
+    let odd = SITE.replace("roles: [web]\n", "roles: [wbe]\n").replace("name: web-1\nnodegroup: prod/web", "name: web-1");
+    let odd = odd.replace("name: web-2\nnodegroup: prod/web", "name: web-2");
+    let found = "site.yaml:24:1: warning role.unknown nodegroup/prod/web: has role wbe, which release site@1 does not declare: it produces no tag";
+    let (status, out, err) = apply_text(&fleet, &odd, &["--strict"])?;
+    assert_eq!((status, out.as_str()), (1, ""), "{err}");
+    assert!(err.starts_with("error: a strict apply, and 1 warning among the findings; nothing was changed\n"), "{err}");
+    assert!(err.contains(&format!("\n  {found}\n")), "{err}");
+    assert_eq!(store_revision(&fleet)?["releases"].as_array().map(Vec::len), Some(0), "nothing is stored");
+    let (status, out, err) = apply_text(&fleet, &odd, &[])?;
+    assert_eq!(status, 0, "{err}");
+    assert!(out.contains(found), "{out}");
+    // Findings of severity info do not count.
+    let (status, out, err) = apply_text(
+        &fleet,
+        &SITE.replace("type: file\n", "type: file\n    disruptive: true\n").replace("\"1\"", "\"2\"").replace("site@1", "site@2"),
+        &["--strict"],
+    )?;
+    assert_eq!(status, 0, "{out}{err}");
+    assert!(out.contains("info field.idle release/site@2 task conf disruptive"), "{out}");
+    Ok(())
+}
+
+#[test]
+fn label_removal_names_failing_task_and_host_count() -> Result<()> {
+    let fleet = TempFleet::start()?;
+    let (status, out, err) = apply_text(&fleet, SITE, &["--strict"])?;
+    assert_eq!(status, 0, "{out}{err}");
+    let lacks = "release/site@1 task conf: 2 hosts that read it lack `labels.tier` (web-1, web-2), and task conf fails there: \
+                 set it, or write `is defined` or `|default(...)`";
+    for more in [&["--dry-run"][..], &[]] {
+        let output = fleet.cli(&[&["label", "clustertemplate", "base", "tier-"], more].concat())?;
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && told.contains(&format!("warning: {lacks}\n")), "{more:?}: {told}");
+    }
+    // The label was absent before. Another edit does not repeat the finding, but an apply of the task that reads the
+    // label does.
+    let output = fleet.cli(&["label", "clustertemplate", "base", "other=x"])?;
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("lack"));
+    let more = SITE.replace("labels: {tier: gold}", "labels: {}").replace("template: \"tier", "template: \"the tier");
+    let more = more.replace("\"1\"", "\"2\"").replace("site@1", "site@2");
+    let (status, out, err) = apply_text(&fleet, &more, &["--dry-run"])?;
+    assert_eq!(status, 0, "{out}{err}");
+    assert!(out.contains("site.yaml:7:5: warning reference.unset release/site@2 task conf: all 2 hosts"), "{out}");
+    let (status, _, err) = apply_text(&fleet, &more, &["--strict"])?;
+    assert!(status == 1 && err.contains("1 warning among the findings"), "{err}");
+    Ok(())
+}
+
+#[test]
+fn y09_strict_command_is_refused_only_for_new_findings() -> Result<()> {
+    let fleet = TempFleet::start()?;
+    let (status, out, err) = apply_text(&fleet, SITE, &["--strict"])?;
+    assert_eq!(status, 0, "{out}{err}");
+    let labels = || -> Result<Value> {
+        let node: Value = serde_json::from_str(&fleet.stemma(&["get", "node", "web-1", "-o", "json"])?)?;
+        Ok(node["labels"].clone())
+    };
+    let before = labels()?;
+    let refused = "error: a strict write, and 1 warning among the findings; nothing was changed\n  \
+                   warning reference.unset release/site@1 task conf: 2 hosts that read it lack `labels.tier`";
+    for arguments in [
+        &["label", "clustertemplate", "base", "tier-", "--strict"][..],
+        &["--strict", "label", "nodegroup", "prod/web", "--not-inherited", "tier"],
+        &["label", "clustertemplate", "base", "tier-", "--strict", "--dry-run"],
+    ] {
+        let output = fleet.cli(arguments)?;
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && told.contains(refused), "{arguments:?}: {told}");
+        assert_eq!(labels()?, before, "{arguments:?}");
+    }
+    for arguments in [
+        &["label", "node", "web-1", "a=b"][..],
+        &["role", "add", "web-1", "web"],
+        &["trait", "add", "web-1", "CUSTOM_A"],
+        &["create", "cluster", "lab"],
+        &["tag", "create", "canary", "--cluster", "prod"],
+        &["tag", "assign", "web-1", "canary"],
+        &["node", "hold", "web-1", "--reason", "to see"],
+        &["node", "park", "web-1"],
+        &["node", "rename", "web-2", "web-9"],
+        &["delete", "node", "web-9"],
+        &["pause", "cluster", "prod"],
+        &["token", "create"],
+    ] {
+        fleet.stemma(&[arguments, &["--strict"]].concat())?;
+    }
+    Ok(())
+}
+
+/// Returns the lines that describe the errors, without the first line, which counts them.
+fn problem_lines(text: &str) -> Vec<&str> {
+    let mut lines: Vec<&str> = text.lines().skip(1).filter(|line| *line != "  nothing was changed").collect();
+    lines.sort_unstable();
+    lines
+}
+
+#[test]
+fn w11_apply_reports_all_errors_like_validate() -> Result<()> {
+    let fleet = TempFleet::start()?;
+    // An object is not wrong because it refers to one that is refused.
+    let text = SITE
+        .replace("parameters: {path: /etc/conf,", "parameters: {path: /etc/conf, mode: 644,")
+        .replace("labels: {tier: gold}", "labels: {tier: gold}\ncolour: red")
+        .replace("cluster_template: base\n", "cluster_template: base\npaused: maybe\n")
+        .replace("roles: [web]\n", "roles: web\n")
+        .replace("name: web-2\n", "name: web-2\ntraits: [NOPE]\n");
+    let (status, out, err) = apply_text(&fleet, &text, &[])?;
+    assert_eq!((status, out.as_str()), (1, ""), "{err}");
+    assert!(err.starts_with("error: 5 things are wrong in these manifests\n"), "{err}");
+    let file = fleet.dir().join("site.yaml");
+    let validated = fleet.cli(&["validate", "-f", &file.to_string_lossy()])?;
+    let validated = String::from_utf8_lossy(&validated.stderr).replace(&file.display().to_string(), "site.yaml");
+    assert_eq!(problem_lines(&err), problem_lines(&validated));
+    // A release is not checked against a release that it imports and that is refused.
+    let text = SITE.replace("id: conf", "id: conf\n    requires: [nosuch]")
+        + "---\nkind: Release\nname: more\nimports: [site@1]\ntasks:\n  - {id: x, type: shell, requires: [conf], parameters: {command: [a]}}\n";
+    let (status, _, err) = apply_text(&fleet, &text, &[])?;
+    assert!(status == 1 && err.starts_with("error: site.yaml:") && err.contains("nosuch"), "{err}");
+    assert_eq!(err.lines().count(), 2, "{err}");
+    Ok(())
+}
+
+#[test]
+fn w11_apply_reports_conflicts_of_several_objects_together() -> Result<()> {
+    let fleet = TempFleet::start()?;
+    for cluster in ["a", "b"] {
+        fleet.stemma(&["create", "cluster", cluster, "--labels", "tier=2"])?;
+    }
+    let text = "kind: Cluster\nname: a\nlabels: {tier: gold}\n---\nkind: Cluster\nname: b\nlabels: {tier: gold}\n";
+    let (status, _, err) = apply_text(&fleet, text, &["--manager", "git"])?;
+    let taken = |line| format!("\n  site.yaml:{line}:10: labels.tier is \"2\", owned by ");
+    assert!(status == 4 && err.contains(&taken(3)) && err.contains(&taken(7)), "{err}");
+    assert_eq!(err.matches("--force").count(), 1, "{err}");
+    let (status, _, err) = apply_text(&fleet, &format!("{text}colour: red\n"), &["--manager", "git"])?;
+    assert!(status == 4 && err.contains("site.yaml:8:1: colour: is no field") && err.contains(&taken(3)), "{err}");
+    Ok(())
+}
+
+#[test]
+fn w11_finding_points_at_causing_object_when_own_is_absent() -> Result<()> {
+    let fleet = TempFleet::start()?;
+    let (status, out, err) = apply_text(&fleet, SITE, &["--strict"])?;
+    assert_eq!(status, 0, "{out}{err}");
+    let edit = "kind: NodeGroup\ncluster: prod\nname: web\nroles: [web]\nlabels: {tier: null}\n";
+    let found = "site.yaml:1:1: warning reference.unset release/site@1 task conf: all 2 hosts that read it lack `labels.tier`";
+    let (status, _, err) = apply_text(&fleet, edit, &["--strict"])?;
+    assert!(status == 1 && err.contains(found), "{err}");
+    let (status, out, err) = apply_text(&fleet, edit, &["-o", "json", "--dry-run"])?;
+    let applied: Value = serde_json::from_str(&out)?;
+    let place = applied["findings"][0]["place"].as_str().unwrap_or_default();
+    assert!(status == 0 && place.ends_with("site.yaml:1:1"), "{out}{err}");
+    // The same holds for a cycle, which is found in the cluster. A release without a version can be edited.
+    let unfixed = SITE.replace("version: \"1\"\n", "").replace("site@1", "site");
+    let (status, out, err) = apply_text(&fleet, &unfixed, &[])?;
+    assert_eq!(status, 0, "{out}{err}");
+    let release = unfixed.split("---\n").next().unwrap_or_default();
+    let release =
+        release.replace("tags: [nginx]\n    p", "tags: [nginx]\n    cross_depends: [{name: conf, tags: [nginx]}]\n    p");
+    let (status, _, err) = apply_text(&fleet, &release, &[])?;
+    assert!(status == 1 && err.starts_with("error: site.yaml:1:1: ") && err.contains("tasks wait for each other"), "{err}");
+    Ok(())
+}
+
+#[test]
+fn w11_write_warns_of_undeclared_role() -> Result<()> {
+    let fleet = TempFleet::start()?;
+    let (status, out, err) = apply_text(&fleet, SITE, &[])?;
+    assert_eq!(status, 0, "{out}{err}");
+    let unknown = "has role wbe, which release site@1 does not declare";
+    let output = fleet.cli(&["create", "nodegroup", "prod", "more", "--roles", "wbe"])?;
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && told.contains(&format!("warning: nodegroup/prod/more: {unknown}")), "{told}");
+    let output = fleet.cli(&["label", "nodegroup", "prod/more", "other=x"])?;
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("wbe"), "what was so before is not repeated");
+    Ok(())
+}
+
+/// Runs the operator's command without a controller. Returns exit status, standard output and standard error.
+fn run_offline(words: &[&str]) -> Result<(Option<i32>, String, String)> {
+    let output = run("stemma", words)?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Ok((output.status.code(), text(&output.stdout), text(&output.stderr)))
+}
+
+/// Returns a release with these tasks and a node for each of its roles: n has web, m has db.
+fn web_and_db_site(tasks: &str) -> String {
+    format!(
+        "kind: Release\nname: r\nroles: {{web: {{}}, db: {{}}}}\ntasks:\n{tasks}---\nkind: Cluster\nname: c\nrelease: r\n---\n\
+         kind: NodeGroup\ncluster: c\nname: g\nroles: [web]\n---\nkind: NodeGroup\ncluster: c\nname: h\nroles: [db]\n---\n\
+         kind: Node\nname: n\nnodegroup: c/g\n---\nkind: Node\nname: m\nnodegroup: c/h\n"
+    )
+}
+
+/// Regression: `render` printed what no host would ever have, and ended with status 0.
+#[test]
+fn y04_render_refuses_tasks_of_node_like_validate() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let file = dir.path().join("site.yaml");
+    let path = file.to_string_lossy().into_owned();
+    for (task, field, shown) in [
+        ("type: file, parameters: {path: /etc/x, content: 1.10}", "parameters.content: ", "# t (file)\n# path: /etc/x\n"),
+        ("type: shell, parameters: {script: 'true', env: {V: 1.10}}", "parameters.env: ", "# t (shell)\ntrue\n"),
+        ("type: file, parameters: {path: /etc/x}", "parameters: ", "# t (file)\n# path: /etc/x\n"),
+        ("type: shell, parameters: {command: 5}", "parameters.command: ", ""),
+        ("type: flie, parameters: {path: /etc/x}", "type: ", ""),
+    ] {
+        let tasks = format!(
+            "  - {{id: t, roles: [web], {task}}}\n  - {{id: o, type: file, roles: [db], parameters: {{path: /o, content: o}}}}\n"
+        );
+        std::fs::write(&file, web_and_db_site(&tasks))?;
+        let (status, _, refused) = run_offline(&["validate", "-f", &path])?;
+        let begins = format!("error: {path}:5:");
+        assert!(status == Some(1) && refused.starts_with(&begins), "{task}: {refused}");
+        assert!(refused.contains(&format!(": task t {field}")), "{task}: {refused}");
+        for named in [&["n"][..], &["n", "t"]] {
+            let (status, out, err) = run_offline(&[&["render", "-f", &path][..], named].concat())?;
+            assert_eq!((status, err), (Some(1), refused.clone()), "{task}: {named:?}");
+            assert!(out.starts_with(shown), "{task}: {named:?}: {out}");
+        }
+        let (status, out, err) = run_offline(&["render", "-f", &path, "m"])?;
+        assert!(status == Some(0) && out.starts_with("# o (file)\n# path: /o\no\n"), "{task}: {out}{err}");
+        // The task is placed and ordered, whatever parameters its type accepts.
+        let (status, out, err) = run_offline(&["resolve", "-f", &path])?;
+        assert!(status == Some(0) && out.contains("c/g"), "{task}: {out}{err}");
+    }
+    Ok(())
+}
+
+/// Regression: `resolve` printed an order without the dependencies of a stage, and ended with status 0.
+#[test]
+fn y04_resolve_refuses_cycle_through_stage() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let file = dir.path().join("site.yaml");
+    let path = file.to_string_lossy().into_owned();
+    let tasks = "  - {id: st, type: stage, requires: [a]}\n\
+                 \x20 - {id: a, type: shell, roles: [web], requires: [st], parameters: {script: 'true'}}\n";
+    std::fs::write(&file, web_and_db_site(tasks))?;
+    for words in [&["validate"][..], &["resolve"], &["resolve", "-o", "json"], &["render", "n"]] {
+        let (status, out, err) = run_offline(&[words, &["-f", &path]].concat())?;
+        assert_eq!((status, out.as_str()), (Some(1), ""), "{words:?}: {err}");
+        assert!(err.contains("tasks wait for each other: "), "{words:?}: {err}");
+    }
+    Ok(())
+}

@@ -1,0 +1,135 @@
+//! The stored data of an earlier version, unpacked into a temporary directory.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+use stemma_wire::clock::Clock;
+use uuid::Uuid;
+
+/// Time of the recording, in seconds since 1970. Certificates that were issued then are valid for a day.
+const CREATED_AT_S: u64 = 1_795_345_800;
+
+/// The directory with the stored data of that version.
+const DATA_DIR: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/data/118d023");
+
+/// A stored fleet: the name of its archive, and the directory into which it was unpacked.
+pub(crate) struct StoredFleet(&'static str, tempfile::TempDir);
+
+/// A clock that begins at the time of the recording, or later by an offset, and runs with this test.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RecordedTime {
+    started: Instant,
+    offset: Duration,
+}
+
+/// What shows whether a file was written: its bytes, its inode, and its modification time.
+type RecordedFile = (Vec<u8>, u64, i64, i64);
+
+/// The files below a path, by name.
+pub(crate) type FileMap = BTreeMap<PathBuf, RecordedFile>;
+
+/// Returns the names of the files that differ.
+pub(crate) fn changed_files(before: &FileMap, after: &FileMap) -> Vec<String> {
+    let names = before.keys().chain(after.keys().filter(|name| !before.contains_key(*name)));
+    names.filter(|name| before.get(*name) != after.get(*name)).map(|name| name.display().to_string()).collect()
+}
+
+impl StoredFleet {
+    pub(crate) fn unpack(name: &'static str) -> Result<Self> {
+        let dir = tempfile::tempdir()?;
+        let archive = Path::new(DATA_DIR).join(name).with_extension("tar.gz");
+        let status = std::process::Command::new("tar").arg("-xpzf").arg(archive).arg("-C").arg(dir.path()).status()?;
+        ensure!(status.success(), "tar: {status}");
+        Ok(Self(name, dir))
+    }
+
+    /// Returns a path of the stored fleet. `data` is the controller's directory, the others are hosts.
+    pub(crate) fn path(&self, path: &str) -> PathBuf {
+        self.1.path().join(path)
+    }
+
+    /// Returns the directory of the recorded check-ins of a host's agent, with their answers.
+    pub(crate) fn recording_dir(&self, host: &str) -> PathBuf {
+        Path::new(DATA_DIR).join("checkins").join(self.0).join(host)
+    }
+
+    /// Returns the name of the fleet.
+    pub(crate) fn fleet_name(&self, host: &str) -> Result<String> {
+        Ok(self.identity(host)?["fleet"].as_str().context("the fleet has a name")?.to_owned())
+    }
+
+    /// Returns the node of a host.
+    pub(crate) fn node_uuid(&self, host: &str) -> Result<Uuid> {
+        Ok(self.identity(host)?["node"].as_str().context("a host is a node")?.parse()?)
+    }
+
+    fn identity(&self, host: &str) -> Result<Value> {
+        let path = self.path(host).join("var/lib/stemma-agent/identity.json");
+        Ok(serde_json::from_slice(&std::fs::read(path)?)?)
+    }
+
+    /// Returns the recorded check-in of a host's agent.
+    pub(crate) fn last_check_in(&self, host: &str) -> Result<Vec<u8>> {
+        Ok(std::fs::read(self.path("messages").join(host))?)
+    }
+
+    /// Returns a host's key, and its certificate with its issuers, as DER.
+    pub(crate) fn credentials(&self, host: &str) -> Result<(Vec<u8>, Vec<Vec<u8>>)> {
+        let text = std::fs::read(self.credentials_file(host))?;
+        let value: Value = serde_json::from_slice(&text)?;
+        Ok((serde_json::from_value(value["key"].clone())?, serde_json::from_value(value["chain"].clone())?))
+    }
+
+    /// Sets the address of the controller on a host. Nothing else of the stored data is changed.
+    pub(crate) fn set_controller_url(&self, host: &str, url: &str) -> Result<()> {
+        let path = self.credentials_file(host);
+        let mut value: Value = serde_json::from_slice(&std::fs::read(&path)?)?;
+        value["controllers"] = serde_json::json!([url]);
+        Ok(std::fs::write(path, value.to_string())?)
+    }
+
+    fn credentials_file(&self, host: &str) -> PathBuf {
+        self.path(host).join("var/lib/stemma-agent/sync/credentials.json")
+    }
+
+    /// Returns every file below a path, by its name.
+    pub(crate) fn files(&self, below: &str) -> Result<FileMap> {
+        let root = self.path(below);
+        let mut found = FileMap::new();
+        let mut dirs = vec![root.clone()];
+        while let Some(dir) = dirs.pop() {
+            for entry in std::fs::read_dir(&dir)? {
+                let (path, kind) = entry.and_then(|entry| Ok((entry.path(), entry.file_type()?)))?;
+                if kind.is_dir() {
+                    dirs.push(path);
+                } else if kind.is_file() {
+                    let (stat, bytes) = (std::fs::metadata(&path)?, std::fs::read(&path)?);
+                    let name = path.strip_prefix(&root).context("it stands below")?.to_owned();
+                    found.insert(name, (bytes, stat.ino(), stat.mtime(), stat.mtime_nsec()));
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+impl RecordedTime {
+    pub(crate) fn now() -> Self {
+        Self { started: Instant::now(), offset: Duration::ZERO }
+    }
+
+    #[cfg(debug_assertions)]
+    pub(crate) fn plus(self, by: Duration) -> Self {
+        Self { offset: self.offset + by, ..self }
+    }
+}
+
+impl Clock for RecordedTime {
+    fn unix_seconds(&self) -> u64 {
+        CREATED_AT_S + (self.offset + self.started.elapsed()).as_secs()
+    }
+}

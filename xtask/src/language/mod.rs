@@ -1,0 +1,165 @@
+//! `cargo xtask language`: the part of the language rule that a machine can check.
+//!
+//! `docs/contributing.md` states the rule. The check finds a type name that stands for two things, a banned name, a banned
+//! phrase in a comment or a page, and a test name without a verb. The lists are text files next to this module, so a
+//! change of the rule is a change of a list. Whether a sentence is clear remains the judgement of a reviewer.
+
+mod definitions;
+mod prose;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use regex_lite::Regex;
+
+use crate::source;
+use definitions::{SourceName, SourceNameKind};
+
+/// Names that no type, function, constant or module may have. One a line; text after a space is the replacement. `*word` bans
+/// all names with that word between underscores.
+const BANNED_NAMES: &str = include_str!("banned_names.txt");
+
+/// Phrases that no comment and no page may contain, as regular expressions. One a line; text after a tab is the replacement.
+const BANNED_PHRASES: &str = include_str!("banned_phrases.txt");
+
+/// Type names that may be defined more than once. One a line; text after a space is the reason.
+const SHARED_TYPE_NAMES: &str = include_str!("shared_type_names.txt");
+
+/// Verbs in the third person, of which a test name needs one. One a line.
+const VERBS: &str = include_str!("verbs.txt");
+
+/// Checks the workspace in `root`.
+///
+/// # Errors
+/// Lists every violation, one a line.
+pub(crate) fn run(root: &Path) -> Result<()> {
+    let files = files(root)?;
+    let mut violations = Vec::new();
+    for file in &files {
+        let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
+        let shown = file.strip_prefix(root).unwrap_or(file).display().to_string();
+        violations.extend(check_file(&shown, &text)?);
+    }
+    violations.extend(repeated_types(&types(root)?));
+    if violations.is_empty() {
+        return Ok(());
+    }
+    bail!("{} names or phrases break the rule of docs/contributing.md:\n{}", violations.len(), violations.join("\n"))
+}
+
+/// Returns the violations of one source file or page.
+fn check_file(path: &str, text: &str) -> Result<Vec<String>> {
+    let is_rust = Path::new(path).extension().is_some_and(|extension| extension == "rs");
+    let mut violations: Vec<_> = prose::blocks(text, is_rust)
+        .into_iter()
+        .flat_map(|(line, block)| banned_phrases(&block).into_iter().map(move |message| format!("{path}:{line}: {message}")))
+        .collect();
+    if is_rust {
+        let definitions = definitions::from_text(text).with_context(|| path.to_owned())?;
+        violations.extend(
+            definitions.iter().filter_map(|definition| Some(format!("{path}:{}: {}", definition.line, check_name(definition)?))),
+        );
+    }
+    Ok(violations)
+}
+
+/// Returns a message for each banned phrase in a block of text.
+fn banned_phrases(block: &str) -> Vec<String> {
+    let found = phrases().iter().filter_map(|(pattern, replacement)| {
+        let found = pattern.find(block)?;
+        Some(format!("`{}` is banned: {replacement}", found.as_str().trim()))
+    });
+    found.collect()
+}
+
+/// Returns the message for a banned name, or for the name of a test without a verb.
+fn check_name(definition: &SourceName) -> Option<String> {
+    let name = &definition.name;
+    let is_banned = |banned: &str| match banned.strip_prefix('*') {
+        Some(word) => name.split('_').any(|part| part == word),
+        None => banned == name,
+    };
+    if let Some((_, replacement)) = rows(BANNED_NAMES).find(|(banned, _)| is_banned(banned)) {
+        return Some(format!("the name `{name}` is banned: {replacement}"));
+    }
+    let has_verb = || name.split('_').any(|word| rows(VERBS).any(|(verb, _)| verb == word));
+    (definition.kind == SourceNameKind::Test && !has_verb())
+        .then(|| format!("the test name `{name}` has no verb: write UNIT_DOES_WHEN, or add the verb to verbs.txt"))
+}
+
+/// Returns one message for each type name that is defined more than once and not on the allow list, and one for each name on
+/// the list that is not.
+fn repeated_types(types: &BTreeMap<String, Vec<String>>) -> Vec<String> {
+    let allowed: BTreeSet<&str> = rows(SHARED_TYPE_NAMES).map(|(name, _)| name).collect();
+    let repeated: BTreeMap<&str, &Vec<String>> =
+        types.iter().filter(|(_, places)| places.len() > 1).map(|(name, places)| (name.as_str(), places)).collect();
+    let unlisted = repeated
+        .iter()
+        .filter(|(name, _)| !allowed.contains(*name))
+        .map(|(name, places)| format!("{}: the type name `{name}` is defined {} times", places.join(", "), places.len()));
+    let obsolete = allowed
+        .iter()
+        .filter(|name| !repeated.contains_key(*name))
+        .map(|name| format!("shared_type_names.txt: `{name}` is not defined more than once: delete its line"));
+    unlisted.chain(obsolete).collect()
+}
+
+/// Returns the places of each type of the production code, by name.
+fn types(root: &Path) -> Result<BTreeMap<String, Vec<String>>> {
+    let mut types: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for package in source::read_packages(root)? {
+        for start in [Some(&package.root_file), package.program_file.as_ref()].into_iter().flatten() {
+            for module in source::read_modules(start)? {
+                let file = module.file.strip_prefix(root).unwrap_or(&module.file).display().to_string();
+                for definition in definitions::from_items(&module.items) {
+                    if definition.kind == SourceNameKind::Type {
+                        types.entry(definition.name).or_default().push(format!("{file}:{}", definition.line));
+                    }
+                }
+            }
+        }
+    }
+    Ok(types)
+}
+
+/// Returns the Rust files and pages of a checkout, sorted.
+fn files(root: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    let mut directories = vec![root.to_owned()];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(&directory).with_context(|| directory.display().to_string())? {
+            let path = entry?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if path.is_dir() && !path.is_symlink() && name != "target" && !name.starts_with('.') {
+                directories.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs" || extension == "md") {
+                files.push(path);
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Returns the lines of a list: the entry, and what stands after the first space or tab.
+fn rows(list: &'static str) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let lines = list.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines.map(|line| line.split_once(['\t', ' ']).unwrap_or((line, "")))
+}
+
+/// Returns the banned phrases with their replacements.
+fn phrases() -> &'static [(Regex, &'static str)] {
+    static PHRASES: std::sync::LazyLock<Vec<(Regex, &str)>> = std::sync::LazyLock::new(|| {
+        let lines = BANNED_PHRASES.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let rows = lines.map(|line| line.split_once('\t').unwrap_or((line, "")));
+        rows.map(|(pattern, replacement)| {
+            (Regex::new(pattern).expect("each line of banned_phrases.txt is a regular expression"), replacement)
+        })
+        .collect()
+    });
+    &PHRASES
+}
