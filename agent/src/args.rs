@@ -28,7 +28,7 @@ fn log_format() -> impl TypedValueParser<Value = LogFormat> {
 
 /// Parses a name. In a script, an unset variable results in an empty name, which no object has.
 fn parse_name(text: &str) -> Result<String, &'static str> {
-    if is_blank(text) { Err("it is empty: name what is meant") } else { Ok(text.to_owned()) }
+    if is_blank(text) { Err("it is empty: give a value") } else { Ok(text.to_owned()) }
 }
 
 /// The commands of the agent.
@@ -147,10 +147,10 @@ mod tests {
         for empty in ["", " ", "\t", "\u{200b}"] {
             for kind in ["label", "trait", "tag", "task"] {
                 let said = read(&["explain", kind, empty]).unwrap_err().to_string();
-                assert!(said.contains("it is empty: name what is meant"), "{kind} {empty:?}: {said}");
+                assert!(said.contains("it is empty: give a value"), "{kind} {empty:?}: {said}");
             }
             let said = read(&["resolve-unknown", empty, "done"]).unwrap_err().to_string();
-            assert!(said.contains("it is empty: name what is meant"), "{empty:?}: {said}");
+            assert!(said.contains("it is empty: give a value"), "{empty:?}: {said}");
         }
         read(&["explain", "label", "tier"]).unwrap();
         read(&["resolve-unknown", "grow-disk", "done"]).unwrap();

@@ -182,7 +182,7 @@ pub enum ConfigError {
     },
     /// An unknown task type. It is an error, because a host whose owner misspells a type would run no tasks of it.
     #[error(
-        "ceiling.task_types in {CONFIG}: {said:?} is no type of task{near}: mend its spelling, or take it out; there are {known}",
+        "ceiling.task_types in {CONFIG}: {said:?} is not a type of task{near}: correct its spelling, or remove it; there are {known}",
         CONFIG = paths::CONFIG
     )]
     TaskType {
@@ -318,10 +318,13 @@ mod tests {
             ("[celing]\n", "unknown field `celing`"),
             (
                 "[ceiling]\ntask_types = [\"shell\", \"flie\"]",
-                "ceiling.task_types in /etc/stemma/agent.toml: \"flie\" is no type of task (did you mean \"file\"?): mend",
+                "ceiling.task_types in /etc/stemma/agent.toml: \"flie\" is not a type of task (did you mean \"file\"?): correct",
             ),
-            ("[ceiling]\ntask_types = [\"\"]", "\"\" is no type of task: mend its spelling, or take it out; there are file, "),
-            ("[ceiling]\ntask_types = [\"Shell\"]", "\"Shell\" is no type of task (did you mean \"shell\"?): mend"),
+            (
+                "[ceiling]\ntask_types = [\"\"]",
+                "\"\" is not a type of task: correct its spelling, or remove it; there are file, ",
+            ),
+            ("[ceiling]\ntask_types = [\"Shell\"]", "\"Shell\" is not a type of task (did you mean \"shell\"?): correct"),
             ("[host_label_map]\nformat = \"yaml\"", "unknown variant `yaml`"),
         ] {
             let error = AgentConfig::parse(text).unwrap_err().to_string();

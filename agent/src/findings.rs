@@ -36,7 +36,7 @@ pub(crate) fn not_executed(dir: &str, links: &[String], others: &[String]) -> Ve
     });
     let others = (!others.is_empty()).then(|| {
         let named = first_names(others);
-        format!("{dir}: not run, since they are no regular files: {named}: move them away")
+        format!("{dir}: not run, since they are not regular files: {named}: move them away")
     });
     links.into_iter().chain(others).collect()
 }

@@ -28,7 +28,7 @@ const DEFAULT_NAME: &str = "default";
 /// A context file. Its paths are relative to the file.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Context {
+pub(crate) struct ClientContext {
     /// The controller's admin URL.
     pub(crate) url: String,
     /// File with the certificate of the fleet's root, in PEM.
@@ -45,7 +45,7 @@ pub(crate) struct Context {
     pub(crate) token_file: Option<PathBuf>,
 }
 
-impl Context {
+impl ClientContext {
     /// Loads the context that the command line names, or else the one with the default name. A URL of the command line
     /// replaces that of the context. If neither is given and the default context does not exist, root on the
     /// controller's own machine uses root's socket.
@@ -137,7 +137,7 @@ impl Context {
 
     /// Parses a context. Its paths are relative to the directory of the file.
     fn parse(text: &str, file: &Path) -> Result<Self> {
-        let mut context: Self = toml::from_str(text).with_context(|| format!("{} is no context", file.display()))?;
+        let mut context: Self = toml::from_str(text).with_context(|| format!("{} is not a context", file.display()))?;
         let dir = file.parent().unwrap_or(Path::new("."));
         let Self { ca, cert, key, token_file, .. } = &mut context;
         for path in [ca, cert, key, token_file].into_iter().flatten() {
@@ -238,7 +238,7 @@ mod tests {
         std::fs::write(&file, "url = \"https://x:1\"\n").unwrap();
         for (mode, refused) in [(0o600, false), (0o644, false), (0o666, true), (0o664, true)] {
             std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
-            let error = Context::read(&file).err().map(|error| format!("{error:#}"));
+            let error = ClientContext::read(&file).err().map(|error| format!("{error:#}"));
             let shown = file.display();
             let sentence =
                 format!("{shown}: others may write it (mode {mode:04o}), so it is not trusted; run: chmod go-w {shown}");
@@ -251,7 +251,7 @@ mod tests {
         use std::os::unix::fs::PermissionsExt as _;
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("c.toml");
-        let error = || format!("{:#}", Context::read(&file).unwrap_err());
+        let error = || format!("{:#}", ClientContext::read(&file).unwrap_err());
         let absent = error();
         assert!(absent.starts_with(&format!("no context at {}: name one with --context", file.display())), "{absent}");
         assert!(absent.ends_with("context.toml): No such file or directory (os error 2)"), "{absent}");
@@ -273,7 +273,8 @@ mod tests {
         let token = |text: &str| {
             std::fs::write(&file, text).unwrap();
             std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
-            let context = Context { token_file: Some(file.clone()), ..Context::without_keys("https://x:1".to_owned()) };
+            let context =
+                ClientContext { token_file: Some(file.clone()), ..ClientContext::without_keys("https://x:1".to_owned()) };
             context.token().map_err(|error| error.to_string())
         };
         let (id, secret) = ("0123456789abcdef", "0123456789abcdef".repeat(4));
@@ -323,10 +324,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("c.toml");
         std::fs::write(&file, "url = \"https://x:1\"\nca = \"ca.pem\"\nkey = \"/k.pem\"\n").unwrap();
-        let context = Context::read(&file).unwrap();
+        let context = ClientContext::read(&file).unwrap();
         assert_eq!(context.ca, Some(dir.path().join("ca.pem")));
         assert_eq!(context.key, Some(PathBuf::from("/k.pem")));
         std::fs::write(&file, "url = \"https://x:1\"\ntoken = \"t\"\n").unwrap();
-        assert!(format!("{:#}", Context::read(&file).unwrap_err()).contains("unknown field `token`"));
+        assert!(format!("{:#}", ClientContext::read(&file).unwrap_err()).contains("unknown field `token`"));
     }
 }

@@ -204,19 +204,19 @@ fn published_line(explained: &Value) -> Option<String> {
 fn remedy_lines(node: &str, explained: &Value, last: &Value) -> Vec<(&'static str, String)> {
     let task = cell_text(explained.get("task"));
     match last.get("outcome").and_then(Value::as_str) {
-        Some("DependencyFailed") => return vec![("mend", remedy_for_required(node, explained, last))],
+        Some("DependencyFailed") => return vec![("remedy", remedy_for_required(node, explained, last))],
         Some("Unknown") => {
-            return vec![("mend", format!("check the host, then run there: stemma-agent resolve-unknown {task} done|again"))];
+            return vec![("remedy", format!("check the host, then run there: stemma-agent resolve-unknown {task} done|again"))];
         }
         _ => {}
     }
     let release = release_name(explained);
     if retained_release(explained).is_some() {
-        return vec![("mend", format!("{task} ends on this host once it gets {release}"))];
+        return vec![("remedy", format!("{task} ends on this host once it gets {release}"))];
     }
     let reads = joined(explained, "reads").map_or(String::new(), |reads| format!(", or change what it reads ({reads})"));
     vec![
-        ("mend", format!("apply a newer version of {release}, with {task} fixed{reads}")),
+        ("remedy", format!("apply a newer version of {release}, with {task} fixed{reads}")),
         ("retry", "automatic, less and less often; to retry now, run on the host: stemma-agent once".to_owned()),
         ("hold", format!("stemma node hold {node} --reason TEXT keeps it from other task sets until stemma node unhold {node}")),
     ]
@@ -482,7 +482,7 @@ mod tests {
         }
         let failed =
             of(json!({"last": {"at": "2026-11-20T09:41:00+00:00", "outcome": "Failed", "message": "x", "of_before": false}}));
-        assert!(failed.contains("\n  mend      a ends on this host once it gets site@2"), "{failed}");
+        assert!(failed.contains("\n  remedy    a ends on this host once it gets site@2"), "{failed}");
         assert!(!failed.contains("with a fixed"), "{failed}");
     }
 
@@ -568,9 +568,9 @@ mod tests {
     #[test]
     fn remedy_lines_depend_on_outcome() {
         for (outcome, said) in [
-            ("DependencyFailed", "\n  mend      the task that failed first: stemma describe node web-1 lists it"),
-            ("Unknown", "\n  mend      check the host, then run there: stemma-agent resolve-unknown a done|again"),
-            ("Unsupported", "\n  mend      apply a newer version of its release, with a fixed\n"),
+            ("DependencyFailed", "\n  remedy    the task that failed first: stemma describe node web-1 lists it"),
+            ("Unknown", "\n  remedy    check the host, then run there: stemma-agent resolve-unknown a done|again"),
+            ("Unsupported", "\n  remedy    apply a newer version of its release, with a fixed\n"),
         ] {
             let last = json!({"at": "2026-11-20T09:41:00+00:00", "outcome": outcome, "message": "", "output": ""});
             let text = explain_task("web-1", "a", &json!({"task": "a", "runs": true, "why": "x", "last": last}));
@@ -589,8 +589,8 @@ mod tests {
         assert!(seen.contains("\n  last      observed, 2026-11-20 09:41 (") && !seen.contains("would change"), "{seen}");
         let after = account(json!({"at": "2026-11-20T09:41:00+00:00", "outcome": "DependencyFailed", "output": "",
             "message": "Not run: f, which it requires, is neither run nor checked, since its mode is observe."}));
-        let mend = "\n  mend      apply a newer version of site@1 in which a does not require the other task, or the other task has another mode";
-        assert!(after.contains(mend) && !after.contains("failed first"), "{after}");
+        let remedy = "\n  remedy    apply a newer version of site@1 in which a does not require the other task, or the other task has another mode";
+        assert!(after.contains(remedy) && !after.contains("failed first"), "{after}");
     }
 
     #[test]
@@ -603,7 +603,7 @@ mod tests {
             "site-conf runs on web-1 (prod/frontends)\n  why       it runs on this node by tags nginx",
             "  last      failed, 2026-11-20 09:41 (",
             "): no such user\n  printed   a\n            b\n",
-            "\n  mend      apply a newer version of site@1, with site-conf fixed, or change what it reads (labels.tier)\n",
+            "\n  remedy    apply a newer version of site@1, with site-conf fixed, or change what it reads (labels.tier)\n",
             "\n  retry     automatic, less and less often; to retry now, run on the host: stemma-agent once\n",
             "\n  hold      stemma node hold web-1 ",
         ] {

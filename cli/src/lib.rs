@@ -189,7 +189,7 @@ fn check_argument(argument: &Arg, matches: &ArgMatches) -> Result<()> {
         Some(ValueSource::EnvVariable) => argument.get_env().unwrap_or_default().to_string_lossy().into_owned(),
         Some(_) | None => return Ok(()),
     };
-    let usage_error = |what: String| Err(Exit::Usage.with_message(format!("{what} is empty: name what is meant")));
+    let usage_error = |what: String| Err(Exit::Usage.with_message(format!("{what} is empty: give a value")));
     for text in matches.get_raw(id).into_iter().flatten() {
         if is_blank(text) {
             return usage_error(name);
@@ -432,7 +432,7 @@ mod tests {
             &["get", "nodes", "--fields", "name,"],
         ] {
             let error = check(line).expect_err(&format!("{line:?}"));
-            assert!(error.ends_with("is empty: name what is meant"), "{line:?}: {error}");
+            assert!(error.ends_with("is empty: give a value"), "{line:?}: {error}");
         }
         for line in [
             &["principal", "update", "ann", "--description", ""][..],
@@ -466,7 +466,7 @@ mod tests {
             for nodes in ["n1,", ",n1", "n1,,n2", "n1, ", ",", "node/", "node/n1,"] {
                 let line = [verb, &[nodes, "x"]].concat();
                 let error = check(&line).expect_err(&format!("{line:?}"));
-                assert!(error.ends_with("is empty: name what is meant") && error.contains(nodes), "{line:?}: {error}");
+                assert!(error.ends_with("is empty: give a value") && error.contains(nodes), "{line:?}: {error}");
             }
             check(&[verb, &["n1,n2", "x"]].concat()).unwrap();
             check(&[verb, &["node/n1", "node/n2", "x"]].concat()).unwrap();
@@ -508,7 +508,7 @@ mod tests {
             &["token", "create", "--nodegroup", "c/"],
         ] {
             let error = check(line).expect_err(&format!("{line:?}"));
-            assert!(error.starts_with("a part of ") && error.ends_with("is empty: name what is meant"), "{error}");
+            assert!(error.starts_with("a part of ") && error.ends_with("is empty: give a value"), "{error}");
         }
         for line in [
             &["create", "allocation", "--resource-class", "r", "--candidate-node", "n1,"][..],
@@ -516,7 +516,7 @@ mod tests {
             &["create", "nodegroup", "c", "g", "--roles", "web,"],
         ] {
             let error = check(line).expect_err(&format!("{line:?}"));
-            assert!(error.starts_with("--") && error.ends_with("is empty: name what is meant"), "{error}");
+            assert!(error.starts_with("--") && error.ends_with("is empty: give a value"), "{error}");
         }
         for line in [
             &["label", "node", "n1", "a=b,", "c-", "d=", "e=/f/"][..],

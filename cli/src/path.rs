@@ -151,7 +151,7 @@ impl KindArg {
         if let Some(empty) = parameters.iter().position(|one| one.is_empty()).and_then(|at| names.nth(at)) {
             if self == Self::Token && name.is_empty() {
                 bail!(
-                    "which token? its id is empty: it is what stands before the dot of ID.SECRET, and `stemma token list` shows it"
+                    "which token? its id is empty: it is the part before the dot of ID.SECRET, and `stemma token list` shows it"
                 );
             }
             bail!("which {empty}? its name is empty");
@@ -274,7 +274,7 @@ mod tests {
         assert_eq!(KindArg::Node.path("").unwrap_err().to_string(), "which node? its name is empty");
         for name in [".", ".5ec2e7", "token/.5ec2e7", ""] {
             let said = KindArg::Token.path(name).unwrap_err().to_string();
-            assert!(said.starts_with("which token? its id is empty: it is what stands before the dot"), "{said}");
+            assert!(said.starts_with("which token? its id is empty: it is the part before the dot"), "{said}");
             assert!(!said.contains("5ec2e7"), "the secret is not printed: {said}");
         }
         let of_no_trait = KindArg::Node.endpoint_path(Endpoint::DeleteNodeTrait, "n1", &[""]).unwrap_err();

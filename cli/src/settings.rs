@@ -61,7 +61,7 @@ fn read_manager(file: &Path, directory: &ManifestDirectory) -> Result<Option<Str
     let settings: toml::Table = toml::from_str(manifest::without_bom(&text)).with_context(|| format!("{place}: is no TOML"))?;
     if let Some(other) = settings.keys().find(|key| key.as_str() != MANAGER_KEY) {
         let near = did_you_mean(closest_match(other, [MANAGER_KEY]));
-        bail!("{place}: {other}: is no setting{near}: the only setting is manager; correct the spelling, or remove it");
+        bail!("{place}: {other}: is not a setting{near}: the only setting is manager; correct the spelling, or remove it");
     }
     let Some(value) = settings.get(MANAGER_KEY) else { return Ok(None) };
     let Some(name) = value.as_str() else { bail!("{place}: manager: is {value}; write a text, such as \"team-a\"") };
@@ -82,7 +82,7 @@ fn find_file(file: &Path) -> Result<Option<Metadata>> {
         Err(error) if error.kind() == ErrorKind::NotFound => bail!("{place}: is a link to nothing; {ADVICE}"),
         Err(error) => bail!("{place}: cannot be accessed: {error}; {ADVICE}"),
         Ok(found) if !found.is_file() => {
-            bail!("{place}: is no file: write `manager = \"NAME\"` into one, or take it away")
+            bail!("{place}: is not a file: write `manager = \"NAME\"` into one, or take it away")
         }
         Ok(found) => Ok(Some(found)),
     }
@@ -174,8 +174,11 @@ mod tests {
     #[test]
     fn y09_directory_manager_rejects_unknown_setting_with_suggestion() {
         for (text, expected) in [
-            ("manger = \"a\"\n", "stemma.toml: manger: is no setting (did you mean \"manager\"?): the only setting is manager"),
-            ("manager = \"a\"\ncolour = 1\n", "stemma.toml: colour: is no setting: the only setting is manager"),
+            (
+                "manger = \"a\"\n",
+                "stemma.toml: manger: is not a setting (did you mean \"manager\"?): the only setting is manager",
+            ),
+            ("manager = \"a\"\ncolour = 1\n", "stemma.toml: colour: is not a setting: the only setting is manager"),
             ("manager = 7\n", "stemma.toml: manager: is 7; write a text, such as \"team-a\""),
             ("manager = \"\"\n", "stemma.toml: manager: manager \"\" must have 1 to 128 bytes"),
             ("manager = \" \"\n", "stemma.toml: manager: manager \" \" is blank: use a name"),
@@ -189,7 +192,7 @@ mod tests {
             }
         }
         let site = temp_site(&[("stemma.toml/x", "")]);
-        assert!(manager_in(&site, &[""], false).unwrap_err().starts_with("stemma.toml: is no file"));
+        assert!(manager_in(&site, &[""], false).unwrap_err().starts_with("stemma.toml: is not a file"));
     }
 
     #[test]
@@ -204,7 +207,7 @@ mod tests {
         assert_eq!(link("nosuch.toml"), Err(nothing));
         let round = link(FILE_NAME).unwrap_err();
         assert!(round.starts_with("stemma.toml: cannot be accessed: ") && round.ends_with(ADVICE), "{round}");
-        assert_eq!(link(".").unwrap_err().split_once(": is no file").map(|(place, _)| place), Some(FILE_NAME));
+        assert_eq!(link(".").unwrap_err().split_once(": is not a file").map(|(place, _)| place), Some(FILE_NAME));
     }
 
     #[test]

@@ -182,8 +182,8 @@ impl BlobStore {
 
     /// Sets the limit for bodies that nothing names, in bytes.
     #[must_use]
-    pub fn with_max_unnamed_bytes(self, max_bytes: u64) -> Self {
-        Self { max_unnamed_bytes: max_bytes, ..self }
+    pub fn with_max_unnamed_bytes(self, max_unnamed_bytes: u64) -> Self {
+        Self { max_unnamed_bytes, ..self }
     }
 
     /// Sets the metrics in which the sizes are shown.

@@ -592,7 +592,7 @@ mod tests {
             );
         }
         let tls = args::RunArgs { admin_listen: Some("127.0.0.1:0".into()), ..args::RunArgs::default() };
-        assert!(load(in_file, tls).is_ok(), "the flag stands over the file");
+        assert!(load(in_file, tls).is_ok(), "the flag overrides the file");
     }
 
     #[test]

@@ -71,12 +71,10 @@ impl Identities {
         let revoked = revoked.map(|certificate| certificate.serial.0).collect();
         let keys: Vec<_> = record.certificates.iter().map(|certificate| certificate.spki_sha256.0).collect();
         state.keys.extend(keys.iter().map(|key| (*key, node)));
-        let renewable = record.renewable_serials().collect();
+        let renewable_serials = record.renewable_serials().collect();
         let (is_retired, expires_s) = (record.retired, record.grace_ends_s());
         state.unknown_nodes.remove(&node);
-        state
-            .agents
-            .insert(node, AgentCertificates { mod_revision, renewable_serials: renewable, is_retired, expires_s, revoked, keys });
+        state.agents.insert(node, AgentCertificates { mod_revision, renewable_serials, is_retired, expires_s, revoked, keys });
     }
 
     /// Returns whether a node is enrolled and not deleted.

@@ -151,15 +151,15 @@ impl Metrics {
         self.text_from(within, None)
     }
 
-    /// Returns the text of [`Self::text_for_cluster`]. If the table of states is out of date, `facts` replaces it: the
+    /// Returns the text of [`Self::text_for_cluster`]. If the table of states is out of date, `inputs` replaces it: the
     /// inputs from which the states of the visible nodes are computed.
-    pub(crate) fn text_from(&self, within: Option<ClusterId>, facts: Option<&[StateInputs]>) -> String {
+    pub(crate) fn text_from(&self, within: Option<ClusterId>, inputs: Option<&[StateInputs]>) -> String {
         let mut object_registry = Registry::default();
         let model = self.cache.model().visible_in(within);
         // While the clock is suspect, the expiry of every credential is exported, however long ago it seems to be.
         let ends_after = self.clock.trusted_now().map_or(0, |now| now.0.saturating_sub(ENDED_RETENTION_MS));
         let (desired, ends_after) = (Arc::clone(&self.desired), Timestamp(ends_after));
-        let node_counts = facts.map(|facts| (status::state_counts(facts.iter()), status::note_counts(facts.iter())));
+        let node_counts = inputs.map(|inputs| (status::state_counts(inputs.iter()), status::note_counts(inputs.iter())));
         object_registry.register_collector(Box::new(ObjectMetrics { model, desired, ends_after, node_counts }));
         let mut text = String::new();
         let mut registries = within.is_none().then_some(&self.registry).into_iter().chain([&object_registry]);

@@ -74,7 +74,7 @@ pub struct StatusTable {
     refused_releases: Mutex<HashMap<Uuid, String>>,
     /// Revisions of hosts that are ahead of the store, and the revisions last sent to them, by node.
     ahead: Mutex<HashMap<Uuid, HostRevisions>>,
-    /// Notified when a host becomes or is no longer ahead of the store, and when the revisions of such a host change.
+    /// Notified when a host becomes ahead of the store or no longer is, and when the revisions of such a host change.
     ahead_changed: Notify,
     /// Notified when a node starts or stops holding others up: making the nodes that wait for its tasks `blocked`.
     blocking_changed: Notify,
@@ -85,7 +85,7 @@ pub struct StatusTable {
 
 #[derive(Debug, Default)]
 struct StatusState {
-    facts: HashMap<Uuid, StateInputs>,
+    inputs: HashMap<Uuid, StateInputs>,
     /// True if the store waits after a restore, so nothing is sent to any host.
     is_store_waiting: bool,
     /// The nodes that started or stopped holding others up since the last call of `take_blocking_changes`.
@@ -111,28 +111,28 @@ impl Default for StatusTable {
 }
 
 impl StatusTable {
-    /// Stores the inputs that decide a node's state. `facts` is called under the lock of the table, so that a check-in
-    /// cannot be lost between reading and storing. The inputs that only this table records are kept: of `facts`, these
+    /// Stores the inputs that decide a node's state. `inputs` is called under the lock of the table, so that a check-in
+    /// cannot be lost between reading and storing. The inputs that only this table records are kept: of `inputs`, these
     /// are ignored.
-    pub fn set_facts(&self, node: Uuid, facts: impl FnOnce() -> StateInputs) {
+    pub fn set_inputs(&self, node: Uuid, inputs: impl FnOnce() -> StateInputs) {
         let mut inner = self.lock();
-        let before = inner.facts.get(&node);
-        let is_doubled = before.is_some_and(|before| before.is_duplicated);
+        let before = inner.inputs.get(&node);
+        let is_duplicated = before.is_some_and(|before| before.is_duplicated);
         let is_blocked = before.is_some_and(|before| before.is_blocked);
         let is_report_refused = self.refused_parts.contains(node);
         let is_release_refused = self.lock_refused_releases().contains_key(&node);
         let is_ahead = self.lock_ahead().contains_key(&node);
         let is_store_waiting = inner.is_store_waiting;
-        let facts = StateInputs {
-            is_duplicated: is_doubled,
+        let inputs = StateInputs {
+            is_duplicated,
             is_blocked,
             is_ahead,
             is_store_waiting,
             is_report_refused,
             is_release_refused,
-            ..facts()
+            ..inputs()
         };
-        self.set(&mut inner, node, facts);
+        self.set(&mut inner, node, inputs);
     }
 
     /// Stores the task outcomes of a node.
@@ -157,18 +157,18 @@ impl StatusTable {
     }
 
     /// Stores whether a node's host confirmed its desired state. [`HostConfirmation::Unknown`] changes nothing.
-    pub(crate) fn set_confirmation(&self, node: Uuid, told: impl FnOnce() -> HostConfirmation) {
-        self.update(node, |before| match told() {
+    pub(crate) fn set_confirmation(&self, node: Uuid, confirmation: impl FnOnce() -> HostConfirmation) {
+        self.update(node, |before| match confirmation() {
             HostConfirmation::Unknown => before,
-            told => StateInputs { confirmation: told, ..before },
+            confirmation => StateInputs { confirmation, ..before },
         });
     }
 
     /// Stores what a node's agent reports about itself: whether it is stuck, and whether its host has paths that no
     /// task manages any more.
     pub(crate) fn set_reported(&self, node: Uuid, stuck: Option<&StuckAgent>, is_orphaned: bool) {
-        let (is_stuck, runs_on) = (stuck.is_some(), stuck.is_some_and(|stuck| stuck.can_run_tasks));
-        self.update(node, |before| StateInputs { is_stuck, can_run_tasks: runs_on, is_orphaned, ..before });
+        let (is_stuck, can_run_tasks) = (stuck.is_some(), stuck.is_some_and(|stuck| stuck.can_run_tasks));
+        self.update(node, |before| StateInputs { is_stuck, can_run_tasks, is_orphaned, ..before });
     }
 
     /// Stores for each node whether it waits for a host that holds it up.
@@ -180,22 +180,22 @@ impl StatusTable {
 
     /// Returns whether a node waited, in the last pass, for a host that holds it up.
     pub(crate) fn is_blocked(&self, node: Uuid) -> bool {
-        self.lock().facts.get(&node).is_some_and(|facts| facts.is_blocked)
+        self.lock().inputs.get(&node).is_some_and(|inputs| inputs.is_blocked)
     }
 
     /// Returns whether a node holds up the nodes that wait for it.
     pub(crate) fn is_holding_others_up(&self, node: Uuid) -> bool {
-        self.lock().facts.get(&node).is_some_and(StateInputs::is_holding_others_up)
+        self.lock().inputs.get(&node).is_some_and(StateInputs::is_holding_others_up)
     }
 
     /// Returns whether a node keeps its task set, whatever its next one is.
     pub(crate) fn is_withheld(&self, node: Uuid) -> bool {
-        self.lock().facts.get(&node).is_some_and(StateInputs::is_withheld)
+        self.lock().inputs.get(&node).is_some_and(StateInputs::is_withheld)
     }
 
     /// Returns the inputs of a node's state as of the last pass, or `None` if the node is not known yet.
-    pub(crate) fn facts(&self, node: Uuid) -> Option<StateInputs> {
-        self.lock().facts.get(&node).copied()
+    pub(crate) fn inputs(&self, node: Uuid) -> Option<StateInputs> {
+        self.lock().inputs.get(&node).copied()
     }
 
     /// Returns and clears the nodes that started or stopped holding others up since the last call.
@@ -215,8 +215,8 @@ impl StatusTable {
     }
 
     /// Stores whether two hosts use a node's identity.
-    pub fn set_duplicated(&self, node: Uuid, is_doubled: bool) {
-        self.update(node, |before| StateInputs { is_duplicated: is_doubled, ..before });
+    pub fn set_duplicated(&self, node: Uuid, is_duplicated: bool) {
+        self.update(node, |before| StateInputs { is_duplicated, ..before });
     }
 
     /// Records the result of storing one part of a host's report.
@@ -287,10 +287,10 @@ impl StatusTable {
             return;
         }
         inner.is_store_waiting = is_store_waiting;
-        let facts = |(node, facts): (&Uuid, &StateInputs)| (*node, StateInputs { is_store_waiting, ..*facts });
-        let updated: Vec<_> = inner.facts.iter().map(facts).collect();
-        for (node, facts) in updated {
-            self.set(&mut inner, node, facts);
+        let inputs = |(node, inputs): (&Uuid, &StateInputs)| (*node, StateInputs { is_store_waiting, ..*inputs });
+        let updated: Vec<_> = inner.inputs.iter().map(inputs).collect();
+        for (node, inputs) in updated {
+            self.set(&mut inner, node, inputs);
         }
     }
 
@@ -329,14 +329,14 @@ impl StatusTable {
         }
         let mut inner = self.lock();
         inner.blocking_changes.remove(&node);
-        if inner.facts.remove(&node).is_some() {
+        if inner.inputs.remove(&node).is_some() {
             self.record_change(&mut inner, node, None);
         }
     }
 
     /// Returns the status of a node, or `None` if it is not known yet.
     pub fn get(&self, node: Uuid) -> Option<NodeStatus> {
-        self.lock().facts.get(&node).copied().map(NodeStatus::from_facts)
+        self.lock().inputs.get(&node).copied().map(NodeStatus::from_inputs)
     }
 
     /// Records that the status of all nodes is up to date with this revision of the store.
@@ -359,29 +359,29 @@ impl StatusTable {
     /// reached yet.
     pub fn nodes_in_states(&self, states: &[State], revision: Revision) -> Option<(Vec<Uuid>, usize)> {
         let inner = self.lock();
-        let is_selected = |facts: &StateInputs| states.contains(&facts.status().state);
-        let nodes = || inner.facts.iter().filter(|(_, facts)| is_selected(facts)).map(|(node, _)| *node).collect();
-        (*self.revision.borrow() >= revision).then(|| (nodes(), inner.facts.len()))
+        let is_selected = |inputs: &StateInputs| states.contains(&inputs.status().state);
+        let nodes = || inner.inputs.iter().filter(|(_, inputs)| is_selected(inputs)).map(|(node, _)| *node).collect();
+        (*self.revision.borrow() >= revision).then(|| (nodes(), inner.inputs.len()))
     }
 
     /// Counts these nodes by state. Nodes that are not known yet are not counted.
     pub fn count_states(&self, nodes: impl IntoIterator<Item = Uuid>) -> BTreeMap<State, usize> {
         let inner = self.lock();
-        state_counts(nodes.into_iter().filter_map(|node| inner.facts.get(&node)))
+        state_counts(nodes.into_iter().filter_map(|node| inner.inputs.get(&node)))
     }
 
     /// Counts these nodes, or all nodes with `None`, by note.
     pub(crate) fn count_notes(&self, nodes: Option<&[Uuid]>) -> BTreeMap<StatusNote, usize> {
         let inner = self.lock();
         match nodes {
-            None => note_counts(inner.facts.values()),
-            Some(nodes) => note_counts(nodes.iter().filter_map(|node| inner.facts.get(node))),
+            None => note_counts(inner.inputs.values()),
+            Some(nodes) => note_counts(nodes.iter().filter_map(|node| inner.inputs.get(node))),
         }
     }
 
     /// Counts all nodes by state.
     pub fn count_all_states(&self) -> BTreeMap<State, usize> {
-        state_counts(self.lock().facts.values())
+        state_counts(self.lock().inputs.values())
     }
 
     /// Returns a receiver of the position of the last change.
@@ -415,7 +415,7 @@ impl StatusTable {
     /// Changes the inputs of a node by `change`. Does nothing for a node that is not known, or if nothing changes.
     fn update(&self, node: Uuid, change: impl FnOnce(StateInputs) -> StateInputs) {
         let mut inner = self.lock();
-        let Some(before) = inner.facts.get(&node).copied() else { return };
+        let Some(before) = inner.inputs.get(&node).copied() else { return };
         let now = change(before);
         // Most nodes that are checked every few seconds did not change.
         if now != before {
@@ -424,15 +424,15 @@ impl StatusTable {
     }
 
     /// Stores the inputs of a node, and notifies watchers if its state, or whether it holds others up, changes by them.
-    fn set(&self, inner: &mut StatusState, node: Uuid, facts: StateInputs) {
-        let now = NodeStatus::from_facts(facts);
-        let before = inner.facts.insert(node, facts);
-        let holds_up = |facts: StateInputs| (facts.is_holding_others_up(), facts.is_withheld());
-        if before.map(holds_up).unwrap_or_default() != holds_up(facts) {
+    fn set(&self, inner: &mut StatusState, node: Uuid, inputs: StateInputs) {
+        let now = NodeStatus::from_inputs(inputs);
+        let before = inner.inputs.insert(node, inputs);
+        let holds_up = |inputs: StateInputs| (inputs.is_holding_others_up(), inputs.is_withheld());
+        if before.map(holds_up).unwrap_or_default() != holds_up(inputs) {
             inner.blocking_changes.insert(node);
             self.blocking_changed.notify_one();
         }
-        if before.map(NodeStatus::from_facts) != Some(now) {
+        if before.map(NodeStatus::from_inputs) != Some(now) {
             self.record_change(inner, node, Some(now));
         }
     }
@@ -454,21 +454,21 @@ impl StatusTable {
     }
 }
 
-pub(crate) fn state_counts<'a>(facts: impl Iterator<Item = &'a StateInputs>) -> BTreeMap<State, usize> {
+pub(crate) fn state_counts<'a>(inputs: impl Iterator<Item = &'a StateInputs>) -> BTreeMap<State, usize> {
     let mut counts = BTreeMap::new();
-    facts.for_each(|facts| *counts.entry(facts.status().state).or_default() += 1);
+    inputs.for_each(|inputs| *counts.entry(inputs.status().state).or_default() += 1);
     counts
 }
 
-pub(crate) fn note_counts<'a>(facts: impl Iterator<Item = &'a StateInputs>) -> BTreeMap<StatusNote, usize> {
+pub(crate) fn note_counts<'a>(inputs: impl Iterator<Item = &'a StateInputs>) -> BTreeMap<StatusNote, usize> {
     let mut counts = BTreeMap::new();
-    facts.flat_map(StateInputs::notes).for_each(|note| *counts.entry(note).or_default() += 1);
+    inputs.flat_map(StateInputs::notes).for_each(|note| *counts.entry(note).or_default() += 1);
     counts
 }
 
 impl NodeStatus {
-    fn from_facts(facts: StateInputs) -> Self {
-        Self { status: facts.status(), liveness: facts.liveness }
+    fn from_inputs(inputs: StateInputs) -> Self {
+        Self { status: inputs.status(), liveness: inputs.liveness }
     }
 }
 
@@ -480,8 +480,8 @@ mod tests {
         StateInputs { is_placed: true, tasks, ..StateInputs::default() }
     }
 
-    fn connected(facts: StateInputs) -> StateInputs {
-        StateInputs { liveness: Liveness::Connected, ..facts }
+    fn connected(inputs: StateInputs) -> StateInputs {
+        StateInputs { liveness: Liveness::Connected, ..inputs }
     }
 
     #[test]
@@ -489,9 +489,9 @@ mod tests {
         let (table, node) = (StatusTable::default(), Uuid::from_u128(1));
         let watched = table.subscribe();
         let at = |sequence| StatusPosition { sequence, ..*watched.borrow() };
-        table.set_facts(node, || connected(StateInputs::default()));
-        table.set_facts(node, || connected(placed(TaskSummary::Incomplete)));
-        table.set_facts(node, || connected(placed(TaskSummary::Incomplete)));
+        table.set_inputs(node, || connected(StateInputs::default()));
+        table.set_inputs(node, || connected(placed(TaskSummary::Incomplete)));
+        table.set_inputs(node, || connected(placed(TaskSummary::Incomplete)));
         table.set_tasks(node, TaskSummary::Succeeded);
         assert_eq!(table.count_states([node, Uuid::from_u128(2)]), BTreeMap::from([(State::Converged, 1)]));
         table.set_liveness(node, || Liveness::Silent);
@@ -517,16 +517,16 @@ mod tests {
         table.set_liveness(node, || Liveness::Connected);
         table.set_tasks(node, TaskSummary::Succeeded);
         assert_eq!(watched.borrow().sequence, 5, "who is gone does not come back with its last check-in");
-        assert_eq!(table.facts(node), None);
+        assert_eq!(table.inputs(node), None);
     }
 
     #[test]
     fn x02_nodes_wait_while_store_waits() {
         let (table, [first, second]) = (StatusTable::default(), [1, 2].map(Uuid::from_u128));
         let state = |node| table.get(node).map(|now| now.status.state);
-        table.set_facts(first, || connected(placed(TaskSummary::Succeeded)));
+        table.set_inputs(first, || connected(placed(TaskSummary::Succeeded)));
         table.set_store_waiting(true);
-        table.set_facts(second, || connected(placed(TaskSummary::Incomplete)));
+        table.set_inputs(second, || connected(placed(TaskSummary::Incomplete)));
         assert_eq!([first, second].map(state), [Some(State::Waiting); 2]);
         assert_eq!(table.nodes_in_states(&[State::Waiting], Revision::ZERO).map(|(nodes, _)| nodes.len()), Some(2));
         let told = table.subscribe().borrow().sequence;
@@ -540,7 +540,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn y06_blocking_changed_waits_until_pass_takes_changes() {
         let (table, node) = (StatusTable::default(), Uuid::from_u128(1));
-        table.set_facts(node, || placed(TaskSummary::Incomplete));
+        table.set_inputs(node, || placed(TaskSummary::Incomplete));
         assert_eq!(table.take_blocking_changes(), BTreeSet::from([node]), "without an agent it holds others up");
         assert!(timeout(Duration::from_secs(1), table.blocking_changed()).await.is_err(), "it was taken");
         table.set_liveness(node, || Liveness::Connected);
@@ -553,7 +553,7 @@ mod tests {
         let (table, node) = (StatusTable::default(), Uuid::from_u128(1));
         for n in 0..MAX_CHANGES + 2 {
             let liveness = if n % 2 == 0 { Liveness::Connected } else { Liveness::Silent };
-            table.set_facts(node, || StateInputs { liveness, ..StateInputs::default() });
+            table.set_inputs(node, || StateInputs { liveness, ..StateInputs::default() });
         }
         let at = |sequence| StatusPosition { sequence, ..*table.subscribe().borrow() };
         assert_eq!(table.changes_since(at(1)), Err(ChangesLost(at(1))));
@@ -566,7 +566,7 @@ mod tests {
         for (table, changes) in [(&before, 3), (&after, 1)] {
             for n in 0..changes {
                 let liveness = if n % 2 == 0 { Liveness::Connected } else { Liveness::Silent };
-                table.set_facts(node, || StateInputs { liveness, ..StateInputs::default() });
+                table.set_inputs(node, || StateInputs { liveness, ..StateInputs::default() });
             }
         }
         for sequence in 0..=3 {

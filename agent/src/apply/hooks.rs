@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(host.commands_run(), [["/etc/stemma/hooks.d/60-file"]]);
         let by_name = skipped_by_name(paths::HOOKS, &["20-link~".to_owned()]).unwrap();
         let links = r#"/etc/stemma/hooks.d: not run, since symbolic links are not followed: "10-link", "11-dangling", "12-link", "13-link" and 1 more: copy the file itself there, or put a script there that runs it"#;
-        let others = r#"/etc/stemma/hooks.d: not run, since they are no regular files: "40-fifo", "50-dir": move them away"#;
+        let others = r#"/etc/stemma/hooks.d: not run, since they are not regular files: "40-fifo", "50-dir": move them away"#;
         assert_eq!(findings, [by_name.as_str(), links, others]);
     }
 

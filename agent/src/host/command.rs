@@ -79,7 +79,7 @@ impl ExitKind {
     }
 }
 
-/// Returns the end of an output, at most `max_bytes` bytes, in whole lines if possible. [`CUT`] marks that the
+/// Returns the end of an output, at most `max_bytes` bytes, in whole lines if possible. [`TRUNCATION_MARK`] marks that the
 /// beginning was cut off.
 #[must_use]
 pub fn truncate_front(output: &str, max_bytes: usize) -> Cow<'_, str> {

@@ -689,7 +689,7 @@ fn advice(operation: &str, path: &str, kind: io::ErrorKind) -> &'static str {
         io::ErrorKind::QuotaExceeded => ": free space of its owner there, or raise the owner's quota",
         io::ErrorKind::ReadOnlyFilesystem => ": mount its file system writable, or name another path",
         io::ErrorKind::IsADirectory if operation == "replace" && is_agent_path(path) => {
-            ": a directory stands in the place of the file: move it away"
+            ": a directory is in the place of the file: move it away"
         }
         io::ErrorKind::InvalidFilename => ": the name or path is too long for its file system; name another path",
         io::ErrorKind::PermissionDenied if operation == "give away" => {

@@ -292,7 +292,7 @@ async fn enroll(
 
 /// Checks that the root in the response is the pinned one. Returns the validity of the certificate.
 fn check_response(answer: &EnrollResponse, ca_hash: &[u8; 32]) -> Result<(u64, u64), JoinError> {
-    let hash = spki_sha256(&answer.root).map_err(|_| JoinError::Unexpected("its root is no certificate"))?;
+    let hash = spki_sha256(&answer.root).map_err(|_| JoinError::Unexpected("its root is not a certificate"))?;
     if hash != *ca_hash {
         return Err(JoinError::Unexpected("its root is not the one that --ca-hash names"));
     }

@@ -28,7 +28,7 @@ use retry::RetryDeadline;
 pub(crate) use trust::ca_hash;
 
 use crate::args::GlobalArgs;
-use crate::context::Context;
+use crate::context::ClientContext;
 use crate::exit::Exit;
 use crate::host_limit::{HostLimit, WriteReach, lost_label_message, moved_primary_messages};
 use crate::output::shell_quoted;
@@ -165,7 +165,7 @@ impl ApiClient {
     /// # Errors
     /// Fails if a file of the context can't be read, or the URL is invalid.
     pub(crate) fn new(global: &GlobalArgs) -> Result<Self> {
-        let context = Context::load(global)?;
+        let context = ClientContext::load(global)?;
         let target: Target = context.url.parse()?;
         let tls = if target.is_tls { Some(Arc::new(trust::tls_config(&context)?)) } else { None };
         let token = context.token()?.map(|token| header::HeaderValue::from_str(&format!("Bearer {token}")));

@@ -11,7 +11,7 @@ use stemma_wire::config::{self, FileSensitivity};
 use stemma_wire::tls::{ClientIdentity, Pin, client_config};
 
 use crate::args::GlobalArgs;
-use crate::context::Context;
+use crate::context::ClientContext;
 
 /// Returns the value that an agent pins with `--ca-hash`: the SHA-256 of the public key of the context's fleet root, in
 /// hex.
@@ -19,7 +19,7 @@ use crate::context::Context;
 /// # Errors
 /// Fails if the context names no `ca`, or the file contains no certificate.
 pub(crate) fn ca_hash(global: &GlobalArgs) -> Result<String> {
-    let context = Context::load(global)?;
+    let context = ClientContext::load(global)?;
     let is_socket = context.is_socket();
     let context = context.with_socket_context()?;
     let ca = context.ca.as_ref().context("the context names no `ca`")?;
@@ -29,7 +29,7 @@ pub(crate) fn ca_hash(global: &GlobalArgs) -> Result<String> {
         load_certificates(ca)?
     };
     let root = certificates.first().with_context(|| format!("{} holds no certificate", ca.display()))?;
-    let hash = stemma_wire::tls::spki_sha256(root).with_context(|| format!("{} is no certificate", ca.display()))?;
+    let hash = stemma_wire::tls::spki_sha256(root).with_context(|| format!("{} is not a certificate", ca.display()))?;
     Ok(stemma_core::digest::Hex(&hash).to_string())
 }
 
@@ -37,7 +37,7 @@ pub(crate) fn ca_hash(global: &GlobalArgs) -> Result<String> {
 ///
 /// # Errors
 /// Fails if a file of the context can't be read or has the wrong content.
-pub(super) fn tls_config(context: &Context) -> Result<rustls::ClientConfig> {
+pub(super) fn tls_config(context: &ClientContext) -> Result<rustls::ClientConfig> {
     let ca = context.ca.as_ref().context("the context names no `ca`, which https needs")?;
     let roots = load_certificates(ca)?;
     let own = match (&context.cert, &context.key) {
@@ -51,7 +51,7 @@ pub(super) fn tls_config(context: &Context) -> Result<rustls::ClientConfig> {
 /// Reads the client's own key. Fails if others can read or replace it (S71).
 fn read_secret_key(file: &Path) -> Result<PrivateKeyDer<'static>> {
     let text = config::read(file, FileSensitivity::Secret)?;
-    PrivateKeyDer::from_pem_slice(text.as_bytes()).with_context(|| format!("{} is no key", file.display()))
+    PrivateKeyDer::from_pem_slice(text.as_bytes()).with_context(|| format!("{} is not a key", file.display()))
 }
 
 fn load_certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
@@ -76,7 +76,7 @@ mod tests {
         std::fs::write(&file, "").unwrap();
         let shown = file.display();
         for (mode, sentence) in [
-            (0o600, format!("{shown} is no key")),
+            (0o600, format!("{shown} is not a key")),
             (0o644, format!("{shown}: others may read it (mode 0644), and it holds a secret; run: chmod 0600 {shown}")),
             (0o666, format!("{shown}: others may write it (mode 0666), so it is not trusted; run: chmod go-w {shown}")),
         ] {

@@ -19,7 +19,7 @@ use crate::args::{
 };
 use crate::command::read;
 use crate::command::report::{WriteReport, print_dry_run};
-use crate::context::Context;
+use crate::context::ClientContext;
 use crate::context_dir::{self, ContextDir, ContextSecret};
 use crate::output::{cell_text, table, time_with_age};
 
@@ -122,7 +122,7 @@ impl ContextTarget {
     /// Creates the directory and reads the caller's context. Everything that can fail is done here, before a credential
     /// is requested, so that no issued credential is lost.
     fn new(api: &ApiClient, global: &GlobalArgs, directory: &Path, url: Option<&str>) -> Result<Self> {
-        let context = Context::load(global)?.with_socket_context()?;
+        let context = ClientContext::load(global)?.with_socket_context()?;
         let url = url.unwrap_or(&context.url).to_owned();
         let _parsed: ServerUrl = url.parse().with_context(|| format!("--url {url}"))?;
         let ca = context.ca.as_ref().map(|ca| std::fs::read_to_string(ca).with_context(|| ca.display().to_string()));
@@ -153,7 +153,7 @@ async fn create_certificate(api: &mut ApiClient, name: &str, target: ContextTarg
 /// Requests a new certificate for the key of the context. The old one is accepted for another hour, so a request with a
 /// lost response can be repeated.
 async fn renew_certificate(api: &mut ApiClient, global: &GlobalArgs, ttl_s: Option<u64>) -> Result<()> {
-    let context = Context::load(global)?;
+    let context = ClientContext::load(global)?;
     let (Some(cert), Some(key)) = (&context.cert, &context.key) else {
         anyhow::bail!("the context names no certificate; make one with: stemma cert create NAME --to DIR");
     };

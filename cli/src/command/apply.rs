@@ -229,7 +229,7 @@ mod tests {
     #[test]
     fn refusal_reads_like_validate_error() {
         for (reason, field, expected) in [
-            ("is no field of this kind", "lables", "lables: is no field of this kind"),
+            ("is not a field of this kind", "lables", "lables: is not a field of this kind"),
             ("kind \"Clutser\" is none", "kind", "kind \"Clutser\" is none"),
             ("cluster/c is in this apply twice", "", "cluster/c is in this apply twice"),
         ] {

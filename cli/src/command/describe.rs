@@ -57,7 +57,7 @@ pub(crate) async fn describe(api: &mut ApiClient, kind: KindArg, name: &str, out
     if !matches!(output, Output::Table | Output::Wide) {
         return read::print_objects(api, kind, &[name.to_owned()], &[object], &FilterArgs::default(), output).await;
     }
-    let Some(fields) = object.as_object() else { bail!("{} {name} is no object", kind.name()) };
+    let Some(fields) = object.as_object() else { bail!("{} {name} is not an object", kind.name()) };
     outln!("{} {}", kind.name(), printable(&read::object_name(kind, &object)));
     let (findings, primaries) = if kind == KindArg::Cluster {
         cluster_details(api, &read::object_name(kind, &object)).await?

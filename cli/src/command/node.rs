@@ -253,31 +253,18 @@ pub(crate) async fn node(api: &mut ApiClient, command: NodeCommand, reason: Opti
     match command {
         NodeCommand::Park { nodes, release_primary } => {
             // With `--release-primary`, a parked node is written too, to give away its primaries.
-            let already = (!release_primary).then_some("parked already");
+            let unchanged_text = (!release_primary).then_some("parked already");
             let mut fields = json!({"parked": true});
             // Without a reason, a parked node keeps its reason.
             if let Some(reason) = reason {
                 fields["maintenance_reason"] = reason.into();
             }
-            set_fields(
-                api,
-                &nodes,
-                FieldUpdate { fields, state_text: "parked", unchanged_text: already, should_release_primary: release_primary },
-                output,
-            )
-            .await
+            let update = FieldUpdate { fields, state_text: "parked", unchanged_text, should_release_primary: release_primary };
+            set_fields(api, &nodes, update, output).await
         }
         NodeCommand::Unpark(nodes) => {
-            let already = Some("not parked");
-            let state = "no longer parked";
-            let fields = json!({"parked": false});
-            set_fields(
-                api,
-                &nodes,
-                FieldUpdate { fields, state_text: state, unchanged_text: already, should_release_primary: false },
-                output,
-            )
-            .await
+            let update = FieldUpdate::end(json!({"parked": false}), "no longer parked", "not parked");
+            set_fields(api, &nodes, update, output).await
         }
         NodeCommand::Hold { nodes, until, duration } => {
             let until = hold_end(until.as_deref(), duration)?;
@@ -292,16 +279,8 @@ pub(crate) async fn node(api: &mut ApiClient, command: NodeCommand, reason: Opti
             set_fields(api, &nodes, held, output).await
         }
         NodeCommand::Unhold(nodes) => {
-            let already = Some("not held");
-            let state = "no longer held";
-            let fields = json!({"hold": null});
-            set_fields(
-                api,
-                &nodes,
-                FieldUpdate { fields, state_text: state, unchanged_text: already, should_release_primary: false },
-                output,
-            )
-            .await
+            let update = FieldUpdate::end(json!({"hold": null}), "no longer held", "not held");
+            set_fields(api, &nodes, update, output).await
         }
         NodeCommand::Move { mut words, out, selection, overwrite } => {
             let group = if out { None } else { words.pop() };
@@ -326,6 +305,13 @@ struct FieldUpdate<'a> {
     unchanged_text: Option<&'static str>,
     /// True if the node's primaries move to the next node.
     should_release_primary: bool,
+}
+
+impl FieldUpdate<'static> {
+    /// Returns the change that ends a park or hold.
+    const fn end(fields: Value, state_text: &'static str, unchanged_text: &'static str) -> Self {
+        Self { fields, state_text, unchanged_text: Some(unchanged_text), should_release_primary: false }
+    }
 }
 
 /// Makes the changes of a [`FieldUpdate`] to each node.
@@ -428,9 +414,9 @@ mod tests {
         assert!(hold_end(None, Some(7_200)).unwrap().is_some());
         for (until, duration, told) in [
             (Some("2001-01-01T00:00:00Z"), None, "--until is in the past"),
-            (Some("tomorrow"), None, "--until \"tomorrow\" is no time"),
-            (Some("2999-12-31T23:59:60Z"), None, "--until \"2999-12-31T23:59:60Z\" is no time"),
-            (Some("2999-12-31T23:59:59+25:00"), None, "--until \"2999-12-31T23:59:59+25:00\" is no time"),
+            (Some("tomorrow"), None, "--until \"tomorrow\" is not a time"),
+            (Some("2999-12-31T23:59:60Z"), None, "--until \"2999-12-31T23:59:60Z\" is not a time"),
+            (Some("2999-12-31T23:59:59+25:00"), None, "--until \"2999-12-31T23:59:59+25:00\" is not a time"),
             (None, Some(u64::MAX), "--for is too long: give a shorter duration"),
         ] {
             let error = hold_end(until, duration).unwrap_err().to_string();

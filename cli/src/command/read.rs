@@ -479,7 +479,7 @@ mod tests {
         names.sort_unstable();
         assert_eq!(names, ["driver", "extra", "field_owners", "last_error", "name", "owner", "state"]);
         let cluster = json!({"name": "c", "reservation": null});
-        assert_eq!(manifest::without_unset_fields(KindArg::Cluster, &cluster), cluster, "it is no field of Magnum's");
+        assert_eq!(manifest::without_unset_fields(KindArg::Cluster, &cluster), cluster, "it is not a field of Magnum's");
     }
 
     #[test]

@@ -215,7 +215,7 @@ fn y09_template_error_names_line_of_template_file() {
         ),
         ("tasks[1].parameters.template", "line 2, column 4: z", "site.yaml:13:10: z"),
         ("task d parameters.script", "line 1, column 2: z", "more.inc:5:8: z"),
-        ("task a parameters.template", "is no text", "site.yaml:7:3: is no text"),
+        ("task a parameters.template", "is not a text", "site.yaml:7:3: is not a text"),
         ("task a id", "line 1, column 1: z", "site.yaml:5:3: line 1, column 1: z"),
     ] {
         assert_eq!(locate(field, what), expected, "{field}: {what}");

@@ -82,7 +82,7 @@ fn x02_decrypt_fails_when_file_is_truncated_or_changed() {
             assert!(decrypt(&changed, &key).is_err(), "bit {bit} of byte {at}");
         }
     }
-    assert!(decrypt(&[&whole[..], b"x"].concat(), &key).is_err(), "something stands behind it");
+    assert!(decrypt(&[&whole[..], b"x"].concat(), &key).is_err(), "there is something after it");
 }
 
 #[test]

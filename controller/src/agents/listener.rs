@@ -70,8 +70,8 @@ impl AgentsListener {
 
     /// Returns the listener, restricted to wire versions up to this one.
     #[must_use]
-    pub fn with_newest_version(self, newest: WireVersion) -> Self {
-        Self { newest_version: newest, ..self }
+    pub fn with_newest_version(self, newest_version: WireVersion) -> Self {
+        Self { newest_version, ..self }
     }
 
     /// Answers one request of an agent.

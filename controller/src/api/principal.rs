@@ -207,7 +207,7 @@ impl WrongToken {
     /// Creates the reason for a token that no principal has. A text that does not have the form of a token is not a
     /// guess, and neither is the join token of a host.
     fn new(name: String, model: &Model, text: &str) -> Self {
-        let is_to_join = enrol::token::find(model, text).is_some();
-        Self { name, uuid: None, is_guess: check_token(text).is_ok() && !is_to_join, is_join_token: is_to_join }
+        let is_join_token = enrol::token::find(model, text).is_some();
+        Self { name, uuid: None, is_guess: check_token(text).is_ok() && !is_join_token, is_join_token }
     }
 }

@@ -308,7 +308,7 @@ mod tests {
                 assert!(read(&changed).is_err(), "bit {bit} of byte {at}");
             }
         }
-        assert!(read(&[&whole[..], b"x"].concat()).is_err(), "something stands behind it");
+        assert!(read(&[&whole[..], b"x"].concat()).is_err(), "there is something after it");
     }
 
     #[test]

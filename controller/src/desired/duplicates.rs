@@ -135,8 +135,8 @@ mod tests {
         }
     }
 
-    fn with_local_state(words: u64, speaker: CheckInOrigin) -> CheckInOrigin {
-        CheckInOrigin { local_state_hash: words, ..speaker }
+    fn with_local_state(local_state_hash: u64, speaker: CheckInOrigin) -> CheckInOrigin {
+        CheckInOrigin { local_state_hash, ..speaker }
     }
 
     #[test]

@@ -262,8 +262,8 @@ impl SignedState {
     /// Returns this state with the source of an equivalent later state. Otherwise this state would keep objects of an
     /// earlier revision in memory.
     pub(crate) fn with_content(&self, later: &DesiredState) -> Self {
-        let released = DesiredState { content: Arc::clone(&later.content), ..self.desired.clone() };
-        Self { desired: released, epoch: self.epoch, batch: Arc::clone(&self.batch), first_index: self.first_index }
+        let desired = DesiredState { content: Arc::clone(&later.content), ..self.desired.clone() };
+        Self { desired, epoch: self.epoch, batch: Arc::clone(&self.batch), first_index: self.first_index }
     }
 
     /// Returns what an agent holds after this state was sent to it.
@@ -472,15 +472,15 @@ impl DesiredTable {
     }
 
     /// Sets the inputs of a node's state, together with what its host has reported in the meantime.
-    pub(crate) fn set_state_inputs(&self, node: Uuid, facts: StateInputs) {
-        let current_inputs = || read(&self.slots).get(&node).map_or(facts, |slot| slot.state_inputs(facts, Instant::now()));
-        self.status.set_facts(node, current_inputs);
+    pub(crate) fn set_state_inputs(&self, node: Uuid, inputs: StateInputs) {
+        let current_inputs = || read(&self.slots).get(&node).map_or(inputs, |slot| slot.state_inputs(inputs, Instant::now()));
+        self.status.set_inputs(node, current_inputs);
     }
 
     /// Returns the liveness of a node's agent: from the status table or, before the first pass, from the node's slot.
     pub(crate) fn liveness(&self, node: Uuid) -> Liveness {
         let from_slot = || Some(read(&self.slots).get(&node)?.liveness(Instant::now()));
-        self.status.facts(node).map(|facts| facts.liveness).or_else(from_slot).unwrap_or_default()
+        self.status.inputs(node).map(|inputs| inputs.liveness).or_else(from_slot).unwrap_or_default()
     }
 
     /// Returns whether a node's host holds its desired state, by its last check-in since the start.
@@ -664,15 +664,15 @@ impl DesiredTable {
         let retained: Vec<_> = new.iter().map(|(slot, released)| retained_grants(slot, released)).collect();
         let counts: Vec<_> = retained.iter().map(Vec::len).collect();
         let mut grants = self.signed_grants(retained.into_iter().flatten().collect()).into_iter().map(|(_, grant)| grant);
-        let mut first = 0;
+        let mut first_index = 0;
         for ((slot, released), count) in new.into_iter().zip(counts) {
-            let next = first + released.parts.len();
+            let next = first_index + released.parts.len();
             let retained = grants.by_ref().take(count).collect();
             slot.set_desired(
-                Arc::new(SignedState { desired: released, epoch, batch: Arc::clone(&batch), first_index: first }),
+                Arc::new(SignedState { desired: released, epoch, batch: Arc::clone(&batch), first_index }),
                 retained,
             );
-            first = next;
+            first_index = next;
         }
     }
 }

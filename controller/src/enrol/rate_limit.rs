@@ -101,16 +101,16 @@ impl TokenAttempts {
     /// Counts a wrong token. Returns whether the response may reveal that it is wrong, which is false after too many
     /// recent failures.
     pub(crate) fn record_failure(&self, from: IpAddr, now_s: u64) -> bool {
-        let AttemptLimits { per_network: of_one_network, total: of_all, refill_s } = self.limits;
+        let AttemptLimits { per_network, total, refill_s } = self.limits;
         let mut failures = self.lock();
         failures.total.drain(now_s, refill_s);
-        let may_reveal = failures.total.level < of_all;
-        failures.total.add(of_all);
+        let may_reveal = failures.total.level < total;
+        failures.total.add(total);
         failures.prune(now_s, refill_s);
         // When the table of networks is full, only the total limit applies.
         let from = network_prefix(from);
         if failures.by_network.len() < MAX_NETWORKS || failures.by_network.contains_key(&from) {
-            failures.by_network.entry(from).or_insert(Bucket { level: 0, since_s: now_s }).add(of_one_network);
+            failures.by_network.entry(from).or_insert(Bucket { level: 0, since_s: now_s }).add(per_network);
         }
         may_reveal
     }
@@ -199,6 +199,6 @@ mod tests {
         assert_eq!(guesses.lock().by_network.len(), MAX_NETWORKS);
         guesses.record_failure(of(60_000), 1011);
         assert_eq!(guesses.lock().by_network.len(), 1, "those that are forgiven make room");
-        assert!(guesses.record_failure(of(60_001), 1031), "a hundred thousand more than the measure are no debt");
+        assert!(guesses.record_failure(of(60_001), 1031), "a hundred thousand over the limit are not a debt");
     }
 }

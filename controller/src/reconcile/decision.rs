@@ -124,10 +124,10 @@ impl NodeResolution<'_> {
         let group = node.task_set().map(|set| groups.get_or_encode(&set.group_inputs));
         let encoded = |reference: &_, input: &_| group.as_ref()?.encoded_input(reference, input);
         let task_set = encode::task_set(node, name, DigestVersion::LATEST, encoded);
-        let released = self.desired_state(&task_set, TaskSetSource::Resolved(name), profile.as_ref())?;
+        let desired = self.desired_state(&task_set, TaskSetSource::Resolved(name), profile.as_ref())?;
         let release = node.release().map(|release| release.name.to_string());
         let record = ReleasedRecord::new(model.revision.get(), now, task_set, release);
-        let pins = node.release().map(|release| releases_to_pin(model, release)).unwrap_or_default();
+        let pinned = node.release().map(|release| releases_to_pin(model, release)).unwrap_or_default();
         let common = group.map(|group| group.common);
         let record = match &common {
             Some(common) => record.without_common(common.name, &common.values),
@@ -135,8 +135,8 @@ impl NodeResolution<'_> {
         };
         let common = common.filter(|_| record.taken.is_some());
         let own_bytes = Some(record.own_bytes());
-        let record = NewRecord { own_bytes, record: Some(record.encode()), profile, common, pinned: pins };
-        Ok(NodeDecision { desired: released, obsolete_barriers: Arc::default(), record: Some(record) })
+        let record = NewRecord { own_bytes, record: Some(record.encode()), profile, common, pinned };
+        Ok(NodeDecision { desired, obsolete_barriers: Arc::default(), record: Some(record) })
     }
 
     /// Keeps the task set that was released to the node.
@@ -162,19 +162,19 @@ impl NodeResolution<'_> {
             KeptProfile::Current => today.clone(),
             KeptProfile::Previous(name) => profiles.stored(name, || stored_profile(model, name)),
         };
-        let obsolete = match (&profile, &today) {
+        let obsolete_barriers = match (&profile, &today) {
             (Some(before), Some(today)) if kept.has_obsolete_barriers => profiles.obsolete_barriers(before, today),
             _ => Arc::default(),
         };
         let recorded = || model.fleet.release(&ReleaseRef::new(record.release.as_deref()?).ok()?);
         let release = if kept.is_from_levels { node.release() } else { recorded() };
-        let pins = release.map(|release| releases_to_pin(model, release)).unwrap_or_default();
+        let pinned = release.map(|release| releases_to_pin(model, release)).unwrap_or_default();
         let renamed = || ReleasedRecord::clone(record).with_release(release_name).encode();
         let renamed = kept.has_new_name.then(renamed);
-        let released = self.desired_state(&record.task_set(), TaskSetSource::Record(Arc::clone(record)), profile.as_ref())?;
-        let is_new = renamed.is_some() || !pins.is_empty();
-        let record = is_new.then_some(NewRecord { own_bytes: None, record: renamed, profile: None, common: None, pinned: pins });
-        Ok(NodeDecision { desired: released, obsolete_barriers: obsolete, record })
+        let desired = self.desired_state(&record.task_set(), TaskSetSource::Record(Arc::clone(record)), profile.as_ref())?;
+        let is_new = renamed.is_some() || !pinned.is_empty();
+        let record = is_new.then_some(NewRecord { own_bytes: None, record: renamed, profile: None, common: None, pinned });
+        Ok(NodeDecision { desired, obsolete_barriers, record })
     }
 
     /// Builds the desired state of a task set and its profile. Fails if it is too large for the node's agent.
@@ -267,7 +267,7 @@ pub(super) fn transactions_for(model: &Model, records: &[(Uuid, &NewRecord)]) ->
     let mut chunks = ChunksByHash::new();
     let mut stored_hashes: BTreeSet<Hash> = BTreeSet::new();
     let mut pinned_names: BTreeSet<&str> = BTreeSet::new();
-    for (node, NewRecord { record, profile, common, pinned: pins, .. }) in records {
+    for (node, NewRecord { record, profile, common, pinned, .. }) in records {
         if let Some(record) = record {
             let (value, record_chunks) = record;
             chunks.extend(record_chunks.iter().map(|(hash, chunk)| (*hash, Arc::clone(chunk))));
@@ -284,7 +284,7 @@ pub(super) fn transactions_for(model: &Model, records: &[(Uuid, &NewRecord)]) ->
             }
             transaction = transaction.put(key::node_entry(key::RELEASED, *node), value.clone());
         }
-        for release in pins {
+        for release in pinned {
             let mark = key::pin_mark(&release.name);
             // An edit of the release requires that the mark is absent, and this commit requires that the release is
             // unchanged. So the second of two concurrent commits is decided again.

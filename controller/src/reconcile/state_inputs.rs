@@ -219,8 +219,8 @@ pub(crate) fn task_news(model: &Model, node: Uuid) -> impl Iterator<Item = TaskS
         let set = task_set_digests(model, released);
         task_ids(model, released).filter_map(move |task| {
             let StoredResult { at, result, .. } = results.result_for(&set, task)?;
-            let (outcome, was_tried) = (result.outcome.to_task_outcome(), result.outcome != Outcome::DependencyFailed);
-            Some(TaskStatus { task, outcome, has_run: was_tried, message: &result.message, since: *at })
+            let (outcome, has_run) = (result.outcome.to_task_outcome(), result.outcome != Outcome::DependencyFailed);
+            Some(TaskStatus { task, outcome, has_run, message: &result.message, since: *at })
         })
     })
 }

@@ -243,7 +243,7 @@ async fn resolve_all_counts_miss_when_pass_saw_no_result() {
         }
         assert_eq!((site.reconciler.resolve_all().await, missed()), (found, found as u64), "heard of: {is_heard_of}");
         assert_eq!(site.awaited_nodes(), []);
-        assert_eq!((site.reconciler.resolve_all().await, missed()), (0, found as u64), "it is mended");
+        assert_eq!((site.reconciler.resolve_all().await, missed()), (0, found as u64), "it is corrected");
     }
 }
 
@@ -286,7 +286,7 @@ async fn resolve_all_counts_missed_node_when_pass_saw_no_change() {
     drop(site.cache.take_changes());
     reconciler.run_pass().await;
     assert_eq!((reconciler.resolve_all().await, missed()), (1, 1));
-    assert_eq!((reconciler.resolve_all().await, missed()), (0, 1), "it is mended");
+    assert_eq!((reconciler.resolve_all().await, missed()), (0, 1), "it is corrected");
 }
 
 #[tokio::test]

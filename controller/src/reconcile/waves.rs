@@ -264,17 +264,12 @@ impl ShutBarrier {
     /// Describes the barrier at place `at` of a profile, as far as the wave has not opened it.
     fn new(fleet: &Fleet, wave: &Wave, profile: &Profile, at: usize) -> Self {
         let (barrier, nodes) = (encode::wire_barrier(profile, &profile.barriers[at]), wave.awaited_nodes(profile.hash, at));
-        let (here, count) = (waiting_tasks(profile, &barrier), nodes.len());
+        let (waiting_tasks, awaited_count) = (waiting_tasks(profile, &barrier), nodes.len());
         let awaited = |node: &NodeId| AwaitedNode {
             node: *node,
             tasks: ordered_tasks(fleet, *node, &wave.awaited_tasks(profile.hash, at, *node)),
         };
-        Self {
-            barrier,
-            waiting_tasks: here,
-            awaited_nodes: nodes.iter().take(MAX_LISTED_NODES).map(awaited).collect(),
-            awaited_count: count,
-        }
+        Self { barrier, waiting_tasks, awaited_nodes: nodes.iter().take(MAX_LISTED_NODES).map(awaited).collect(), awaited_count }
     }
 }
 

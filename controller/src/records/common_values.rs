@@ -5,8 +5,8 @@
 //! contains only the values that are specific to its node, and refers to the record of the common values.
 //!
 //! The common values are stored in parts (content-defined chunks), each by its hash. If a cluster sets many values and
-//! each of its groups only a few, the groups share all parts but one. Where a part ends
-//! depends on the keys, hardly on the values. So a value that differs changes only the part that contains it.
+//! each of its groups only a few, the groups share all parts but one. Where a part ends depends on the keys,
+//! hardly on the values. So a value that differs changes only the part that contains it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

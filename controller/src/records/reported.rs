@@ -486,7 +486,7 @@ mod tests {
             assert_eq!(codec::decode::<HeldRevision>(&newer).unwrap(), held);
             assert_eq!(codec::decode::<SentRecord>(&newer).unwrap(), sent_record(held, parts, unconfirmed));
             let names_it = newer.windows(b"unconfirmed".len()).any(|window| window == b"unconfirmed");
-            assert_eq!(names_it, unconfirmed, "one that is confirmed stands as the version before wrote it");
+            assert_eq!(names_it, unconfirmed, "a confirmed one is stored as the version before wrote it");
         }
     }
 

@@ -87,7 +87,7 @@ impl Draft {
         self.audit_object(before, Action::Deleted, Some(before));
     }
 
-    /// Sets the cluster of each nodegroup and primary in the audit, because their names are unique only within the
+    /// Sets the cluster of each node group and primary in the audit, because their names are unique only within the
     /// cluster. The cluster's name is stored, because the cluster may be deleted when the audit is read.
     pub(super) fn set_clusters(&mut self, cluster_of: impl Fn(Kind, Uuid) -> Option<String>) {
         for object in self.audited.iter_mut().filter(|one| matches!(one.kind, Kind::NodeGroup | Kind::Primary)) {

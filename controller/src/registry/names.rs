@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use crate::cache::Model;
 
-/// The names that objects had at an earlier revision, by uuid. A nodegroup's name is `CLUSTER/GROUP`.
+/// The names that objects had at an earlier revision, by uuid. A node group's name is `CLUSTER/GROUP`.
 pub type PastNames = BTreeMap<Uuid, String>;
 
 /// Finds objects in a model by name.
@@ -91,14 +91,14 @@ impl NameResolver for ModelNames<'_> {
     }
 }
 
-/// Returns the name of a nodegroup outside of its cluster, as `CLUSTER/GROUP`.
+/// Returns the name of a node group outside of its cluster, as `CLUSTER/GROUP`.
 pub fn group_path(model: &Model, id: GroupId) -> Option<String> {
     let group = model.groups.get(id.0)?;
     let cluster = model.clusters.get(group.spec.cluster.0)?;
     Some(format!("{}/{}", cluster.meta.name, group.meta.name))
 }
 
-/// Finds a nodegroup by uuid, or by its name outside of its cluster.
+/// Finds a node group by uuid, or by its name outside of its cluster.
 pub fn group_at<'m>(model: &'m Model, path: &str) -> Option<&'m Arc<NodeGroup>> {
     match path.split_once('/') {
         None => model.groups.find(None, path),

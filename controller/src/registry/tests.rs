@@ -218,9 +218,9 @@ async fn operator(registry: &Registry) -> Caller {
         work.finish(StoredAnswer::empty(201))
     };
     registry.write(&Caller { idempotency_key: None, ..caller_with_key(Uuid::nil()) }, create).await.unwrap();
-    let (uuid, shown) = (Some(Uuid::from_u128(7)), Credential::Token("t".to_owned()));
-    let who = Requester { name: "otto".to_owned(), uuid, rights: rights(&spec), credential: shown };
-    Caller { requester: who, idempotency_key: None, ..caller_with_key(Uuid::nil()) }
+    let (uuid, credential) = (Some(Uuid::from_u128(7)), Credential::Token("t".to_owned()));
+    let requester = Requester { name: "otto".to_owned(), uuid, rights: rights(&spec), credential };
+    Caller { requester, idempotency_key: None, ..caller_with_key(Uuid::nil()) }
 }
 
 #[tokio::test]

@@ -43,8 +43,8 @@ struct DamagedSnapshot {
 impl FaultyStore {
     pub(crate) fn new(inner: Arc<dyn Store>) -> Self {
         let (read_only, unreadable) = (AtomicBool::new(false), AtomicBool::new(false));
-        let (refused, damaged) = (Mutex::default(), Mutex::default());
-        Self { inner, commits: Mutex::default(), read_only, unreadable, refused_key: refused, damaged_key: damaged }
+        let (refused_key, damaged_key) = (Mutex::default(), Mutex::default());
+        Self { inner, commits: Mutex::default(), read_only, unreadable, refused_key, damaged_key }
     }
 
     /// Sets the faults of the next commits, in order. `None` is no fault. Later commits succeed.

@@ -248,7 +248,7 @@ async fn api_error_names_field_cause_and_fix() {
         (
             json!({"objects": [{"kind": "ClusterTemplate", "name": "t", "lables": {}}]}),
             "field.unknown",
-            "clustertemplate/t: Unknown attribute for clustertemplate: 'lables': is no field of this kind (did you mean \"labels\"?): correct its spelling, or take it out",
+            "clustertemplate/t: Unknown attribute for clustertemplate: 'lables': is not a field of this kind (did you mean \"labels\"?): correct its spelling, or remove it",
         ),
         (
             json!({"objects": [{"kind": "Cluster", "name": "c", "cluster_template": "nope"}]}),
@@ -269,7 +269,7 @@ async fn api_error_names_field_cause_and_fix() {
             release(json!([{"id": "a", "type": "shell", "tags": ["x"], "requires": ["b"], "parameters": {"command": ["true"]}},
                         {"id": "b", "type": "shell", "tags": ["x"], "requires": ["a"], "parameters": {"command": ["true"]}}])),
             "object.invalid",
-            "tasks wait for each other: a -> b -> a; take one of these dependencies away",
+            "tasks wait for each other: a -> b -> a; remove one of these dependencies",
         ),
         (
             release(

@@ -239,7 +239,7 @@ async fn catalog_rejects_disallowed_values_and_requirements() {
     for (requirement, says) in [
         (json!({"tier": "<in> gold"}), "the property does not allow <in>: it allows <or>"),
         (json!({"property:memory_mb": "<or> 1 <or> 2"}), "it allows none of <or>, <in> and <all-in>"),
-        (json!({"property:memory_mb": ">> 3"}), "\">> 3\" is no whole number"),
+        (json!({"property:memory_mb": ">> 3"}), "\">> 3\" is not a whole number"),
     ] {
         let body = json!({"name": "g", "requirements": requirement});
         let message = expect_error(&served, "POST", "/v1/clusters/c/nodegroups", body, 400, "requirement.invalid").await;

@@ -294,7 +294,7 @@ async fn y06_node_is_not_blocked_when_awaited_agent_cannot_write_labels() {
             "blocked",
             "its agent is stuck",
             "its agent cannot store or apply its desired state, and begins no task",
-            "its agent is stuck, and begins nothing until that is mended",
+            "its agent is stuck, and begins nothing until that is corrected",
         ),
     ] {
         check_in_with(&mut first, |said| said.report = report(runs_on)).await;

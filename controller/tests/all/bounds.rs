@@ -43,7 +43,7 @@ async fn x03_f04_object_size_is_limited() {
 const MERGE: (&str, &str) = ("content-type", "application/merge-patch+json");
 
 #[tokio::test]
-async fn cluster_accepts_maps_up_to_their_limits() {
+async fn cluster_accepts_maps_up_to_limits() {
     let served = TestApi::start().await;
     let cluster = json!({
         "kind": "Cluster", "name": "c", "labels": text_map(15, 4_000), "annotations": text_map(250, 1_000),

@@ -639,7 +639,7 @@ async fn token_is_shown_without_secret_and_can_be_deleted() {
     fleet::delete_token(&fleet, id).await.unwrap();
     assert_eq!(fleet.enrol(&token, "web-1", &new_request().csr).await.unwrap_err(), bad_token_error());
     for (body, message) in [
-        (json!({"usess": 1}), "Unknown attribute for join token: 'usess': is no field here (did you mean \"uses\"?)"),
+        (json!({"usess": 1}), "Unknown attribute for join token: 'usess': is not a field here (did you mean \"uses\"?)"),
         (json!({"uses": 0}), "uses is 0, and may be 1 to 100000"),
         (json!({"ttl_seconds": 9_999_999}), "ttl_seconds is 9999999, and may be 1 to 2592000"),
         (json!({"node": "nobody"}), "there is no node 'nobody'"),

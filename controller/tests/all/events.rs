@@ -258,7 +258,7 @@ async fn event_stream_sends_all_states_when_changes_are_dropped() {
     let table = Arc::clone(&fleet.parts().desired);
     let nodes = served.api().cache().model().nodes.iter().map(|node| node.meta.uuid).collect::<Vec<_>>();
     let stand = |node: usize, is_placed| {
-        table.status().set_facts(nodes[node], || StateInputs { is_placed, ..StateInputs::default() });
+        table.status().set_inputs(nodes[node], || StateInputs { is_placed, ..StateInputs::default() });
     };
     (0..nodes.len()).for_each(|node| stand(node, true));
     let api = Arc::new(Api { desired: Some(Arc::clone(&table)), ..Api::clone(&served.api()) });
@@ -294,7 +294,7 @@ async fn y06_event_stream_starts_after_own_write() {
     let model = served.api().cache().model();
     let stand = |name: &str, is_placed| {
         let node = model.nodes.find(None, name).unwrap().meta.uuid;
-        table.status().set_facts(node, || StateInputs { is_placed, ..StateInputs::default() });
+        table.status().set_inputs(node, || StateInputs { is_placed, ..StateInputs::default() });
     };
     // As if `loose` had been in a group until now.
     for name in ["n1", "loose"] {

@@ -146,7 +146,7 @@ async fn task_set_is_not_released_when_only_profile_changes() {
 
 /// A task that a held host waits for may still be running elsewhere, even if the present order no longer requires it.
 #[tokio::test]
-async fn held_node_waits_at_old_barrier_when_order_dropped_it() {
+async fn held_node_waits_at_old_barrier_when_order_dropped_barrier() {
     let fleet = Fleet::start_reconciled().await;
     let condition = "labels.tier == 'b'";
     fleet.apply(ordered_tasks("a", condition, &["ntp"])).await;

@@ -160,7 +160,7 @@ fn is_pattern(name: &str) -> bool {
 /// Fails if a `/pattern/` of a look-up is not a regex that core can match with.
 pub(crate) fn check_pattern(name: &str) -> Result<(), String> {
     let Some(pattern) = name.strip_prefix('/').and_then(|rest| rest.strip_suffix('/')) else { return Ok(()) };
-    regex_lite::Regex::new(pattern).map(|_| ()).map_err(|error| format!("`{name}` is no regex: {error}"))
+    regex_lite::Regex::new(pattern).map(|_| ()).map_err(|error| format!("`{name}` is not a regex: {error}"))
 }
 
 impl ReadCollector {

@@ -73,12 +73,12 @@ fn explain_levels(answer: &ResolvedNode, line: Option<&Provenance<LabelValue>>, 
         };
         rows.push(row);
     };
-    if let Some(fold) = answer.resolved_group() {
-        if let Some(template) = &fold.template {
+    if let Some(resolved) = answer.resolved_group() {
+        if let Some(template) = &resolved.template {
             row(Level::ClusterTemplate, template.meta.name.to_string(), &template.spec.inherited.labels);
         }
-        row(Level::Cluster, fold.cluster.meta.name.to_string(), &fold.cluster.spec.inherited.labels);
-        row(Level::NodeGroup, fold.path(), &fold.group.spec.inherited.labels);
+        row(Level::Cluster, resolved.cluster.meta.name.to_string(), &resolved.cluster.spec.inherited.labels);
+        row(Level::NodeGroup, resolved.path(), &resolved.group.spec.inherited.labels);
     }
     row(Level::Node, answer.node().display_name(), &answer.node().spec.inherited.labels);
     rows
@@ -134,7 +134,7 @@ pub fn explain_tag(fleet: FleetContext<'_>, answer: &ResolvedNode, tag: &str) ->
         return explain_primary_tag(fleet, answer, tag, plain);
     }
     let node = answer.node();
-    let table = answer.resolved_group().and_then(|fold| fold.role_table.as_ref());
+    let table = answer.resolved_group().and_then(|resolved| resolved.role_table.as_ref());
     let effective = table.map(|table| table.effective_tags(&answer.roles(), &node.spec.tags)).unwrap_or_default();
     let origin = effective.iter().find(|(name, _)| ***name == *tag).map(|(_, origin)| origin);
     let change = match (origin, table.is_some_and(|table| table.is_visible(tag))) {

@@ -162,10 +162,10 @@ pub fn build_questions(
 ) -> Result<Vec<ExtensionQuestion>, QuestionTooLarge> {
     let mut open: BTreeMap<(String, ClusterId), BTreeMap<(String, Name), OpenRole>> = BTreeMap::new();
     for id in nodes {
-        let Some((node, fold, table)) = placed_node(fleet, id) else { continue };
-        for (role, extension) in open_roles(node, fold, table) {
+        let Some((node, resolved, table)) = placed_node(fleet, id) else { continue };
+        for (role, extension) in open_roles(node, resolved, table) {
             let key = (node.display_name(), role);
-            let roles = open.entry((extension.to_owned(), fold.cluster_id())).or_default();
+            let roles = open.entry((extension.to_owned(), resolved.cluster_id())).or_default();
             roles.insert(key, OpenRole { node: id, table: Arc::clone(table) });
         }
     }
@@ -180,7 +180,7 @@ fn build_question(
     open: BTreeMap<(String, Name), OpenRole>,
 ) -> Result<ExtensionQuestion, QuestionTooLarge> {
     let release = |id: NodeId| {
-        let release = placed_node(fleet, id).and_then(|(_, fold, _)| fold.release.as_ref());
+        let release = placed_node(fleet, id).and_then(|(_, resolved, _)| resolved.release.as_ref());
         release.map(|release| release.value.name.to_string()).unwrap_or_default()
     };
     let entries = open.iter().map(|((node, role), open)| OpenRoleEntry {
@@ -204,14 +204,14 @@ fn build_question(
 
 /// Returns a node as it appears in a question, or `None` if its group or release is missing.
 fn cluster_node_entry(fleet: &Fleet, id: NodeId) -> Option<ClusterNodeEntry<'_>> {
-    let (node, fold, table) = placed_node(fleet, id)?;
-    let roles = spec_roles(Some(fold), &node.spec);
-    let open: BTreeSet<Name> = open_roles(node, fold, table).map(|(role, _)| role).collect();
+    let (node, resolved, table) = placed_node(fleet, id)?;
+    let roles = spec_roles(Some(resolved), &node.spec);
+    let open: BTreeSet<Name> = open_roles(node, resolved, table).map(|(role, _)| role).collect();
     let settled: BTreeSet<Name> = roles.difference(&open).cloned().collect();
     let tags = table.effective_tags(&settled, &node.spec.tags).into_keys().collect();
     let decided = node.spec.tags.decided.iter().filter(|(role, _)| settled.contains(*role) && table.decider(role).is_some());
     let decided = decided.map(|(role, decided)| (role, &*decided.tags)).collect();
-    Some(ClusterNodeEntry { name: node.display_name(), nodegroup: fold.group.meta.name.as_str(), roles, tags, decided })
+    Some(ClusterNodeEntry { name: node.display_name(), nodegroup: resolved.group.meta.name.as_str(), roles, tags, decided })
 }
 
 type PlacedNode<'a> = (&'a Arc<Node>, &'a Arc<ResolvedGroup>, &'a Arc<RoleTable>);
@@ -219,14 +219,14 @@ type PlacedNode<'a> = (&'a Arc<Node>, &'a Arc<ResolvedGroup>, &'a Arc<RoleTable>
 /// Returns a node with its resolved group and role table, or `None` if the node has none.
 fn placed_node(fleet: &Fleet, id: NodeId) -> Option<PlacedNode<'_>> {
     let node = fleet.node(id)?;
-    let fold = fleet.resolved_group(node.spec.nodegroup?).ok()?;
-    Some((node, fold, fold.role_table.as_ref()?))
+    let resolved = fleet.resolved_group(node.spec.nodegroup?).ok()?;
+    Some((node, resolved, resolved.role_table.as_ref()?))
 }
 
 /// Returns the roles of the node whose tags an extension must decide and has not decided, each with that extension.
-fn open_roles<'a>(node: &'a Node, fold: &'a ResolvedGroup, table: &'a RoleTable) -> impl Iterator<Item = (Name, &'a str)> + 'a {
-    let cluster = fold.cluster_id();
-    spec_roles(Some(fold), &node.spec).into_iter().filter_map(move |role| {
+fn open_roles<'a>(node: &'a Node, group: &'a ResolvedGroup, table: &'a RoleTable) -> impl Iterator<Item = (Name, &'a str)> + 'a {
+    let cluster = group.cluster_id();
+    spec_roles(Some(group), &node.spec).into_iter().filter_map(move |role| {
         let extension = table.decider(&role)?;
         let is_decided = node.spec.tags.decided.get(&role).is_some_and(|decided| decided.is_from(extension, cluster));
         (!is_decided).then_some((role, extension))
@@ -244,12 +244,12 @@ pub fn without_outdated_decisions(fleet: &Fleet, node: &Node) -> Option<NodeTags
     match node.spec.nodegroup {
         None => tags.decided.clear(),
         Some(group) => {
-            let fold = fleet.resolved_group(group).ok()?;
-            let (roles, cluster) = (spec_roles(Some(fold), &node.spec), fold.cluster_id());
-            let decider = |role: &Name| fold.role_table.as_ref().filter(|_| roles.contains(role))?.decider(role);
+            let resolved = fleet.resolved_group(group).ok()?;
+            let (roles, cluster) = (spec_roles(Some(resolved), &node.spec), resolved.cluster_id());
+            let decider = |role: &Name| resolved.role_table.as_ref().filter(|_| roles.contains(role))?.decider(role);
             tags.decided.retain(|role, made| decider(role).is_some_and(|extension| made.is_from(extension, cluster)));
             for decision in tags.decided.values_mut() {
-                decision.tags.retain(|tag| fold.role_table.as_ref().is_some_and(|table| table.is_visible(tag)));
+                decision.tags.retain(|tag| resolved.role_table.as_ref().is_some_and(|table| table.is_visible(tag)));
             }
         }
     }

@@ -80,7 +80,7 @@ pub enum InvalidHostLabels {
         prefix: String,
     },
     /// A pattern cannot be compiled.
-    #[error("{pattern:?} is no regular expression of at most {MAX_PATTERN_BYTES} bytes: {reason}")]
+    #[error("{pattern:?} is not a regular expression of at most {MAX_PATTERN_BYTES} bytes: {reason}")]
     Pattern {
         /// The list.
         field: &'static str,

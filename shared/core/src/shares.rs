@@ -71,14 +71,8 @@ impl Shares {
     /// Returns the part that has no room for the request, or `None` if the request fits. `held` is what all principals
     /// together hold.
     pub fn exceeded_share(&self, amount: u64, holder: &ShareHolder, holdings: &ShareUsage, held: u64) -> Option<ShareExceeded> {
-        let most = self.limit(holder.is_fleet_admin);
-        let total = || {
-            (!self.has_room(amount, held, holder.is_fleet_admin)).then_some(ShareExceeded {
-                share: ShareKind::Total,
-                held,
-                limit: most,
-            })
-        };
+        let exceeded = ShareExceeded { share: ShareKind::Total, held, limit: self.limit(holder.is_fleet_admin) };
+        let total = || (!self.has_room(amount, held, holder.is_fleet_admin)).then_some(exceeded);
         self.exceeded_own_share(amount, holder, holdings).or_else(total)
     }
 

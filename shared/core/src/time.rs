@@ -31,7 +31,7 @@ const DAYS: [&str; 7] = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
 
 /// The error for a text that is not a valid time.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no time since 1970: {why}; write one as 2026-12-31T00:00:00Z")]
+#[error("{text:?} is not a time since 1970: {why}; write one as 2026-12-31T00:00:00Z")]
 pub struct InvalidTime {
     /// The text, truncated to 64 characters.
     text: String,

@@ -7,7 +7,7 @@
 //! A field acts if it has the effect that its author expects. This includes fields that clients of other systems read
 //! back (Magnum's, Ironic's, Glance's, `foreign`) and fields for people (titles, descriptions). The table destructures
 //! each spec, so a new field does not compile until it is classified. A test checks that the fields of the specs act
-//! (`tests/all/change_classes`). No test checks the rows of their parts (tasks, roles, tags, host labels, lifecycle).
+//! (`tests/all/propagation`). No test checks the rows of their parts (tasks, roles, tags, host labels, lifecycle).
 
 use std::collections::BTreeMap;
 

@@ -231,7 +231,7 @@ fn each_failure_has_status_and_message() -> Result<()> {
     std::fs::write(&wrong, "kind: Cluster\nname: prod\n---\nkind: NodeGroup\ncluster: prod\nname: new\ncolour: red\n")?;
     for (arguments, status, expected) in [
         (&["get", "node", "nobody"][..], 3, "nobody"),
-        (&["apply", "-f", &wrong.to_string_lossy()], 1, "wrong.yaml:7:1: colour: is no field of this kind"),
+        (&["apply", "-f", &wrong.to_string_lossy()], 1, "wrong.yaml:7:1: colour: is not a field of this kind"),
         (&["label", "node", "nobody", "a=b"], 3, "nobody"),
         (&["get", "teapots"], 2, "teapots"),
         (&["delete", "clustertemplate", "base"], 4, "prod"),
@@ -314,7 +314,7 @@ fn y09_apply_uses_manager_of_directory() -> Result<()> {
     write("stemma.toml", "manger = \"team-a\"\n")?;
     for verb in ["apply", "validate", "resolve"] {
         let (status, text) = run_failing(&fleet, &[verb, "-f", &path])?;
-        assert!(status == 1 && text.contains("stemma.toml: manger: is no setting (did you mean \"manager\"?)"), "{text}");
+        assert!(status == 1 && text.contains("stemma.toml: manger: is not a setting (did you mean \"manager\"?)"), "{text}");
         assert_eq!(text.contains("nothing was changed"), verb == "apply", "{text}");
     }
     Ok(())
@@ -506,7 +506,7 @@ fn failed_node_shows_failed_task_and_remedy() -> Result<()> {
         assert!(described.contains(part), "{part:?} in {described}");
     }
     let explained = fleet.stemma(&["explain", "node", "web-1", "task", "boom"])?;
-    for part in ["last      failed, 2", "mend      apply a newer version of r", "retry     automatic"] {
+    for part in ["last      failed, 2", "remedy    apply a newer version of r", "retry     automatic"] {
         assert!(explained.contains(part), "{part:?} in {explained}");
     }
     Ok(())

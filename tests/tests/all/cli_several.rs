@@ -649,7 +649,7 @@ fn x06_batch_changes_nothing_when_entry_is_empty() -> Result<()> {
     ] {
         let (out, text, status) = fleet.run_cli(arguments)?;
         assert!(status == 2 && out.is_empty(), "{arguments:?}: {out}{text}");
-        assert!(text.contains("is empty: name what is meant\n  nothing was changed\n"), "{arguments:?}: {text}");
+        assert!(text.contains("is empty: give a value\n  nothing was changed\n"), "{arguments:?}: {text}");
     }
     let (_, text, status) = fleet.run_cli(&["delete", "nodegroup", "us/web", "web"])?;
     assert!(status == 2 && text.contains("a node group is named CLUSTER/GROUP, not \"web\""), "{text}");

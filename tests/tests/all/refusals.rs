@@ -63,9 +63,9 @@ fn apply_refuses_tasks_invalid_on_every_host_with_line() -> Result<()> {
     let expected = [
         "error: 4 things are wrong in these manifests",
         "  site.yaml:10:34: task conf parameters.mode: takes octal digits as text, \"0644\", not 644",
-        "  site.yaml:10:45: task conf parameters.ownr: is no parameter of this type (did you mean \"owner\"?): mend its spelling, or take it out",
+        "  site.yaml:10:45: task conf parameters.ownr: is not a parameter of this type (did you mean \"owner\"?): correct its spelling, or remove it",
         "  site.yaml:10:18: task conf parameters.path: path \"etc/conf\" is relative; write it from `/` on",
-        "  site.yaml:11:16: task typo type: \"flie\" is no type of task (did you mean \"file\"?): mend its spelling",
+        "  site.yaml:11:16: task typo type: \"flie\" is not a type of task (did you mean \"file\"?): correct its spelling",
         "  nothing was changed",
     ];
     assert_eq!((status, out.as_str(), err.lines().collect::<Vec<_>>()), (1, "", expected.to_vec()));
@@ -243,7 +243,7 @@ fn w11_apply_reports_conflicts_of_several_objects_together() -> Result<()> {
     assert!(status == 4 && err.contains(&taken(3)) && err.contains(&taken(7)), "{err}");
     assert_eq!(err.matches("--force").count(), 1, "{err}");
     let (status, _, err) = apply_text(&fleet, &format!("{text}colour: red\n"), &["--manager", "git"])?;
-    assert!(status == 4 && err.contains("site.yaml:8:1: colour: is no field") && err.contains(&taken(3)), "{err}");
+    assert!(status == 4 && err.contains("site.yaml:8:1: colour: is not a field") && err.contains(&taken(3)), "{err}");
     Ok(())
 }
 

@@ -12,6 +12,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use anyhow::{Context, Result, bail};
 use regex_lite::Regex;
@@ -19,18 +20,24 @@ use regex_lite::Regex;
 use crate::source;
 use definitions::{SourceName, SourceNameKind};
 
-/// Names that no type, function, constant or module may have. One a line; text after a space is the replacement. `*word` bans
-/// all names with that word between underscores.
+/// Names that no type, function, constant or module may have. One a line; text after a tab is the replacement. `*word` bans
+/// all names with that word as a part, in snake case or camel case.
 const BANNED_NAMES: &str = include_str!("banned_names.txt");
 
 /// Phrases that no comment and no page may contain, as regular expressions. One a line; text after a tab is the replacement.
 const BANNED_PHRASES: &str = include_str!("banned_phrases.txt");
 
-/// Type names that may be defined more than once. One a line; text after a space is the reason.
+/// Type names that may be defined more than once. One a line; text after a tab is the reason.
 const SHARED_TYPE_NAMES: &str = include_str!("shared_type_names.txt");
 
 /// Verbs in the third person, of which a test name needs one. One a line.
 const VERBS: &str = include_str!("verbs.txt");
+
+/// Maximum number of words of a test name, without the numbers of the design at its start.
+const MAX_TEST_WORDS: usize = 10;
+
+/// Words that a test name does not contain, because they stand for a thing that the name should name.
+const TEST_PRONOUNS: [&str; 10] = ["it", "its", "that", "their", "them", "they", "what", "whatever", "who", "whose"];
 
 /// Checks the workspace in `root`.
 ///
@@ -76,19 +83,45 @@ fn banned_phrases(block: &str) -> Vec<String> {
     found.collect()
 }
 
-/// Returns the message for a banned name, or for the name of a test without a verb.
+/// Returns the message for a banned name, or for a test name that is not of the form `UNIT_DOES_WHEN`.
 fn check_name(definition: &SourceName) -> Option<String> {
-    let name = &definition.name;
+    let (name, words) = (&definition.name, words(&definition.name));
     let is_banned = |banned: &str| match banned.strip_prefix('*') {
-        Some(word) => name.split('_').any(|part| part == word),
+        Some(word) => words.iter().any(|part| part == word),
         None => banned == name,
     };
     if let Some((_, replacement)) = rows(BANNED_NAMES).find(|(banned, _)| is_banned(banned)) {
         return Some(format!("the name `{name}` is banned: {replacement}"));
     }
-    let has_verb = || name.split('_').any(|word| rows(VERBS).any(|(verb, _)| verb == word));
-    (definition.kind == SourceNameKind::Test && !has_verb())
-        .then(|| format!("the test name `{name}` has no verb: write UNIT_DOES_WHEN, or add the verb to verbs.txt"))
+    let is_number = |word: &&String| word.chars().filter(char::is_ascii_alphabetic).count() <= 1;
+    let words: Vec<_> = words.iter().skip_while(is_number).map(String::as_str).collect();
+    let fault = if definition.kind != SourceNameKind::Test {
+        return None;
+    } else if !words.iter().any(|word| rows(VERBS).any(|(verb, _)| verb == *word)) {
+        "has no verb: write UNIT_DOES_WHEN, or add the verb to verbs.txt".to_owned()
+    } else if words.len() > MAX_TEST_WORDS {
+        format!("has {} words, but at most {MAX_TEST_WORDS} are allowed", words.len())
+    } else {
+        let pronoun = words.iter().find(|word| TEST_PRONOUNS.contains(*word))?;
+        format!("contains the pronoun `{pronoun}`: name the thing")
+    };
+    Some(format!("the test name `{name}` {fault}"))
+}
+
+/// Returns the words of a name in snake case or camel case, in lower case.
+fn words(name: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut was_lower = false;
+    for letter in name.chars() {
+        if letter == '_' || (letter.is_ascii_uppercase() && was_lower) {
+            words.push(String::new());
+        }
+        was_lower = letter.is_ascii_lowercase();
+        if let Some(word) = words.last_mut().filter(|_| letter != '_') {
+            word.push(letter.to_ascii_lowercase());
+        }
+    }
+    words
 }
 
 /// Returns one message for each type name that is defined more than once and not on the allow list, and one for each name on
@@ -145,21 +178,17 @@ fn files(root: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Returns the lines of a list: the entry, and what stands after the first space or tab.
+/// Returns the lines of a list: the entry, and the text after its tab.
 fn rows(list: &'static str) -> impl Iterator<Item = (&'static str, &'static str)> {
     let lines = list.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
-    lines.map(|line| line.split_once(['\t', ' ']).unwrap_or((line, "")))
+    lines.map(|line| line.split_once('\t').unwrap_or((line, "")))
 }
 
 /// Returns the banned phrases with their replacements.
 fn phrases() -> &'static [(Regex, &'static str)] {
-    static PHRASES: std::sync::LazyLock<Vec<(Regex, &str)>> = std::sync::LazyLock::new(|| {
-        let lines = BANNED_PHRASES.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
-        let rows = lines.map(|line| line.split_once('\t').unwrap_or((line, "")));
-        rows.map(|(pattern, replacement)| {
-            (Regex::new(pattern).expect("each line of banned_phrases.txt is a regular expression"), replacement)
-        })
-        .collect()
+    static PHRASES: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
+        let pattern = |text| Regex::new(text).expect("each line of banned_phrases.txt is a regular expression");
+        rows(BANNED_PHRASES).map(|(text, replacement)| (pattern(text), replacement)).collect()
     });
     &PHRASES
 }

@@ -11,6 +11,14 @@ fn check_file_reports_banned_type_name() {
 }
 
 #[test]
+fn check_file_reports_banned_word_in_any_case() {
+    for text in ["struct SaidRecord;", "const TOLD_HOSTS: u8 = 0;", "fn asked_nodes() {}", "mod what_is_meant {}"] {
+        assert_eq!(violations("a.rs", text).len(), 1, "{text}");
+    }
+    assert_eq!(violations("a.rs", "struct Toldest;"), Vec::<String>::new());
+}
+
+#[test]
 fn check_file_skips_methods_of_trait_implementations() {
     let text = "struct Sent;\nimpl Old for Sent { fn told(&self) {} }";
     assert_eq!(violations("a.rs", text), Vec::<String>::new());
@@ -40,6 +48,20 @@ fn check_file_reports_test_name_without_verb() {
 }
 
 #[test]
+fn check_file_reports_long_test_name_and_pronoun() {
+    let test = |name: &str| violations("a.rs", &format!("#[test]\nfn {name}() {{}}"));
+    assert_eq!(test("s48_w10_05_label_keeps_one_two_three_four_five_six_seven_eight"), Vec::<String>::new());
+    assert!(test("label_keeps_one_two_three_four_five_six_seven_eight_nine")[0].contains("has 11 words"));
+    assert!(test("label_keeps_what_was_set")[0].contains("the pronoun `what`"));
+}
+
+#[test]
+fn check_file_reads_text_after_single_backquote_and_open_fence() {
+    assert_eq!(violations("a.md", "A ` and what becomes of it.\n").len(), 1);
+    assert_eq!(violations("a.rs", "// ```\nfn f() {}\n// what becomes of it\n").len(), 1);
+}
+
+#[test]
 fn repeated_types_reports_name_when_defined_twice_and_not_allowed() {
     let places = |places: &[&str]| places.iter().map(|place| (*place).to_owned()).collect::<Vec<_>>();
     let listed = rows(SHARED_TYPE_NAMES).map(|(name, _)| (name.to_owned(), places(&["a.rs:1", "b.rs:1"])));
@@ -51,7 +73,7 @@ fn repeated_types_reports_name_when_defined_twice_and_not_allowed() {
 }
 
 #[test]
-fn repeated_types_reports_allowed_name_when_it_is_defined_once() {
+fn repeated_types_reports_allowed_name_when_defined_once() {
     let name = rows(SHARED_TYPE_NAMES).next().unwrap().0;
     let found = repeated_types(&BTreeMap::new());
     assert!(found.iter().any(|message| message.contains(&format!("`{name}` is not defined more than once"))), "{found:?}");

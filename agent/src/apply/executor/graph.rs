@@ -74,8 +74,8 @@ pub struct TaskGraph {
 impl TaskGraph {
     /// Creates a graph that runs at most `max_parallel` tasks at once.
     #[must_use]
-    pub const fn new(vertices: Vec<Vertex>, width: usize) -> Self {
-        Self { vertices, max_parallel: width }
+    pub const fn new(vertices: Vec<Vertex>, max_parallel: usize) -> Self {
+        Self { vertices, max_parallel }
     }
 
     /// Orders a task after another, unless the reverse order exists already.
@@ -254,11 +254,10 @@ mod tests {
         }
     }
 
-    fn vertex(after: &[usize]) -> Vertex {
-        let after = after.to_vec();
+    fn vertex(requires: &[usize]) -> Vertex {
         Vertex {
             state: TaskState::Waiting,
-            requires: after,
+            requires: requires.to_vec(),
             barriers: Vec::new(),
             exclusive: false,
             failure_allowed: false,

@@ -115,7 +115,7 @@ impl TaskRun {
             RunPurpose::Converge => desired.mode(),
             RunPurpose::Check => Mode::Noop,
         };
-        let before = site.ledger.get(&PROGRESS)?.unwrap_or_default();
+        let last_progress = site.ledger.get(&PROGRESS)?.unwrap_or_default();
         let reasons = site.ledger.get(&REASONS)?.unwrap_or_default();
         let (vertices, mut tasks): (_, Vec<_>) =
             profile.tasks.iter().map(|task| PlannedTask::from_profile(&site, ceiling, desired, task, mode)).unzip();
@@ -132,7 +132,7 @@ impl TaskRun {
             running: Vec::new(),
             refreshes: PendingRefreshes::default(),
             staging: Rc::default(),
-            last_progress: before,
+            last_progress,
             new_records: BTreeMap::new(),
             reasons,
             results: Vec::new(),

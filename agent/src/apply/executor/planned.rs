@@ -48,12 +48,12 @@ impl PlannedTask {
         task: &ProfileTask,
         mode: Mode,
     ) -> (Vertex, Self) {
-        let kind = readiness(site, ceiling, desired, task);
-        let is_marker = match &kind {
+        let readiness = readiness(site, ceiling, desired, task);
+        let is_marker = match &readiness {
             Readiness::Runnable { task, .. } => is_marker_type(&task.task),
             Readiness::Refused(..) => is_marker(task),
         };
-        let is_skipped = (!desired.task_set.runs_task(&task.id) && !is_marker) || kind.is_other_phase();
+        let is_skipped = (!desired.task_set.runs_task(&task.id) && !is_marker) || readiness.is_other_phase();
         let state = if is_skipped {
             TaskState::Skipped
         } else if is_observed(task) {
@@ -61,13 +61,13 @@ impl PlannedTask {
         } else {
             TaskState::Waiting
         };
-        let vertex = Vertex { is_marker, ..vertex(task, &kind, state, mode) };
+        let vertex = Vertex { is_marker, ..vertex(task, &readiness, state, mode) };
         (
             vertex,
             Self {
                 id: task.id.clone(),
                 content: content_digest(task, &desired.task_set.inputs),
-                readiness: kind,
+                readiness,
                 subscribes: Vec::new(),
                 refreshes: Vec::new(),
             },
@@ -178,8 +178,8 @@ fn command_run_by_file(site: &Site, applier: &dyn Applier, task: &HostTask) -> O
 }
 
 /// Returns the vertex of a task, with its requirements and barriers. `from_profile` sets whether it is a marker.
-fn vertex(task: &ProfileTask, kind: &Readiness, state: TaskState, mode: Mode) -> Vertex {
-    let (alone, may_fail) = match kind {
+fn vertex(task: &ProfileTask, readiness: &Readiness, state: TaskState, mode: Mode) -> Vertex {
+    let (exclusive, failure_allowed) = match readiness {
         Readiness::Runnable { alone, task, .. } => (*alone, !task.task.fail_on_error),
         Readiness::Refused(..) => (false, false),
     };
@@ -188,8 +188,8 @@ fn vertex(task: &ProfileTask, kind: &Readiness, state: TaskState, mode: Mode) ->
         requires: task.after.iter().map(|&before| usize::from(before)).collect(),
         // A host that changes nothing takes no part in the order across hosts.
         barriers: if mode == Mode::Apply { task.barriers.clone() } else { Vec::new() },
-        exclusive: alone,
-        failure_allowed: may_fail,
+        exclusive,
+        failure_allowed,
         is_marker: false,
     }
 }

@@ -177,10 +177,10 @@ impl ApplyWorker {
     pub fn new(
         site: Site,
         config: AgentConfig,
-        trust: Option<NodeVerifier>,
+        verifier: Option<NodeVerifier>,
         end: ApplyEnd,
         wakes: WakeListener,
-        mode: StopWhen,
+        stop_when: StopWhen,
     ) -> Result<Self, HostError> {
         let site = site.with_label_map(&config.host_label_map);
         if let Err(error) = site.ledger.sweep() {
@@ -190,12 +190,12 @@ impl ApplyWorker {
         }
         let local = site.ledger.get(&LOCAL_STATE)?.unwrap_or_default();
         let progress = site.ledger.get(&REPORT)?.map(|last| last.progress).unwrap_or_default();
-        let reconcile_at = Instant::now() + Duration::from_secs(config.schedule.drift_seconds);
+        let next_reconcile_at = Instant::now() + Duration::from_secs(config.schedule.drift_seconds);
         Ok(Self {
             desired: site.ledger.accepted()?.map(|accepted| accepted.desired()),
             site,
             config,
-            verifier: trust,
+            verifier,
             end,
             wakes,
             local,
@@ -208,7 +208,7 @@ impl ApplyWorker {
             orphans: Vec::new(),
             last_report: None,
             is_report_stored: false,
-            next_reconcile_at: reconcile_at,
+            next_reconcile_at,
             retry_outputs_at: None,
             check_room_at: Instant::now(),
             is_blocked: false,
@@ -223,7 +223,7 @@ impl ApplyWorker {
             requested_reconcile: None,
             on_applied: None,
             summary: RunSummary::default(),
-            stop_when: mode,
+            stop_when,
         })
     }
 

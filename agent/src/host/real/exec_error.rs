@@ -64,7 +64,7 @@ fn missing_message(head: &[u8]) -> String {
 fn not_executable_message(head: &[u8]) -> String {
     match head {
         [] => format!("it is empty: {SHEBANG_ADVICE}"),
-        [0xef, 0xbb, 0xbf, ..] => "a byte order mark stands before its first line: save the file without it".to_owned(),
+        [0xef, 0xbb, 0xbf, ..] => "a byte order mark is before its first line: save the file without it".to_owned(),
         [0x7f, b'E', b'L', b'F', ..] => {
             "it is a program of another kind of machine, or a damaged one: install a build for this one".to_owned()
         }
@@ -100,7 +100,7 @@ mod tests {
             (b"echo\n", Errno::NOEXEC, "its first line names no interpreter: begin it with the line of its interpreter"),
             (b"#!\n", Errno::NOEXEC, "its first line names no interpreter"),
             (b"", Errno::NOEXEC, "it is empty: begin it"),
-            (b"\xef\xbb\xbf#!/bin/sh\n", Errno::NOEXEC, "a byte order mark stands before its first line"),
+            (b"\xef\xbb\xbf#!/bin/sh\n", Errno::NOEXEC, "a byte order mark is before its first line"),
             (b"\x7fELF\x02", Errno::NOEXEC, "a program of another kind of machine"),
             (b"\x7fELF\x02", Errno::NOEXEC, "or a damaged one: install a build for this one"),
             (b"#!/bin/sh\n", Errno::ACCESS, "Permission denied (os error 13)"),

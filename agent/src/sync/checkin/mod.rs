@@ -128,7 +128,7 @@ pub async fn run(
 
 impl Sync {
     /// Reads credentials and connection record, observes the host, and creates the network half without any exchange.
-    fn new(host: Rc<dyn Host>, identity: HostIdentity, end: SyncEnd, clock: Arc<dyn Clock>) -> Result<Self, SyncError> {
+    fn new(host: Rc<dyn Host>, identity: HostIdentity, channel: SyncEnd, clock: Arc<dyn Clock>) -> Result<Self, SyncError> {
         let credentials = TlsCredentials::load(&*host)?;
         // An unfinished file may contain a private key.
         if let Err(error) = sweep_state_dir(&*host) {
@@ -136,18 +136,18 @@ impl Sync {
         }
         let tls = credentials.tls(&identity, clock.clone())?;
         let renew_at = renew_at(&credentials, &*clock);
-        let connections = ConnectionLog::load(&*host).map_err(StateError::from)?;
+        let connection_log = ConnectionLog::load(&*host).map_err(StateError::from)?;
         Ok(Self {
             targets: credentials.targets().into(),
             outbox: Outbox::observe(&*host),
-            version: end.max_version(),
-            pending_version: end.max_version(),
+            version: channel.max_version(),
+            pending_version: channel.max_version(),
             host,
             identity,
             credentials,
             tls,
             clock,
-            channel: end,
+            channel,
             backoff: Backoff::default(),
             idle_client: None,
             pending_check_in: None,
@@ -160,7 +160,7 @@ impl Sync {
             renew_at,
             pending_renewal: None,
             failed_renewals: FailedRenewals::default(),
-            connection_log: connections,
+            connection_log,
             duplicate_host: DuplicateHost::default(),
             is_offer_pending: false,
             refusals: Backoff::default(),

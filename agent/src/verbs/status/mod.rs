@@ -249,7 +249,7 @@ fn collect(local: &LocalHost) -> Result<StatusOutput> {
     let stuck = stuck_reason(local)?;
     let held = accepted.as_ref().map(Accepted::desired);
     let profile = held.as_ref().map(|held| ledger.profile(held)).transpose()?.flatten();
-    let lacks_tasks = profile.is_none() || held.as_ref().is_some_and(Desired::is_unreleased);
+    let has_unknown_tasks = profile.is_none() || held.as_ref().is_some_and(Desired::is_unreleased);
     let tasks = held.as_ref().map(|held| tasks(local, held)).transpose()?.unwrap_or_default();
     let local_state = ledger.get(&LOCAL_STATE)?.unwrap_or_default();
     let agent_runs = local.is_running();
@@ -282,7 +282,7 @@ fn collect(local: &LocalHost) -> Result<StatusOutput> {
             (Some(false), Progress::Running) => Progress::Idle,
             (_, reported) => reported,
         },
-        has_unknown_tasks: lacks_tasks,
+        has_unknown_tasks,
         findings: findings(local, damage, connection.as_ref(), report.findings),
         connection,
         agent_runs,

@@ -224,7 +224,7 @@ fn y06_status_shows_stuck_when_directory_replaces_label_file() {
     };
     assert_eq!(exits(), (AgentExit::Failed, AgentExit::Failed, AgentExit::Failed));
     let state = || collect(&LocalHost::open(root.path()).unwrap()).unwrap().state_text();
-    let expected = "stuck: /run/stemma: cannot replace /run/stemma/labels.json: Is a directory (os error 21): a directory stands in the place of the \
+    let expected = "stuck: /run/stemma: cannot replace /run/stemma/labels.json: Is a directory (os error 21): a directory is in the place of the \
                 file: move it away";
     assert_eq!(state(), expected);
     let env_file = std::fs::read_to_string(root.path().join("run/stemma/labels.env")).unwrap();

@@ -161,14 +161,14 @@ impl CheckInHandler {
         let StoredReports { sent_revision: sent, observation: stored, .. } =
             slot.stored_or_read(|| self.intake.stored_reports(slot.node()));
         let host_state = self.host_state(&self.desired.epoch_line(), check_in.held_desired.as_ref(), sent);
-        let ahead = check_in.held_desired.filter(|_| !host_state.can_send());
-        let has_more = !check_in.results.is_empty() || check_in.observation.is_some() || check_in.report.is_some();
+        let held_ahead = check_in.held_desired.filter(|_| !host_state.can_send());
+        let has_news = !check_in.results.is_empty() || check_in.observation.is_some() || check_in.report.is_some();
         let opening = CheckInStart {
             state: &state,
             held: check_in.held_desired,
-            held_ahead: ahead,
+            held_ahead,
             observation_digest: check_in.observation_digest,
-            has_news: has_more,
+            has_news,
             address: peer.address,
         };
         let begun = slot.begin_check_in(now, &opening, || self.intake.stored_reports(slot.node()));
@@ -176,7 +176,7 @@ impl CheckInHandler {
             self.report_duplicate(&slot, peer, addresses);
         }
         if begun.has_ahead_changed {
-            self.desired.status().set_ahead(slot.node(), host_revisions(ahead.as_ref(), sent));
+            self.desired.status().set_ahead(slot.node(), host_revisions(held_ahead.as_ref(), sent));
         }
         // An Observation that waits to be stored is outdated if the host reports again the one that is stored.
         let is_outdated =
@@ -203,7 +203,7 @@ impl CheckInHandler {
             retry_after_ms: 0,
         };
         let state = begun.has_new_state.then_some(state);
-        if begun.has_silence_ended || state.is_some() || has_more {
+        if begun.has_silence_ended || state.is_some() || has_news {
             Box::pin(self.store_parts(&mut session, peer, check_in, state, begun.has_silence_ended)).await?;
         }
         Ok(session)
@@ -289,7 +289,7 @@ impl CheckInHandler {
 
     /// Returns what to send, if anything. `is_due` means that the check-in must be answered in any case.
     fn poll(&self, session: &mut CheckInSession, peer: &Arc<Peer>, is_due: bool) -> Result<PollOutcome, ApiError> {
-        let PendingUpdate { desired, grants, has_new_grants: grants_are_new, stored, needs_observation: lacks_observation } =
+        let PendingUpdate { desired, grants, has_new_grants, stored, needs_observation } =
             match session.slot.poll(session.number, peer, session.digest) {
                 PollResult::Superseded => return Ok(PollOutcome::new(CheckInResponse::Superseded, true)),
                 PollResult::Deleted => return Err(deleted_node_error()),
@@ -309,18 +309,18 @@ impl CheckInHandler {
                 return Ok(PollOutcome::StoreFirst(covering.unwrap_or(state), parts));
             }
         }
-        let grants_are_new = grants_are_new && can_send;
+        let has_new_grants = has_new_grants && can_send;
         let is_stopping = self.desired.is_stopping();
         // The response requests an Observation that is neither stored nor received.
-        let must_request = session.may_request && session.observation.is_none() && lacks_observation;
+        let must_request = session.may_request && session.observation.is_none() && needs_observation;
         let is_to_wait = session.retry_after_ms > 0;
-        if !(is_due || is_stopping || must_request || is_to_wait || session.has_stored || desired.is_some() || grants_are_new) {
+        if !(is_due || is_stopping || must_request || is_to_wait || session.has_stored || desired.is_some() || has_new_grants) {
             return Ok(PollOutcome::Pending);
         }
         // When a state is signed again, so are its grants.
         let grants = if desired.is_some() { session.slot.grants() } else { grants };
         let sendable = grants.iter().filter(|_| can_send);
-        if grants_are_new {
+        if has_new_grants {
             session.slot.note_grants_sent(peer);
         }
         if desired.is_some() {
@@ -355,7 +355,7 @@ impl CheckInHandler {
             Err(IntakeError::NoSuchNode) => return Err(deleted_node_error()),
             Err(error) => {
                 let name = self.intake.node_name(slot.node());
-                log::warn!(node:% = slot.node(), name, error:% = error; "what a host is to be told could not be recorded; it is told later");
+                log::warn!(node:% = slot.node(), name, error:% = error; "what a host is to be sent could not be recorded; it is sent later");
                 (session.may_send, session.retry_after_ms) = (false, RESULTS_RETRY_MS);
             }
         }

@@ -268,7 +268,7 @@ async fn check_in_stores_local_state_when_connection_breaks() {
     site.report_parked(swap).await;
     assert_eq!(*lock(&site.intake.local_states), [swap.map(str::to_owned)], "once, and before the answer");
     site.report_parked(swap).await;
-    assert_eq!(lock(&site.intake.local_states).len(), 1, "it is no news any more");
+    assert_eq!(lock(&site.intake.local_states).len(), 1, "it is not news any more");
     // Of a report and its withdrawal in one moment, the last one is stored.
     site.report_and_disconnect(None).await;
     site.report_and_disconnect(swap).await;
@@ -496,7 +496,7 @@ async fn x02_check_in_withholds_state_when_host_is_ahead() {
     let open = vec![Barrier { task: "b".to_owned(), selector: "tags=x".to_owned() }];
     table.open_barriers(vec![(NODE, task_set, open)], Revision(5));
     let placed = || StateInputs { is_placed: true, liveness: Liveness::Connected, ..StateInputs::default() };
-    table.status().set_facts(NODE, placed);
+    table.status().set_inputs(NODE, placed);
     *lock(&site.intake.head_lag) = u64::MAX - 9;
     let (line, unheld) = (table.epoch_line(), PartDigest([3; 32]));
     let held = |epoch: Uuid, revision| HeldDesired {

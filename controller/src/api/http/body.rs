@@ -229,7 +229,7 @@ mod tests {
         for _ in 0..2 {
             assert!(body.frame().await.is_some_and(|frame| frame.is_ok()));
         }
-        assert!(body.frame().await.is_some_and(|frame| frame.is_err()), "it is no whole body");
+        assert!(body.frame().await.is_some_and(|frame| frame.is_err()), "it is not a whole body");
         assert!(body.frame().await.is_none());
     }
 }

@@ -84,11 +84,11 @@ impl BadJson {
 
 impl From<InvalidJson> for BadJson {
     fn from(error: InvalidJson) -> Self {
-        let is_number = match error {
+        let is_bad_number = match error {
             InvalidJson::Number { .. } | InvalidJson::Inexact { .. } => true,
             InvalidJson::NoObject | InvalidJson::Escape => false,
         };
-        Self { is_bad_number: is_number, ..Self::new(&error) }
+        Self { is_bad_number, ..Self::new(&error) }
     }
 }
 

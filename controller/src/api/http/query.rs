@@ -269,18 +269,13 @@ impl PageQuery {
         if limit == 0 {
             return Err(BadQuery::bad_value("limit", "0", Self::LIMIT_RULE));
         }
-        let descending = match parameters.get("sort_dir")? {
+        let is_descending = match parameters.get("sort_dir")? {
             None | Some("asc") => false,
             Some("desc") => true,
             Some(value) => return Err(BadQuery::bad_value("sort_dir", value, "it is asc or desc")),
         };
         let text = |name| parameters.text(name).map(|value| value.map(str::to_owned));
-        Ok(Self {
-            limit: limit.min(MAX_PAGE_ROWS),
-            marker: text("marker")?,
-            sort_key: text("sort_key")?,
-            is_descending: descending,
-        })
+        Ok(Self { limit: limit.min(MAX_PAGE_ROWS), marker: text("marker")?, sort_key: text("sort_key")?, is_descending })
     }
 
     /// Returns the URL of the next page if this page is full: `rows` is the number of its rows. The URL has every

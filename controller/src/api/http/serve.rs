@@ -226,9 +226,9 @@ impl RequestHead<'_> {
     fn read_request(
         &self,
         endpoint: Endpoint,
-        path: Vec<(String, String)>,
-        (who, peer): (Requester, Option<Arc<Peer>>),
-        base: String,
+        params: Vec<(String, String)>,
+        (requester, peer): (Requester, Option<Arc<Peer>>),
+        base_url: String,
     ) -> Result<HttpRequest, ApiError> {
         let (uri, dry_run) = if endpoint.has_dry_run() { split_dry_run(self.uri)? } else { (self.uri.clone(), false) };
         let query = QueryString::read(&uri, endpoint.route().query)?;
@@ -241,14 +241,14 @@ impl RequestHead<'_> {
             query,
             uri,
             dry_run,
-            params: path,
+            params,
             headers: self.headers.clone(),
             body: Bytes::new(),
             versions: self.versions,
             peer,
-            requester: who,
+            requester,
             id: self.id.to_owned(),
-            base_url: base,
+            base_url,
             canceled: Canceled::default(),
         })
     }

@@ -228,8 +228,8 @@ fn imports(document: &Document) -> Vec<String> {
 
 impl<'a> ApplyBatch<'a> {
     fn new(api: &'a Api, author: WriteMode<'a>) -> Self {
-        let (changes, rows, refused, absent, owners) = Default::default();
-        Self { api, author, changes, rows, refused, missing_releases: absent, previous_owners: owners }
+        let (changes, rows, refused, missing_releases, previous_owners) = Default::default();
+        Self { api, author, changes, rows, refused, missing_releases, previous_owners }
     }
 
     /// Applies one object. If it is refused, the apply is refused, but the remaining objects are still checked. An
@@ -255,12 +255,12 @@ impl<'a> ApplyBatch<'a> {
     /// Fails if objects were refused. The error includes that warning if an object conflicts with other managers, since
     /// a misspelled `adopt` may be the cause. Fails also if `adopt` does not name a manager.
     fn finish(self, adopt: Option<&OwnerMatch>, objects: usize) -> Result<(Vec<Value>, Option<String>), ApiError> {
-        let Self { rows, refused, previous_owners: owners, .. } = self;
+        let Self { rows, refused, previous_owners, .. } = self;
         // If some objects were not checked, the manager may own something of those, so there is no warning.
         let adopt = adopt.filter(|_| rows.len() + refused.0.len() == objects);
-        let warning = adopt.and_then(|from| owns_nothing_message(from, &owners));
+        let warning = adopt.and_then(|from| owns_nothing_message(from, &previous_owners));
         if let (Some(from), Some(_)) = (adopt, &warning) {
-            check_owner_match(from, &owners)?;
+            check_owner_match(from, &previous_owners)?;
         }
         let hint = warning.clone().filter(|_| refused.has_conflict());
         refused.into_result().map_err(|refusal| match hint {

@@ -96,13 +96,13 @@ fn explain_task(api: &Api, model: &Model, answer: &ResolvedNode, id: &str) -> Re
     let unknown = || ApiError::new(ErrorType::ObjectNotFound, format!("the node's release has no task {}", quote(id)));
     let mut body = explain::explain_task(answer, id, api.registry.now(), &run_state).ok_or_else(unknown)?;
     let last = results.and_then(|results| results.tasks.get(id));
-    if let (Some(StuckAgent { reason: why, can_run_tasks: runs_on }), Some(reasons)) =
+    if let (Some(StuckAgent { reason: why, can_run_tasks }), Some(reasons)) =
         (state_inputs::stuck_reason(model, node), body["set_aside"].as_array_mut())
     {
-        let what = if runs_on {
+        let what = if can_run_tasks {
             "its agent cannot write all of what services and people read on its host, and its tasks run on"
         } else {
-            "its agent is stuck, and begins nothing until that is mended"
+            "its agent is stuck, and begins nothing until that is corrected"
         };
         reasons.push(format!("{what}: {why}").into());
     }

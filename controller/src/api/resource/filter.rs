@@ -51,8 +51,8 @@ impl<S: Resource> FilterMatch<S> {
 
     /// Returns the filter with these candidates: a set that contains at least all matching nodes.
     #[must_use]
-    pub(super) fn with_candidates(self, among: NodeSet) -> Self {
-        Self { candidates: among, ..self }
+    pub(super) fn with_candidates(self, candidates: NodeSet) -> Self {
+        Self { candidates, ..self }
     }
 }
 

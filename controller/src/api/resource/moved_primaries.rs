@@ -47,9 +47,9 @@ impl MovedPrimaries {
             }
         };
         let mut moved = work.moved_primaries();
-        let omitted = moved.len().saturating_sub(MAX_MOVED);
+        let omitted_count = moved.len().saturating_sub(MAX_MOVED);
         moved.truncate(MAX_MOVED);
-        Self { rows: moved.into_iter().map(row).collect(), omitted_count: omitted }
+        Self { rows: moved.into_iter().map(row).collect(), omitted_count }
     }
 
     /// Returns whether the write moves no primary.

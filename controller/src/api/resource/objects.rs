@@ -330,7 +330,7 @@ fn take_name<S: Resource>(fields: &mut Map<String, Value>) -> Result<S::Name, Ap
 pub(super) fn check_computed<S: ApiResource>(spec: &S, get: impl Fn(&str) -> Option<Value>) -> Result<(), ApiError> {
     let is_changed = |name: &str| get(name).is_some_and(|new| !new.is_null() && spec.extra().get(name) != Some(&new));
     let Some(name) = S::COMPUTED.iter().find(|name| is_changed(name)) else { return Ok(()) };
-    let message = format!("only the controller sets the {name} of a {}; nothing was changed", S::KIND.word());
+    let message = format!("only the controller sets the {name} of {}; nothing was changed", S::KIND.with_article());
     Err(ApiError::new(ErrorType::FieldInvalid, message).field(*name).detail("leave it out"))
 }
 

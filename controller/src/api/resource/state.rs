@@ -156,8 +156,8 @@ pub(super) fn blocked_reason(api: &Api, node: Uuid) -> Option<String> {
 
 /// Returns the inputs that decide a node's state.
 pub(super) fn state_inputs(api: &Api, model: &Model, node: &Node, resolution: &Resolution) -> StateInputs {
-    let facts = state_inputs::state_inputs(model, api.desired.as_deref(), (node, resolution), api.registry.now());
-    let Some(desired) = &api.desired else { return facts };
+    let inputs = state_inputs::state_inputs(model, api.desired.as_deref(), (node, resolution), api.registry.now());
+    let Some(desired) = &api.desired else { return inputs };
     let (table, uuid) = (desired.status(), node.meta.uuid);
     StateInputs {
         liveness: desired.liveness(uuid),
@@ -167,7 +167,7 @@ pub(super) fn state_inputs(api: &Api, model: &Model, node: &Node, resolution: &R
         is_report_refused: table.refused_reports().contains(uuid),
         is_release_refused: table.refused_release(uuid).is_some(),
         is_blocked: table.is_blocked(uuid),
-        ..facts
+        ..inputs
     }
 }
 
@@ -183,10 +183,10 @@ pub(super) fn status_reason(
     api: &Api,
     model: &Model,
     node: &Node,
-    (facts, resolution, mode): (&StateInputs, &Resolution, Mode),
+    (inputs, resolution, mode): (&StateInputs, &Resolution, Mode),
     is_alone: bool,
 ) -> Cow<'static, str> {
-    let status = facts.status();
+    let status = inputs.status();
     let shut = |reconciler: &Reconciler| {
         if is_alone || status.state == State::Blocked {
             reconciler.shut_barriers(model, node.id())
@@ -205,9 +205,9 @@ pub(super) fn status_reason(
             let keeping = state_inputs::blocking_rules(model, resolution);
             status::first_error(&findings, &keeping).map(|code| format!("{HAS_ERROR_REASON}: {code}"))
         }
-        State::Changing if status.reason == RESULTS_PENDING_REASON => barrier_reason(api, model, node, (facts, mode), shut)
+        State::Changing if status.reason == RESULTS_PENDING_REASON => barrier_reason(api, model, node, (inputs, mode), shut)
             .or_else(|| status::pending_results(state_inputs::unfinished_tasks(model, node.meta.uuid))),
-        State::Blocked | State::Waiting | State::Changing => barrier_reason(api, model, node, (facts, mode), shut),
+        State::Blocked | State::Waiting | State::Changing => barrier_reason(api, model, node, (inputs, mode), shut),
         State::Drifted => tasks_that(TaskOutcome::Drifted),
         State::Noop => tasks_that(TaskOutcome::WouldChange),
         State::Held => released_version(model, node).map(|release| format!("{} (it runs {release})", status.reason)),
@@ -227,12 +227,12 @@ fn barrier_reason(
     api: &Api,
     model: &Model,
     node: &Node,
-    (facts, mode): (&StateInputs, Mode),
+    (inputs, mode): (&StateInputs, Mode),
     shut: impl FnOnce(&Reconciler) -> Vec<ShutBarrier>,
 ) -> Option<String> {
-    let is_applying = facts.liveness == Liveness::Connected && mode == Mode::Apply;
+    let is_applying = inputs.liveness == Liveness::Connected && mode == Mode::Apply;
     // While the whole fleet waits, that is the reason, and not a barrier.
-    if facts.is_store_waiting || !(is_applying && facts.tasks.may_wait()) {
+    if inputs.is_store_waiting || !(is_applying && inputs.tasks.may_wait()) {
         return None;
     }
     let shut = shut(api.reconciler.as_ref()?);
@@ -264,20 +264,20 @@ fn awaited_state<'t>(model: &'t Model, shut: &'t ShutBarrier, awaited: &'t Await
     let is_omitted = |task: &str| model.released.get(&node).is_some_and(|record| !record.runs_task(task));
     let is_pending = |task: &&str| !is_omitted(task) && outcome(task) != Some(TaskOutcome::Succeeded);
     let all = || awaited.tasks.iter().map(String::as_str);
-    let failed = |was_tried: bool| {
-        let is_match = |one: &TaskStatus<'_>| one.outcome == TaskOutcome::Failed && one.has_run == was_tried;
+    let failed = |has_run: bool| {
+        let is_match = |one: &TaskStatus<'_>| one.outcome == TaskOutcome::Failed && one.has_run == has_run;
         all().filter(is_pending).find(|task| news.get(task).is_some_and(is_match))
     };
     let first = failed(true).or_else(|| failed(false)).or_else(|| all().find(is_pending)).or_else(|| all().next());
     let task = first.unwrap_or(&shut.barrier.task);
     let is_not_run = |one: &&TaskStatus<'_>| one.outcome == TaskOutcome::Failed && !one.has_run;
-    let not_run = news.get(task).filter(is_not_run).map(|one| one.message);
-    AwaitedTask { task, outcome: outcome(task), not_run_message: not_run, is_released: released::is_released(model, node, task) }
+    let not_run_message = news.get(task).filter(is_not_run).map(|one| one.message);
+    AwaitedTask { task, outcome: outcome(task), not_run_message, is_released: released::is_released(model, node, task) }
 }
 
 /// Returns the inputs that decide the state of a node that other nodes wait for, from the table of states if possible.
 fn awaited_inputs(api: &Api, model: &Model, node: Uuid) -> StateInputs {
-    let of_last_pass = || api.desired.as_ref()?.status().facts(node);
+    let of_last_pass = || api.desired.as_ref()?.status().inputs(node);
     let of_model = || Some(state_inputs(api, model, model.nodes.get(node)?, &model.resolve(node)));
     (if api.is_stale { of_model() } else { of_last_pass().or_else(of_model) }).unwrap_or_default()
 }

@@ -111,7 +111,7 @@ pub struct Model {
     pub last_backup: Option<Arc<Versioned<BackupRecord>>>,
     /// Join tokens, by id.
     pub tokens: OrdMap<String, Arc<Versioned<TokenRecord>>>,
-    /// Marks that order writes of different objects, each with the revision that wrote it last (see [`key::CONTAINER_MARKS`]).
+    /// Marks that order writes of different objects, each with the revision that wrote it last (see [`key::MARKS`]).
     pub marks: OrdMap<String, Revision>,
 }
 
@@ -497,8 +497,8 @@ const NODE_RECORDS: [(&str, ApplyRecord); 7] = [
         let before = model.reports.get(&node).cloned();
         set_record(&mut model.reports, node, stored)?;
         let is_same = report_facts(before.as_ref()).eq(report_facts(model.reports.get(&node)));
-        let moved = (!is_same).then(|| (node, BTreeSet::new())).into_iter().collect();
-        Ok(AffectedNodes { new_results: moved, ..AffectedNodes::default() })
+        let new_results = (!is_same).then(|| (node, BTreeSet::new())).into_iter().collect();
+        Ok(AffectedNodes { new_results, ..AffectedNodes::default() })
     }),
     (key::LIVENESS, |model, node, stored| set_record(&mut model.silence, node, stored).map(|()| AffectedNodes::default())),
     (key::SENT_STATES, |model, node, stored| {
@@ -506,8 +506,8 @@ const NODE_RECORDS: [(&str, ApplyRecord); 7] = [
         let before = epoch(model);
         set_record(&mut model.sent_records, node, stored)?;
         let has_changed = before.is_some() && before != epoch(model);
-        let moved = has_changed.then(|| (node, BTreeSet::new())).into_iter().collect();
-        Ok(AffectedNodes { new_results: moved, ..AffectedNodes::default() })
+        let new_results = has_changed.then(|| (node, BTreeSet::new())).into_iter().collect();
+        Ok(AffectedNodes { new_results, ..AffectedNodes::default() })
     }),
 ];
 

@@ -119,11 +119,11 @@ impl RefusalRecorder {
     /// Counts a refusal, and queues an entry for it if its principal and reason may have another one in this minute. If
     /// the queue is full, the refusal is only counted.
     fn record(&self, refused: &RefusedPeer<'_>, whose: PrincipalRef, now: Instant) {
-        let RefusedPeer { reason, principal_name: principal, from, other_address: other, .. } = *refused;
+        let RefusedPeer { reason, principal_name, from, other_address, .. } = *refused;
         let event = (Timestamp(self.clock.unix_seconds().saturating_mul(1000)), from);
-        let key = TallyKey { principal: principal.to_owned(), whose, reason };
+        let key = TallyKey { principal: principal_name.to_owned(), whose, reason };
         let Some((key, unsaid)) = self.tallies.add(key, event, now) else { return };
-        if self.queue.try_send(key.to_record(event, other, unsaid)).is_ok() {
+        if self.queue.try_send(key.to_record(event, other_address, unsaid)).is_ok() {
             return;
         }
         self.tallies.restore(key, unsaid, event, now);

@@ -158,20 +158,20 @@ impl PendingWrite<'_> {
 
     /// Fails if the write exceeds the quota for the records of a cluster's nodes, and by more than without the write.
     fn check_records(&self, cluster: Option<ClusterId>, records: &ClusterRecordSizes) -> Result<(), ApiError> {
-        let ClusterRecordSizes { nodes, after_bytes: after, stored_bytes: stored, leaving_bytes: leaving } = records;
+        let ClusterRecordSizes { nodes, after_bytes, stored_bytes, leaving_bytes } = records;
         let quota_of = |model: &Model| max_record_bytes(model.count_nodes_in(cluster));
         let (quota, old_quota) = (quota_of(&self.model), quota_of(self.context.full_model));
-        let total = self.context.record_quota().cluster_usage(cluster).saturating_sub(stored + leaving) + after;
+        let total = self.context.record_quota().cluster_usage(cluster).saturating_sub(stored_bytes + leaving_bytes) + after_bytes;
         if total <= quota {
             return Ok(());
         }
         // All nodes are resolved after the write first, then before it, because the cache holds one state of a group at
         // a time.
         let before = nodes.iter().take_while(|_| self.is_active()).map(|node| self.record_bytes_before(cluster, *node));
-        let before = leaving + before.sum::<u64>();
+        let before = leaving_bytes + before.sum::<u64>();
         // Compares by how much the quota is exceeded, because a node that arrives raises the quota and a node that
         // leaves lowers it. So a node may leave even if the rest exceeds the lower quota.
-        if *after <= before || after + old_quota <= before + quota {
+        if *after_bytes <= before || after_bytes + old_quota <= before + quota {
             return Ok(());
         }
         Err(self.records_too_large(cluster, total, quota))

@@ -158,9 +158,9 @@ fn describe_parse_error(message: &str) -> (String, &'static str) {
     let is_incomplete = input.map_or(error.starts_with("Incomplete "), |input| input.ends_with("<EOF>"));
     match input {
         _ if is_incomplete => ("it is incomplete".to_owned(), "write the rest"),
-        Some("and") => ("`and` cannot stand here".to_owned(), "write `&&`"),
-        Some("or") => ("`or` cannot stand here".to_owned(), "write `||`"),
-        Some(input) => (format!("`{input}` cannot stand here"), ADVICE),
+        Some("and") => ("`and` is not allowed here".to_owned(), "write `&&`"),
+        Some("or") => ("`or` is not allowed here".to_owned(), "write `||`"),
+        Some(input) => (format!("`{input}` is not allowed here"), ADVICE),
         None => (format!("it cannot be read: {error}"), ADVICE),
     }
 }

@@ -33,7 +33,7 @@ impl Regexes {
             .build()
             .map_err(|error| match error {
                 regex::Error::CompiledTooBig(_) => "the pattern is too large once its repetitions are counted".to_owned(),
-                other => other.to_string().lines().last().unwrap_or("it is no regex").to_owned(),
+                other => other.to_string().lines().last().unwrap_or("it is not a regex").to_owned(),
             })?;
         let regexes = Arc::make_mut(&mut self.0);
         regexes.push(regex);

@@ -81,8 +81,8 @@ impl ConditionWalker<'_> {
                 Ok(part.expr)
             }
             Shape::Root(root) => Err(self.refuse(expr, "it is read whole, so any change of it would count", root.usage())),
-            Shape::Nodes(_) => Err(self.refuse(expr, "a list of nodes is no value", "use `exists`, `all` or `size`")),
-            Shape::Node(..) => Err(self.refuse(expr, "a node is no value", "name a field: `n.name`")),
+            Shape::Nodes(_) => Err(self.refuse(expr, "a list of nodes is not a value", "use `exists`, `all` or `size`")),
+            Shape::Node(..) => Err(self.refuse(expr, "a node is not a value", "name a field: `n.name`")),
             _ => Ok(part.expr),
         }
     }

@@ -223,11 +223,11 @@ fn condition_rejects_unsupported_syntax_with_position() {
         ("nodes(tag=labels.t).size() > 0", (1, 11), "the name is computed"),
         ("nodes('a').size() > 0", (1, 1), "it takes named arguments"),
         ("nodes(tag='a', role='b').size() > 0", (1, 1), "do not go together"),
-        ("nodes(tag='/(/').size() > 0", (1, 11), "is no regex"),
+        ("nodes(tag='/(/').size() > 0", (1, 11), "is not a regex"),
         ("nodes(tag='a').name == 'x'", (1, 1), "a list of nodes has no fields"),
-        ("nodes(tag='a') == []", (1, 1), "a list of nodes is no value"),
-        ("nodes(tag='a')[0] == 'x'", (1, 1), "a node is no value"),
-        ("nodes(tag='a').exists(n, n == 'x')", (1, 26), "a node is no value"),
+        ("nodes(tag='a') == []", (1, 1), "a list of nodes is not a value"),
+        ("nodes(tag='a')[0] == 'x'", (1, 1), "a node is not a value"),
+        ("nodes(tag='a').exists(n, n == 'x')", (1, 26), "a node is not a value"),
         ("nodes(tag='a').exists(n, n.facts.cpu.model == 'x')", (1, 26), "of another host cannot be read"),
         ("nodes(tag='a').map(n, n.name) == ['x']", (1, 1), "`map` is not available"),
         ("nodes(tag='a').map(n, n.name == 'y', n.name) == ['x']", (1, 1), "`map` is not available"),
@@ -246,7 +246,7 @@ fn condition_rejects_unsupported_syntax_with_position() {
 #[test]
 fn y09_condition_explains_syntax_error_in_plain_words() {
     assert_refused(&[
-        ("labels.a and labels.b", (1, 10), "`and` cannot stand here; write `&&`"),
+        ("labels.a and labels.b", (1, 10), "`and` is not allowed here; write `&&`"),
         ("labels.a & labels.b", (1, 10), "`&` means nothing here; write `&&`"),
         ("labels.a | labels.b", (1, 10), "`|` means nothing here; write `||`"),
         ("labels.a # b", (1, 10), "`#` means nothing here; see docs/templates.md"),
@@ -254,8 +254,8 @@ fn y09_condition_explains_syntax_error_in_plain_words() {
         ("(labels.a == 'x'", (1, 17), "`)` is missing; write it where it belongs"),
         ("labels.a in [1", (1, 15), "it is incomplete; write the rest"),
         ("labels.a ? 'x'", (1, 1), "it is incomplete; write the rest"),
-        ("labels.a ==)", (1, 12), "`)` cannot stand here; see docs/templates.md"),
-        ("labels..a", (1, 8), "`..` cannot stand here; see docs/templates.md"),
+        ("labels.a ==)", (1, 12), "`)` is not allowed here; see docs/templates.md"),
+        ("labels..a", (1, 8), "`..` is not allowed here; see docs/templates.md"),
     ]);
 }
 

@@ -48,7 +48,7 @@ impl<'a> TemplateWalker<'a> {
                 self.add_read(Read::LabelsWithPrefix(prefix), span).map(|()| Shape::Plain)
             }
             Shape::Loop => Err(self.refuse(span, "recursive loops are not available", "write the inner loop out")),
-            _ => Err(self.refuse(span, "it is no function", "there are look-ups, `range`, `dict` and your own macros")),
+            _ => Err(self.refuse(span, "it is not a function", "there are look-ups, `range`, `dict` and your own macros")),
         }
     }
 

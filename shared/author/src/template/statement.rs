@@ -187,7 +187,7 @@ impl<'a> TemplateWalker<'a> {
     fn loop_variable(&self, iterable: Variable, span: Span) -> AuthorResult<Variable> {
         let item = match iterable.shape {
             Shape::Nodes(lookups) => Shape::Node(lookups, Vec::new()),
-            Shape::Node(..) => return Err(self.refuse(span, "a node is no list", "read its fields: `n.name`")),
+            Shape::Node(..) => return Err(self.refuse(span, "a node is not a list", "read its fields: `n.name`")),
             _ => Shape::Plain,
         };
         Ok(Variable::from_shape(item, iterable.weight))

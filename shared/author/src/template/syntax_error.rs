@@ -67,7 +67,7 @@ fn describe_parse_error(message: &str) -> String {
     let Some(token) = message.strip_prefix("unexpected ") else { return message.to_owned() };
     match token.split_once(", expected ") {
         Some((_, expected)) => format!("{} is expected here", token_sign(expected)),
-        None => format!("{} cannot stand here", token_sign(token)),
+        None => format!("{} is not allowed here", token_sign(token)),
     }
 }
 

@@ -245,7 +245,7 @@ const REFUSED: &[(&str, (u32, u32), &str)] = &[
     ("{{ nodes(tag=labels.t)|length }}", (1, 14), "the name is computed"),
     ("{{ nodes(tag='a', role='b')|length }}", (1, 4), "do not go together"),
     ("{{ nodes(group='a')|length }}", (1, 4), "it takes no `group`"),
-    ("{{ nodes(tag='/(/')|length }}", (1, 14), "is no regex"),
+    ("{{ nodes(tag='/(/')|length }}", (1, 14), "is not a regex"),
     ("{{ nodes(tag='a') }}", (1, 4), "a list of nodes is not text"),
     ("{{ nodes(tag='a').name }}", (1, 4), "a list of nodes has no fields"),
     ("{{ nodes(tag='a')|join }}", (1, 19), "`join` takes data, not nodes"),

@@ -83,7 +83,7 @@ pub(crate) fn resource_type_error(name: &str) -> Option<String> {
         return None;
     }
     let (hint, known) = (did_you_mean(closest_match(name, types())), types().collect::<Vec<_>>().join(", "));
-    Some(format!("{:?} is no resource type of Stemma{hint}: the types are {known}", truncated(name)))
+    Some(format!("{:?} is not a resource type of Stemma{hint}: the types are {known}", truncated(name)))
 }
 
 /// The catalogue's rules by key, built once from the namespaces that bind keys. Each pattern is compiled.
@@ -288,7 +288,7 @@ mod tests {
             ("property:tier s== gold", None),
             ("property:tier >= 3", Some(">= compares numbers, but the property is of type string")),
             ("property:memory_mb >= 3", None),
-            ("property:memory_mb >> 3", Some("\">> 3\" is no whole number")),
+            ("property:memory_mb >> 3", Some("\">> 3\" is not a whole number")),
             ("property:memory_mb <or> 3", Some("the property does not allow <or>: it allows none of <or>, <in> and <all-in>")),
             ("property:memory_mb s>= 3", Some("s>= compares texts, but the property is of type integer")),
             ("property:free <all-in> a b", None),

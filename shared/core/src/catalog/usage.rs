@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(catalog.check_changed_keys(said(&old), said(&new)), Ok(()));
         let (place, wrong) = catalog.check_changed_keys(KeyUsage::default(), said(&new)).unwrap_err();
         assert_eq!((place, wrong.key.as_str()), (UsageField::Map(KeyKind::Property), "memory_mb"));
-        assert_eq!(wrong.to_string(), "property memory_mb: \"x\" is no whole number, says namespace Site of the catalogue");
+        assert_eq!(wrong.to_string(), "property memory_mb: \"x\" is not a whole number, says namespace Site of the catalogue");
         let findings = catalog.findings("node/n", said(&new), &SuggestionCache::default());
         let texts: Vec<String> = findings.iter().map(|finding| format!("{} {}", finding.code, finding.object)).collect();
         assert_eq!(texts, ["catalog.value node/n properties.memory_mb", "catalog.key node/n properties"]);

@@ -51,7 +51,7 @@ impl PropertyRule {
     pub(super) fn value_error(&self, value: &Value, encoding: ValueEncoding) -> Option<String> {
         let property = &self.property;
         let Some(value) = typed_value(property.kind, value, encoding) else {
-            return Some(format!("{} is no {}", display_value(value), type_description(property.kind)));
+            return Some(format!("{} is not a {}", display_value(value), type_description(property.kind)));
         };
         match &*value {
             Value::Array(items) => list_error(property, items),
@@ -143,7 +143,7 @@ fn list_error(property: &Property, items: &[Value]) -> Option<String> {
     let ItemSchema { kind, values } = property.items.as_ref()?;
     items.iter().find_map(|item| match typed_value(*kind, item, ValueEncoding::Text) {
         Some(item) => unlisted_error(values.as_deref(), &item),
-        None => Some(format!("{} is no {}", display_value(item), type_description(*kind))),
+        None => Some(format!("{} is not a {}", display_value(item), type_description(*kind))),
     })
 }
 
@@ -203,13 +203,13 @@ mod tests {
             (json!({"type": "integer", "minimum": 1, "maximum": 8}), json!("8"), None),
             (json!({"type": "integer", "maximum": 8}), json!("9"), Some("9 is greater than 8")),
             (json!({"type": "integer", "minimum": 1}), json!(0), Some("0 is less than 1")),
-            (json!({"type": "integer"}), json!(">> 3"), Some("\">> 3\" is no whole number")),
-            (json!({"type": "integer"}), json!("1.5"), Some("\"1.5\" is no whole number")),
+            (json!({"type": "integer"}), json!(">> 3"), Some("\">> 3\" is not a whole number")),
+            (json!({"type": "integer"}), json!("1.5"), Some("\"1.5\" is not a whole number")),
             (json!({"type": "integer", "enum": ["1", "2"]}), json!("3"), Some("3 is none of 1, 2")),
             (json!({"type": "number"}), json!("1.5"), None),
-            (json!({"type": "number"}), json!("NaN"), Some("\"NaN\" is no number")),
+            (json!({"type": "number"}), json!("NaN"), Some("\"NaN\" is not a number")),
             (json!({"type": "boolean"}), json!("true"), None),
-            (json!({"type": "boolean"}), json!("yes"), Some("\"yes\" is no boolean: it is true or false")),
+            (json!({"type": "boolean"}), json!("yes"), Some("\"yes\" is not a boolean: it is true or false")),
             (json!({"type": "string", "maxLength": 2}), json!("äöü"), Some("\"äöü\" has more than 2 characters")),
             (json!({"type": "string", "maxLength": 3}), json!("äöü"), None),
             (json!({"type": "string", "minLength": 1}), json!(""), Some("\"\" has fewer than 1 characters")),
@@ -246,8 +246,8 @@ mod tests {
     fn property_rule_reads_parameter_as_json() {
         for (kind, value, expected) in [
             ("integer", json!(5), None),
-            ("integer", json!("5"), Some("\"5\" is no whole number")),
-            ("string", json!(5), Some("5 is no text")),
+            ("integer", json!("5"), Some("\"5\" is not a whole number")),
+            ("string", json!(5), Some("5 is not a text")),
         ] {
             let found = PropertyRule::new(&test_property(json!({"type": kind}))).value_error(&value, ValueEncoding::Json);
             assert_eq!(found.as_deref(), expected, "{kind} {value}");

@@ -308,16 +308,16 @@ impl Fleet {
         if changes.is_empty() && old.observation.is_some() == report.is_some() {
             return None;
         }
-        let fold = self.resolved_parent(&old.node.spec);
+        let resolved = self.resolved_parent(&old.node.spec);
         let is_read = || {
             let by_tasks = old.profile.iter().flat_map(|profile| profile.reads.iter().map(Reference::read));
-            let by_requirements = fold.iter().flat_map(|fold| &*fold.required_reads);
+            let by_requirements = resolved.iter().flat_map(|resolved| &*resolved.required_reads);
             by_tasks.chain(by_requirements).any(|read| is_fact_changed(read, before, after))
         };
         let reaches = |change: &FieldChange| match change.propagation.host_scope() {
             HostScope::Nobody => false,
             HostScope::Everyone => true,
-            HostScope::ByKey => fold.is_some_and(|fold| fold.accepted_labels(before) != fold.accepted_labels(after)),
+            HostScope::ByKey => resolved.is_some_and(|group| group.accepted_labels(before) != group.accepted_labels(after)),
             HostScope::ByTasks => is_read(),
         };
         // Inspection rules may read any part of a report, so with rules every change marks the node.
@@ -402,7 +402,7 @@ impl Fleet {
     /// Rebuilds the groups that use any version of a release after its user-defined tags have changed.
     fn rebuild_tag_users(&mut self, name: &Name, changes: &[FieldChange], dirty: &mut DirtyNodes) {
         let uses = |entry: &GroupEntry| {
-            let release = entry.resolved.as_ref().ok().and_then(|fold| fold.release.as_ref());
+            let release = entry.resolved.as_ref().ok().and_then(|resolved| resolved.release.as_ref());
             release.is_some_and(|release| release.value.name.name == *name)
         };
         let users: Vec<GroupId> = self.groups.iter().filter(|(_, entry)| uses(entry)).map(|(id, _)| *id).collect();
@@ -464,7 +464,7 @@ impl Fleet {
     /// of the group. Otherwise they are the nodes of each profile whose tasks have one.
     pub(super) fn mark_readers_in(&self, group: GroupId, is_match: &dyn Fn(&Read) -> bool, dirty: &mut DirtyNodes) {
         let Some(entry) = self.groups.get(&group) else { return };
-        if entry.resolved.as_ref().is_ok_and(|fold| fold.required_reads.iter().any(is_match)) {
+        if entry.resolved.as_ref().is_ok_and(|resolved| resolved.required_reads.iter().any(is_match)) {
             entry.nodes.iter().for_each(|node| dirty.add(*node));
             return;
         }

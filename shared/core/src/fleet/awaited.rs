@@ -32,7 +32,7 @@ impl Fleet {
         let Some(cluster) = self.cluster(id) else { return entries };
         let is_in_cluster = |node: &str| self.primary_node(node).is_some_and(|node| self.cluster_of_node(node.id()) == Some(id));
         for (tag, node) in cluster.spec.primaries.iter().filter(|(_, node)| !is_in_cluster(node)) {
-            let group_releases = self.resolved_groups(id).filter_map(|fold| Some(&fold.release.as_ref()?.value));
+            let group_releases = self.resolved_groups(id).filter_map(|resolved| Some(&resolved.release.as_ref()?.value));
             // Includes the release of the cluster itself, because its groups may have other releases, or it may have no
             // group yet.
             let cluster_release = self.cluster_release(cluster).and_then(|release| self.release(release));

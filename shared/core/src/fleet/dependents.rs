@@ -67,7 +67,7 @@ impl Fleet {
         let has_new_roles = before.roles != after.roles && after.release.is_none();
         // A release with another name and the same content places nodes in the same way. The nodes are marked, because
         // the record of a released task set contains the name of its release.
-        let name = |fold: &ResolvedGroup| fold.release.as_ref().map(|release| release.value.name.clone());
+        let name = |resolved: &ResolvedGroup| resolved.release.as_ref().map(|release| release.value.name.clone());
         if has_new_roles || name(before) != name(after) || !before.has_same_probes(after) {
             self.mark_group_dirty(id, dirty);
             return;
@@ -83,7 +83,7 @@ impl Fleet {
         }
     }
 
-    /// Marks the nodes whose lookups may have another result, because a node that they look up was marked or has
+    /// Marks the nodes whose look-ups may have another result, because a node that they look up was marked or has
     /// reported. Also marks the nodes whose step limits have changed with the number of nodes.
     pub(super) fn mark_readers(&mut self, before: &Self, observed: Option<NodeId>, dirty: &mut DirtyNodes) {
         let mut nodes_by_cluster: BTreeMap<ClusterId, Vec<NodeId>> = BTreeMap::new();
@@ -146,7 +146,7 @@ impl Fleet {
         }
     }
 
-    /// Returns the maximum number of steps that a condition with node lookups may use for each node of a cluster.
+    /// Returns the maximum number of steps that a condition with node look-ups may use for each node of a cluster.
     pub(super) fn condition_step_limit(&self, cluster: ClusterId) -> usize {
         condition_step_limit(self.node_count(cluster))
     }
@@ -185,8 +185,8 @@ fn changed_keys<K: Ord + Clone, V: Clone + PartialEq>(before: &EffectiveMap<K, V
         return Vec::new();
     }
     let keys: BTreeSet<&K> = before.provenances().chain(after.provenances()).map(|(key, _)| key).collect();
-    let outcome = |folded: &EffectiveMap<K, V>, key: &K| {
-        let line = folded.provenance(key)?;
+    let outcome = |map: &EffectiveMap<K, V>, key: &K| {
+        let line = map.provenance(key)?;
         Some((line.effective().map(|entry| (entry.value.clone(), entry.origin)), line.is_decided_by_level()))
     };
     let differs = |key: &&K| outcome(before, key) != outcome(after, key);

@@ -154,7 +154,7 @@ impl Fleet {
         if node.is_some_and(|node| self.can_hold(id, tag, node.id())) {
             return None;
         }
-        let tables: Vec<&RoleTable> = self.resolved_groups(id).filter_map(|fold| fold.role_table.as_deref()).collect();
+        let tables: Vec<&RoleTable> = self.resolved_groups(id).filter_map(|resolved| resolved.role_table.as_deref()).collect();
         // Includes the table of the cluster itself, because its groups may have other releases, or it may have no group
         // yet.
         let cluster_table = self.role_table(cluster);

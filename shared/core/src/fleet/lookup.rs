@@ -19,21 +19,21 @@ use crate::release::name_selector::NamePattern;
 use crate::release::{Profile, ProfileHash, ProfileKey};
 use crate::role::natural_cmp;
 
-/// A lookup that tasks of a cluster's nodes make, with its cached result.
+/// A look-up that tasks of a cluster's nodes make, with its cached result.
 #[derive(Clone)]
 pub(super) struct TaskLookup {
-    /// The profiles whose tasks make the lookup, each with a group whose nodes have the profile.
+    /// The profiles whose tasks make the look-up, each with a group whose nodes have the profile.
     pub(super) readers: OrdSet<(GroupId, ProfileHash)>,
     result: Arc<LookupResult>,
 }
 
-/// The result of a lookup. It is computed at the first read and shared by the clones of a fleet until a node that the
-/// lookup reads changes.
+/// The result of a look-up. It is computed at the first read and shared by the clones of a fleet until a node that the
+/// look-up reads changes.
 #[derive(Default)]
 struct LookupResult(OnceLock<Input>);
 
 impl Fleet {
-    /// Returns the result of a lookup in a cluster. All readers share one value.
+    /// Returns the result of a look-up in a cluster. All readers share one value.
     pub(crate) fn look_up(&self, cluster: ClusterId, reference: &Reference) -> Input {
         let lookup = self.clusters.get(&cluster).and_then(|entry| entry.lookups.get(reference));
         match lookup {
@@ -42,7 +42,7 @@ impl Fleet {
         }
     }
 
-    /// Computes the result of a lookup. Other kinds of reads are no lookups, and their result is absent.
+    /// Computes the result of a look-up. Other kinds of reads are not look-ups, and their result is absent.
     fn find(&self, cluster: ClusterId, read: &Read) -> Input {
         let value = match read {
             Read::Nodes { query, fields } => Some(self.find_nodes(cluster, query, fields)),
@@ -72,24 +72,24 @@ impl Fleet {
         matching.into_iter().filter_map(|(_, id)| self.lookup_view(cluster, id, None, fields)).collect()
     }
 
-    /// Returns a node as a lookup of its cluster sees it, or `None` if it is not in the cluster or does not match the
+    /// Returns a node as a look-up of its cluster sees it, or `None` if it is not in the cluster or does not match the
     /// query.
     fn lookup_view(&self, cluster: ClusterId, id: NodeId, query: Option<&QueryPatterns>, fields: &FieldSet) -> Option<Value> {
         let entry = self.entry(id)?;
-        let fold = self.resolved_group(entry.node.spec.nodegroup?).ok()?;
+        let resolved = self.resolved_group(entry.node.spec.nodegroup?).ok()?;
         let is_match = |query: &QueryPatterns| entry.profile.as_ref().is_some_and(|profile| query.matches(&profile.key));
-        let is_visible = fold.cluster_id() == cluster && query.is_none_or(is_match);
+        let is_visible = resolved.cluster_id() == cluster && query.is_none_or(is_match);
         is_visible.then(|| fields.project(|path| node_field(self, entry, path)))
     }
 
-    /// Returns the lookups of a cluster whose result has changed, given the nodes that may have changed.
+    /// Returns the look-ups of a cluster whose result has changed, given the nodes that may have changed.
     pub(super) fn changed_lookups(&self, before: &Self, cluster: ClusterId, nodes: &[NodeId]) -> Vec<Reference> {
         let Some(entry) = self.clusters.get(&cluster) else { return Vec::new() };
         let is_changed = |reference: &&Reference| self.is_lookup_changed(before, cluster, reference.read(), nodes);
         entry.lookups.keys().filter(is_changed).cloned().collect()
     }
 
-    /// Returns whether the result of a lookup differs from the one before a change of these nodes.
+    /// Returns whether the result of a look-up differs from the one before a change of these nodes.
     fn is_lookup_changed(&self, before: &Self, cluster: ClusterId, read: &Read, nodes: &[NodeId]) -> bool {
         match read {
             Read::Nodes { query, fields } => {
@@ -118,7 +118,7 @@ impl Fleet {
         }
     }
 
-    /// Clears the result of a lookup. Returns the profiles whose tasks make it.
+    /// Clears the result of a look-up. Returns the profiles whose tasks make it.
     pub(super) fn clear_result(&mut self, cluster: ClusterId, reference: &Reference) -> OrdSet<(GroupId, ProfileHash)> {
         let entry = self.clusters.get_mut(&cluster).and_then(|entry| entry.lookups.get_mut(reference));
         let Some(lookup) = entry else { return OrdSet::new() };
@@ -126,7 +126,7 @@ impl Fleet {
         lookup.readers.clone()
     }
 
-    /// Registers the lookups of a profile that nodes of a group have now.
+    /// Registers the look-ups of a profile that nodes of a group have now.
     pub(super) fn watch(&mut self, cluster: ClusterId, group: GroupId, profile: &Profile) {
         let Some(entry) = self.clusters.get_mut(&cluster) else { return };
         for reference in lookups(profile) {
@@ -135,7 +135,7 @@ impl Fleet {
         }
     }
 
-    /// Unregisters the lookups of a profile that no node of a group has any more. A lookup without readers is removed.
+    /// Unregisters the look-ups of a profile that no node of a group has any more. A look-up without readers is removed.
     pub(super) fn unwatch(&mut self, cluster: ClusterId, group: GroupId, profile: &Profile) {
         let Some(entry) = self.clusters.get_mut(&cluster) else { return };
         for reference in lookups(profile) {
@@ -148,7 +148,7 @@ impl Fleet {
     }
 }
 
-/// Returns the reads of a profile that are lookups of other nodes.
+/// Returns the reads of a profile that are look-ups of other nodes.
 fn lookups(profile: &Profile) -> impl Iterator<Item = &Reference> {
     profile.reads.iter().filter(|reference| matches!(reference.read(), Read::Nodes { .. } | Read::Primary { .. }))
 }
@@ -180,18 +180,18 @@ impl QueryPatterns {
 
 /// Returns a field of a node as another host may see it ([`crate::input::fields::LOOKUP_FIELDS`]).
 fn node_field(fleet: &Fleet, entry: &NodeEntry, path: &Path) -> Option<Value> {
-    let fold = fleet.resolved_parent(&entry.node.spec);
+    let resolved = fleet.resolved_parent(&entry.node.spec);
     let observation = entry.observation.as_deref();
     match (path.first(), path.keys()) {
         ("name", _) => Some(entry.node.display_name().into()),
         ("uuid", _) => Some(entry.node.meta.uuid.to_string().into()),
-        ("nodegroup", _) => fold.map(|fold| fold.group.meta.name.as_str().into()),
-        ("roles", _) => Some(entry.roles(fold.map(|fold| &**fold)).iter().map(Name::as_str).collect()),
+        ("nodegroup", _) => resolved.map(|resolved| resolved.group.meta.name.as_str().into()),
+        ("roles", _) => Some(entry.roles(resolved.map(|resolved| &**resolved)).iter().map(Name::as_str).collect()),
         ("address", _) => shared_fact(observation?, &["network", "address"]),
         ("hostname", _) => shared_fact(observation?, &["hostname"]),
         ("labels", [_, key]) => {
             // Values from rules are excluded, because a rule may copy what a host reported word for word.
-            let labels = entry.labels(fold.map(|fold| &**fold), fleet.rules().empty_outcome());
+            let labels = entry.labels(resolved.map(|resolved| &**resolved), fleet.rules().empty_outcome());
             let label = labels.provenance(&**key)?.effective()?;
             matches!(label.origin, Origin::Level(_)).then(|| label.value.as_str().into())
         }

@@ -112,7 +112,7 @@ struct ClusterEntry {
     candidates: OrdMap<TagName, PrimaryCandidates>,
     /// The node that holds each tag as primary.
     holders: OrdMap<TagName, NodeId>,
-    /// The lookups that tasks of the cluster's nodes make.
+    /// The look-ups that tasks of the cluster's nodes make.
     lookups: OrdMap<Reference, TaskLookup>,
     /// The role table of each release that groups of the cluster run. The groups with one release share it.
     tables: OrdMap<ReleaseRef, CachedTable>,
@@ -403,10 +403,10 @@ impl Fleet {
         &self.rules
     }
 
-    /// Returns whether a node of a group has a profile, and `fold` is still the current resolved form of the group.
-    pub(crate) fn is_profile_used(&self, group: GroupId, profile: &ProfileHash, fold: &Arc<ResolvedGroup>) -> bool {
+    /// Returns whether a node of a group has a profile, and `resolved` is still the current resolved form of the group.
+    pub(crate) fn is_profile_used(&self, group: GroupId, profile: &ProfileHash, resolved: &Arc<ResolvedGroup>) -> bool {
         let Some(entry) = self.groups.get(&group) else { return false };
-        entry.profiles.contains_key(profile) && entry.resolved.as_ref().is_ok_and(|own| Arc::ptr_eq(own, fold))
+        entry.profiles.contains_key(profile) && entry.resolved.as_ref().is_ok_and(|own| Arc::ptr_eq(own, resolved))
     }
 
     /// Returns a node with its derived data.

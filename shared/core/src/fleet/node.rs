@@ -72,14 +72,15 @@ impl NodeEntry {
 
     /// Returns the effective labels: those of the group and the node, and for keys that no level decides those of the
     /// rules and of the host.
-    pub(crate) fn labels(&self, fold: Option<&ResolvedGroup>, ruled: &RuleOutcome) -> Labels {
-        let above = fold.map(|fold| fold.maps.labels.clone()).unwrap_or_default();
+    pub(crate) fn labels(&self, group: Option<&ResolvedGroup>, ruled: &RuleOutcome) -> Labels {
+        let above = group.map(|group| group.maps.labels.clone()).unwrap_or_default();
         let labels = above.with_level(Level::Node, &self.node.spec.inherited.labels);
         let labels = ruled.labels.iter().fold(labels, |labels, source| {
             let origin = Origin::Rule(Arc::clone(&source.rule));
             labels.fill(&FillSource { origin, can_set_restricted: source.may_set_restricted, labels: &source.labels })
         });
-        let accepted = fold.zip(self.observation.as_deref()).map(|(fold, seen)| fold.accepted_labels(seen)).unwrap_or_default();
+        let accepted =
+            group.zip(self.observation.as_deref()).map(|(group, seen)| group.accepted_labels(seen)).unwrap_or_default();
         if accepted.is_empty() {
             return labels;
         }
@@ -87,14 +88,14 @@ impl NodeEntry {
     }
 
     /// Returns the effective annotations: the group's, merged with the node's.
-    pub(crate) fn annotations(&self, fold: Option<&ResolvedGroup>) -> Annotations {
-        let above = fold.map(|fold| fold.maps.annotations.clone()).unwrap_or_default();
+    pub(crate) fn annotations(&self, group: Option<&ResolvedGroup>) -> Annotations {
+        let above = group.map(|group| group.maps.annotations.clone()).unwrap_or_default();
         above.with_level(Level::Node, &self.node.spec.inherited.annotations)
     }
 
     /// Returns the effective parameters: the group's, merged with the node's.
-    pub(crate) fn parameters(&self, fold: Option<&ResolvedGroup>) -> Parameters {
-        let above = fold.map(|fold| fold.maps.parameters.clone()).unwrap_or_default();
+    pub(crate) fn parameters(&self, group: Option<&ResolvedGroup>) -> Parameters {
+        let above = group.map(|group| group.maps.parameters.clone()).unwrap_or_default();
         above.with_level(Level::Node, &self.node.spec.inherited.parameters)
     }
 
@@ -143,14 +144,14 @@ impl NodeEntry {
     }
 
     /// Returns the roles of the group and of the node together.
-    pub(crate) fn roles(&self, fold: Option<&ResolvedGroup>) -> BTreeSet<Name> {
-        spec_roles(fold, &self.node.spec)
+    pub(crate) fn roles(&self, group: Option<&ResolvedGroup>) -> BTreeSet<Name> {
+        spec_roles(group, &self.node.spec)
     }
 }
 
 /// Returns the roles of a node with this spec: those of its group and its own.
-pub(crate) fn spec_roles(fold: Option<&ResolvedGroup>, spec: &NodeSpec) -> BTreeSet<Name> {
-    fold.iter().flat_map(|fold| &fold.roles).chain(&spec.roles).cloned().collect()
+pub(crate) fn spec_roles(group: Option<&ResolvedGroup>, spec: &NodeSpec) -> BTreeSet<Name> {
+    group.iter().flat_map(|group| &group.roles).chain(&spec.roles).cloned().collect()
 }
 
 impl Fleet {
@@ -173,7 +174,7 @@ impl Fleet {
 
     /// Returns the roles of a node with this spec: those of its group and its own.
     pub fn roles_of_spec(&self, spec: &NodeSpec) -> BTreeSet<Name> {
-        spec_roles(self.resolved_parent(spec).map(|fold| &**fold), spec)
+        spec_roles(self.resolved_parent(spec).map(|group| &**group), spec)
     }
 }
 
@@ -200,7 +201,7 @@ pub fn ended_unassignments(before: &Fleet, after: &Fleet, node: NodeId, spec: &N
 /// Returns a function that returns whether the roles of a node with this spec produce a tag. `None` if the node's group
 /// is incomplete, so that its tags are unknown.
 fn produces_tag<'a>(fleet: &'a Fleet, spec: &NodeSpec) -> Option<impl Fn(&TagName) -> bool + use<'a>> {
-    let fold = spec.nodegroup.map(|group| fleet.resolved_group(group)).transpose().ok()?;
-    let roles = fleet.roles_of_spec(spec);
-    Some(move |tag: &TagName| fold.and_then(|fold| fold.role_table.as_ref()).is_some_and(|table| table.may_produce(&roles, tag)))
+    let group = spec.nodegroup.map(|id| fleet.resolved_group(id)).transpose().ok()?;
+    let (table, roles) = (group.and_then(|group| group.role_table.as_ref()), fleet.roles_of_spec(spec));
+    Some(move |tag: &TagName| table.is_some_and(|table| table.may_produce(&roles, tag)))
 }

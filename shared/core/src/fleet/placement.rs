@@ -51,11 +51,11 @@ impl Fleet {
     /// Updates for which tags a node is a candidate as primary. Returns the tags whose candidates have changed,
     /// including those for which the node was parked or unparked.
     fn put_candidate(&mut self, id: NodeId) -> Vec<(ClusterId, TagName)> {
-        let Some((entry, fold)) = self.placed_node(id) else { return Vec::new() };
-        let cluster = fold.cluster_id();
+        let Some((entry, resolved)) = self.placed_node(id) else { return Vec::new() };
+        let cluster = resolved.cluster_id();
         let ranked = RankedNode::new(&entry.node);
         let before: BTreeSet<TagName> = entry.profile.iter().flat_map(|profile| profile.key.tags.iter().cloned()).collect();
-        let after = possible_primaries(&entry, &fold);
+        let after = possible_primaries(&entry, &resolved);
         let is_ready = !self.is_excluded(&entry);
         let mut changed = Vec::new();
         for tag in before.difference(&after) {
@@ -94,7 +94,7 @@ impl Fleet {
         let Some(entry) = self.nodes.get(&id) else { return };
         let group = entry.node.spec.nodegroup;
         let before = entry.profile.as_ref().map(|profile| profile.hash);
-        let profile = self.placed_node(id).and_then(|(entry, fold)| self.profile_for(&entry, &fold));
+        let profile = self.placed_node(id).and_then(|(entry, resolved)| self.profile_for(&entry, &resolved));
         if profile.as_ref().map(|profile| profile.hash) != before {
             dirty.add(id);
             self.assign_profile(id, group, profile);
@@ -103,13 +103,13 @@ impl Fleet {
 
     /// Computes the profile of a node from its roles, tags and primaries. Reuses the stored profile if a node has it
     /// already. `None` if the group has no release.
-    fn profile_for(&self, entry: &NodeEntry, fold: &ResolvedGroup) -> Option<Arc<Profile>> {
-        let release = &fold.release.as_ref()?.value;
-        let table = fold.role_table.as_ref()?;
-        let roles = entry.roles(Some(fold));
+    fn profile_for(&self, entry: &NodeEntry, resolved: &ResolvedGroup) -> Option<Arc<Profile>> {
+        let release = &resolved.release.as_ref()?.value;
+        let table = resolved.role_table.as_ref()?;
+        let roles = entry.roles(Some(resolved));
         let tags = table.effective_tags(&roles, &entry.node.spec.tags);
         let id = entry.node.id();
-        let cluster = fold.cluster_id();
+        let cluster = resolved.cluster_id();
         let held: Box<[TagName]> = tags.keys().filter(|tag| self.holder(cluster, tag.as_str()) == Some(id)).cloned().collect();
         let key = ProfileKey {
             names: MatchNames::new(release.matching, table, &roles, tags.keys(), &held),
@@ -157,7 +157,7 @@ impl Fleet {
         self.replace_entry(entry.with_profile(profile));
     }
 
-    /// Removes a node from the nodes of a profile in a group. With the last node, the profile's lookups are
+    /// Removes a node from the nodes of a profile in a group. With the last node, the profile's look-ups are
     /// unregistered.
     fn remove_from_profile(&mut self, group: GroupId, hash: ProfileHash, id: NodeId) {
         let Some(entry) = self.groups.get_mut(&group) else { return };
@@ -224,8 +224,8 @@ fn asserted_names(
 }
 
 /// Returns the tags that a node can hold as primary: its effective tags that have a primary.
-fn possible_primaries(entry: &NodeEntry, fold: &ResolvedGroup) -> BTreeSet<TagName> {
-    let Some(table) = &fold.role_table else { return BTreeSet::new() };
-    let tags = table.effective_tags(&entry.roles(Some(fold)), &entry.node.spec.tags);
+fn possible_primaries(entry: &NodeEntry, resolved: &ResolvedGroup) -> BTreeSet<TagName> {
+    let Some(table) = &resolved.role_table else { return BTreeSet::new() };
+    let tags = table.effective_tags(&entry.roles(Some(resolved)), &entry.node.spec.tags);
     tags.into_keys().filter(|tag| table.has_primary(tag)).collect()
 }

@@ -202,7 +202,7 @@ impl<'a> NodeView<'a> {
         }
     }
 
-    /// Returns the result of a lookup in the node's cluster, or `None` if the node is in no cluster.
+    /// Returns the result of a look-up in the node's cluster, or `None` if the node is in no cluster.
     fn look_up(&self, reference: &Reference) -> Option<Input> {
         self.group.map(|group| self.fleet.look_up(group.cluster_id(), reference))
     }

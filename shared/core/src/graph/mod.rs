@@ -180,8 +180,8 @@ fn placed_node(fleet: &Fleet, id: NodeId) -> Option<(&Arc<Profile>, Arc<str>)> {
 pub(crate) fn releases(fleet: &Fleet, cluster: ClusterId) -> Vec<Arc<CompiledRelease>> {
     let mut releases: BTreeMap<_, Arc<CompiledRelease>> = BTreeMap::new();
     for group in fleet.groups_in_cluster(cluster) {
-        let Ok(fold) = fleet.resolved_group(group) else { continue };
-        if let Some(release) = &fold.release {
+        let Ok(resolved) = fleet.resolved_group(group) else { continue };
+        if let Some(release) = &resolved.release {
             releases.insert(release.value.hash, Arc::clone(&release.value));
         }
     }

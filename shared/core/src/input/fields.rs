@@ -62,7 +62,7 @@ pub const CLUSTER_FIELDS: &[ReadableField] = &[
 /// The fields of the nodes that `nodes(…)` and `primary(…)` return.
 pub(crate) const LOOKUP_FIELDS: &[ReadableField] = &[
     field("address", "the fact network.address"),
-    field("facts.*", "a stable fact that is no free text"),
+    field("facts.*", "a stable fact that is not free text"),
     field("hostname", "the fact hostname"),
     field("labels.*", "an effective label that the node's host did not report"),
     field("name", "name of the node"),

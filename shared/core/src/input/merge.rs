@@ -111,9 +111,9 @@ mod tests {
             "primary('a'){name}",
             "facts.cpu.count",
         ];
-        let united = merge_references(read.iter().map(|text| text.parse().unwrap())).unwrap();
+        let merged = merge_references(read.iter().map(|text| text.parse().unwrap())).unwrap();
         assert_eq!(
-            united.iter().map(Reference::as_str).collect::<Vec<_>>(),
+            merged.iter().map(Reference::as_str).collect::<Vec<_>>(),
             [
                 "facts.cpu.count",
                 "labels.a",

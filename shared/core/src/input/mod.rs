@@ -350,7 +350,7 @@ impl<'de> Deserialize<'de> for Inputs {
                 let mut inputs = Inputs::new();
                 while let Some((reference, input)) = map.next_entry::<Reference, Input>()? {
                     if inputs.get(&reference).is_some() {
-                        return Err(A::Error::custom(format_args!("`{reference}` stands twice")));
+                        return Err(A::Error::custom(format_args!("`{reference}` occurs twice")));
                     }
                     inputs.insert(reference, input).map_err(A::Error::custom)?;
                 }
@@ -474,6 +474,6 @@ mod tests {
     fn inputs_reject_duplicate_reference() {
         let twice = r#"{"labels.a":"absent","labels.a":{"value":"x"}}"#;
         let error = serde_json::from_str::<Inputs>(twice).unwrap_err();
-        assert!(error.to_string().contains("`labels.a` stands twice"), "{error}");
+        assert!(error.to_string().contains("`labels.a` occurs twice"), "{error}");
     }
 }

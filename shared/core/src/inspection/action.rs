@@ -96,7 +96,7 @@ impl ParsedAction {
         let (_, verb, signature) = ACTION_DEFS.iter().find(|(name, ..)| *name == op).ok_or_else(|| {
             let names = ACTION_DEFS.iter().map(|(name, ..)| *name);
             let hint = did_you_mean(closest_match(op, names.clone()));
-            let reason = format!("{op:?} is no action{hint}: it is one of {}", names.collect::<Vec<_>>().join(", "));
+            let reason = format!("{op:?} is not an action{hint}: it is one of {}", names.collect::<Vec<_>>().join(", "));
             InvalidRule::new("op", reason)
         })?;
         let args = ArgumentMap::parse(*signature, &written.args)?;
@@ -335,10 +335,10 @@ fn is_independent_of_report(filled: &FilledPath, text: &TextTemplate) -> bool {
 /// Fails if a name has no visible character, or has a control character.
 fn check_printable_name(what: &str, name: &str) -> Result<(), String> {
     if is_blank(name) {
-        return Err(format!("{:?} is no name of {what}: it has nothing that can be seen", truncated(name)));
+        return Err(format!("{:?} is not a name of {what}: it has nothing that can be seen", truncated(name)));
     }
     if has_control(name) {
-        return Err(format!("{:?} is no name of {what}: it has a control character", truncated(name)));
+        return Err(format!("{:?} is not a name of {what}: it has a control character", truncated(name)));
     }
     Ok(())
 }
@@ -361,7 +361,7 @@ fn set_attribute(state: &mut RuleState<'_>, path: &FilledPath, value: Value) -> 
 
 fn extend_attribute(state: &mut RuleState<'_>, path: &FilledPath, value: Value, unique: bool) -> Result<(), Failure> {
     match parse_target(path).map_err(Failure::Argument)? {
-        AttributeTarget::Label(key) => Err(Failure::Argument(format!("label {key} is no list"))),
+        AttributeTarget::Label(key) => Err(Failure::Argument(format!("label {key} is not a list"))),
         AttributeTarget::Property(property) => state.extend_property(property, value, unique),
     }
 }

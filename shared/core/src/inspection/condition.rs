@@ -95,7 +95,7 @@ fn parse_operator(condition: &RuleCondition) -> Result<(&'static OperatorDef, bo
     let definition = definition.ok_or_else(|| {
         let names = OPERATOR_DEFS.iter().map(|(name, ..)| *name);
         let hint = did_you_mean(closest_match(op, names.clone()));
-        let reason = format!("{op:?} is no operator{hint}: it is one of {}", names.collect::<Vec<_>>().join(", "));
+        let reason = format!("{op:?} is not an operator{hint}: it is one of {}", names.collect::<Vec<_>>().join(", "));
         InvalidRule::new("op", reason)
     })?;
     Ok((definition, is_inverted))
@@ -301,14 +301,14 @@ fn is_in_net(address: &str, subnet: &str) -> Result<bool, Failure> {
     let parse = |text: &str| {
         text.trim()
             .parse::<IpAddr>()
-            .map_err(|_| Failure::Argument(format!("{:?} is no IP address", crate::name::truncated(text))))
+            .map_err(|_| Failure::Argument(format!("{:?} is not an IP address", crate::name::truncated(text))))
     };
     let (net, prefix) = match subnet.split_once('/') {
         Some((net, prefix)) => (parse(net)?, Some(prefix)),
         None => (parse(subnet)?, None),
     };
     let width: u32 = if net.is_ipv4() { 32 } else { 128 };
-    let invalid = || Failure::Argument(format!("{:?} is no subnet", crate::name::truncated(subnet)));
+    let invalid = || Failure::Argument(format!("{:?} is not a subnet", crate::name::truncated(subnet)));
     let prefix = prefix.map_or(Some(width), |text| text.parse().ok().filter(|prefix| *prefix <= width));
     let prefix = prefix.ok_or_else(invalid)?;
     Ok(match (parse(address)?, net) {

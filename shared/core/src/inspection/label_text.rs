@@ -143,7 +143,7 @@ mod tests {
             let in_order = format!(r#"{{"op": "set-attribute", "args": ["labels/a", {value}]}}"#);
             assert_eq!(kept_value(&in_order, &[]).unwrap(), json!(["labels/a", text]), "{value}");
         }
-        assert_eq!(kept_value(&set_action("properties/a", "1.50"), &[]).unwrap()["value"], 1.5, "a property is no text");
+        assert_eq!(kept_value(&set_action("properties/a", "1.50"), &[]).unwrap()["value"], 1.5, "a property is not a text");
         for value in ["null", "[1]", "{}"] {
             let refused = kept_value(&set_action("labels/a", value), &[]).unwrap_err();
             assert!(refused.starts_with("[0].args.value: a label is a text"), "{value}: {refused}");
@@ -173,8 +173,8 @@ mod tests {
     fn y04_stored_action_is_unchanged_when_sent_back() {
         for value in ["1.5", "true", "null"] {
             let action = set_action("labels/a", value);
-            let stood: [RuleAction; 1] = [serde_json::from_str(&action).unwrap()];
-            assert_eq!(kept_value(&action, &stood).unwrap(), stood[0].args, "{value}");
+            let existing: [RuleAction; 1] = [serde_json::from_str(&action).unwrap()];
+            assert_eq!(kept_value(&action, &existing).unwrap(), existing[0].args, "{value}");
         }
     }
 }

@@ -210,9 +210,9 @@ fn y04_rule_rejects_filled_name_when_not_printable() {
         ("set-plugin-data", "path", "nics.{item}", "a part of plugin data"),
         ("extend-plugin-data", "path", "{item}", "a part of plugin data"),
     ] {
-        let blank = format!("Failed r: \" \" is no name of {of}: it has nothing that can be seen");
+        let blank = format!("Failed r: \" \" is not a name of {of}: it has nothing that can be seen");
         assert_eq!(told(op, at, name, "blank"), blank, "{op}");
-        let line = format!("Failed r: \"a\\nb\" is no name of {of}: it has a control character");
+        let line = format!("Failed r: \"a\\nb\" is not a name of {of}: it has a control character");
         assert_eq!(told(op, at, name, "line"), line, "{op}");
     }
     assert_eq!(told("set-attribute", "path", "properties/{item}", "good"), "a b: 1 by r");

@@ -141,6 +141,6 @@ mod tests {
         ] {
             assert_eq!(JsonBody::parse(json).unwrap_err().to_string(), says);
         }
-        assert_eq!(body.text("a").unwrap_err().to_string(), "a: is the number 1.1, and a text is meant: quote it");
+        assert_eq!(body.text("a").unwrap_err().to_string(), "a: must be a text, not the number 1.1: quote it");
     }
 }

@@ -582,7 +582,7 @@ mod tests {
         // The values in Ironic's maps are stored unchanged.
         let of_ironic = json!({"extra": {"a": {"b": ""}}, "properties": {"a": ""}, "instance_info": {"b": [""]}});
         assert_eq!(update(&mut NodeSpec::default(), &of_ironic), Ok(()));
-        let says = "has an entry whose key is empty: give it a name, or take it out";
+        let says = "has an entry whose key is empty: give it a name, or remove it";
         for map in ["extra", "driver_info", "properties", "instance_info"] {
             assert_eq!(update(&mut NodeSpec::default(), &json!({map: {"": 1}})), Err(format!("{map}: {says}")));
         }
@@ -593,9 +593,9 @@ mod tests {
 
     #[test]
     fn x06_passthrough_name_rejects_empty_text() {
-        let check = |name: &str, value: Value, stood: Value| {
+        let check = |name: &str, value: Value, existing: Value| {
             let kept = passthrough::NODE.iter().chain(passthrough::GROUP).find(|kept| kept.name == name).unwrap();
-            check_passthrough(kept, &raw_value(&value), || stood).map_err(|error| error.to_string())
+            check_passthrough(kept, &raw_value(&value), || existing).map_err(|error| error.to_string())
         };
         let says = Err("is empty: name something, or leave it out".to_owned());
         for name in ["resource_class", "driver", "owner", "lessee", "instance_name", "shard", "chassis_uuid", "image_id"] {

@@ -161,7 +161,7 @@ fn remove_text(body: &mut JsonBody, field: &str) -> Result<Option<String>, BodyE
 fn parse_release(body: &mut JsonBody, name: &str) -> Result<ReleaseRef, BodyError> {
     let version = body.remove("version").filter(|raw| !is_null(raw));
     if let Some(raw) = version.as_ref().filter(|raw| !raw.get().starts_with('"')) {
-        let reason = format!("{raw} is no text; a bare 2026.10 would be the number 2026.1: write \"{raw}\"");
+        let reason = format!("{raw} is not a text; a bare 2026.10 would be the number 2026.1: write \"{raw}\"");
         return Err(BodyError::new("version", reason));
     }
     let wrong = |why: InvalidName| BodyError::new("name", why.to_string());
@@ -228,7 +228,7 @@ mod tests {
             (r#"{"kind": "NodeGroup", "name": "x"}"#, "cluster: is missing"),
             (r#"{"kind": "Namespace", "name": "x"}"#, "namespace: is missing"),
             (r#"{"kind": "Namespace", "namespace": "a/b"}"#, "namespace: namespace \"a/b\" is not well formed"),
-            (r#"{"kind": "Release", "name": "x", "version": 2026.10}"#, "version: 2026.10 is no text"),
+            (r#"{"kind": "Release", "name": "x", "version": 2026.10}"#, "version: 2026.10 is not a text"),
             (r#"{"kind": "Node", "name": "detail"}"#, "name: node \"detail\" is reserved"),
         ] {
             let error = read_document(json).unwrap_err().to_string();

@@ -20,7 +20,7 @@ pub(super) fn check_not_empty(value: &RawValue) -> Result<(), BodyError> {
 /// Fails if a key is blank or contains a control character.
 pub(super) fn check_key(key: &str) -> Result<(), BodyError> {
     if is_blank(key) {
-        return Err(BodyError::new("", "has an entry whose key is empty: give it a name, or take it out"));
+        return Err(BodyError::new("", "has an entry whose key is empty: give it a name, or remove it"));
     }
     if has_control(key) {
         let why = format!("has an entry whose key {:?} has a control character: give it another name", truncated(key));

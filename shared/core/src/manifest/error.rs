@@ -99,8 +99,8 @@ pub(super) fn missing_object(field: &str, (kind, what): (Kind, &str), name: &str
 /// Returns the message about a field that does not exist. It suggests the closest name, or lists the existing fields.
 pub(super) fn unknown_field(place: &str, name: &str, known: &[&str]) -> String {
     match closest_match(name, known.iter().copied()) {
-        Some(near) => format!("is no field {place} (did you mean {near:?}?): correct its spelling, or take it out"),
-        None if known.is_empty() => format!("is no field {place}: take it out"),
-        None => format!("is no field {place}: take it out, or use one of {}", known.join(", ")),
+        Some(near) => format!("is not a field {place} (did you mean {near:?}?): correct its spelling, or remove it"),
+        None if known.is_empty() => format!("is not a field {place}: remove it"),
+        None => format!("is not a field {place}: remove it, or use one of {}", known.join(", ")),
     }
 }

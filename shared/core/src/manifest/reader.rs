@@ -115,7 +115,7 @@ impl<'de> JsonToken<'de> {
             Self::Map(_) => ("a map".to_owned(), false),
         };
         let advice = if is_bare && wanted == A_TEXT { ": quote it" } else { "" };
-        BodyError::new("", format!("is {found}, and {wanted} is meant{advice}"))
+        BodyError::new("", format!("must be {wanted}, not {found}{advice}"))
     }
 }
 
@@ -185,7 +185,7 @@ impl<'de> Deserializer<'de> for JsonReader<'de> {
             JsonToken::Map(members) if members.rest.len() == 1 => visitor.visit_enum(MapAccessDeserializer::new(members)),
             JsonToken::Map(members) => {
                 let (count, one_of) = (members.rest.len(), variants.join(", "));
-                Err(BodyError::new("", format!("is a map of {count} members, and one of {one_of} is meant")))
+                Err(BodyError::new("", format!("must be one of {one_of}, not a map of {count} members")))
             }
             other => Err(other.type_error(A_TEXT)),
         }
@@ -246,7 +246,7 @@ impl Error for BodyError {
 
     fn unknown_variant(found: &str, known: &'static [&'static str]) -> Self {
         let near = did_you_mean(closest_match(found, known.iter().copied()));
-        Self::new("", format!("is the text {:?}, and one of {} is meant{near}", truncated(found), known.join(", ")))
+        Self::new("", format!("must be one of {}, not the text {:?}{near}", known.join(", "), truncated(found)))
     }
 
     fn unknown_field(name: &str, known: &'static [&'static str]) -> Self {
@@ -299,20 +299,17 @@ mod tests {
     #[test]
     fn reader_names_wrong_type_in_plain_words() {
         for (said, expected) in [
-            (read_error::<TestHold>("true"), "is true, and a map of its fields is meant"),
-            (read_error::<TestHold>(r#"["x", "low", 7]"#), "is a list, and a map of its fields is meant"),
-            (
-                read_error::<TestChoice>(r#"{"nodes": 1, "percent": 2}"#),
-                "is a map of 2 members, and one of nodes, percent is meant",
-            ),
-            (read_error::<TestChoice>("{}"), "is a map of 0 members, and one of nodes, percent is meant"),
-            (read_error::<u32>("-1"), "is the number -1, and a whole number from 0 to 4294967295 is meant"),
-            (read_error::<u32>("\"a\""), "is the text \"a\", and a whole number from 0 to 4294967295 is meant"),
-            (read_error::<i64>("{}"), "is a map, and a whole number is meant"),
-            (read_error::<String>("123"), "is the number 123, and a text is meant: quote it"),
-            (read_error::<Vec<String>>("[false]"), "[0]: is false, and a text is meant: quote it"),
-            (read_error::<bool>("[]"), "is a list, and true or false is meant"),
-            (read_error::<Vec<u8>>("null"), "is null, and a list is meant"),
+            (read_error::<TestHold>("true"), "must be a map of its fields, not true"),
+            (read_error::<TestHold>(r#"["x", "low", 7]"#), "must be a map of its fields, not a list"),
+            (read_error::<TestChoice>(r#"{"nodes": 1, "percent": 2}"#), "must be one of nodes, percent, not a map of 2 members"),
+            (read_error::<TestChoice>("{}"), "must be one of nodes, percent, not a map of 0 members"),
+            (read_error::<u32>("-1"), "must be a whole number from 0 to 4294967295, not the number -1"),
+            (read_error::<u32>("\"a\""), "must be a whole number from 0 to 4294967295, not the text \"a\""),
+            (read_error::<i64>("{}"), "must be a whole number, not a map"),
+            (read_error::<String>("123"), "must be a text, not the number 123: quote it"),
+            (read_error::<Vec<String>>("[false]"), "[0]: must be a text, not false: quote it"),
+            (read_error::<bool>("[]"), "must be true or false, not a list"),
+            (read_error::<Vec<u8>>("null"), "must be a list, not null"),
             (read_error::<Vec<String>>(r#"["\ud800"]"#), "[0]: has an escape that is not a valid character"),
             (read_error::<TestHold>(r#"{"until": "x", "level": "hihg"}"#), HIGH),
             (read_error::<TestHold>(r#"{"level": "low"}"#), "until: is missing"),
@@ -322,7 +319,7 @@ mod tests {
         }
     }
 
-    const HIGH: &str = "level: is the text \"hihg\", and one of low, high is meant (did you mean \"high\"?)";
+    const HIGH: &str = "level: must be one of low, high, not the text \"hihg\" (did you mean \"high\"?)";
 
     #[test]
     fn error_kind_is_separate_from_message() {

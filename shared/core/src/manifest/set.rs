@@ -252,17 +252,17 @@ mod tests {
         let says: Vec<String> = errors.iter().map(|(at, error)| format!("{at} {error}")).collect();
         for (found, expected) in says.iter().zip([
             "0 cluster_template: there is no cluster template \"none\"",
-            "1 colour: is no field of this kind",
+            "1 colour: is not a field of this kind",
             "2 cluster: there is no cluster \"nowhere\"",
             "3 traits[0]: \"NOPE\" is not a trait",
             "4 name: node/n is there twice",
-            "5 nodegroup: \"g\" is no node group: write CLUSTER/GROUP",
+            "5 nodegroup: \"g\" is not a node group: write CLUSTER/GROUP",
             "6 min_ready_seconds: min_ready_seconds takes 0",
             "7 cluster: there is no cluster \"nosuch\"",
             "7 mode: ",
-            "7 roles: is the number 5, and a list is meant",
+            "7 roles: must be a list, not the number 5",
             "7 labels: ",
-            "7 colour: is no field of this kind",
+            "7 colour: is not a field of this kind",
         ]) {
             assert!(found.starts_with(expected), "{found}");
         }

@@ -47,7 +47,7 @@ fn read_task(raw: &RawValue) -> Result<Task, BodyError> {
     for (name, value) in members {
         if FUEL_ONLY.contains(&name.as_str()) {
             let reason =
-                "is Fuel's own and means nothing in a manifest: take it out, or import with `stemma release import --fuel`";
+                "is Fuel's own and means nothing in a manifest: remove it, or import with `stemma release import --fuel`";
             return Err(BodyError::new(name, reason));
         }
         let Some((name, value)) = normalize_field(&name, value)? else { continue };
@@ -325,13 +325,13 @@ mod tests {
             (r#"[{"id": "a"}]"#, "[0].type: is missing"),
             (
                 r#"[{"id": "a", "type": "x"}, {"id": "b", "type": "x", "colour": 1}]"#,
-                "[1].colour: is no field here: take it out, or use one of id, type, tags",
+                "[1].colour: is not a field here: remove it, or use one of id, type, tags",
             ),
-            (r#"[{"id": "a", "type": "x", "requires": [1]}]"#, "[0].requires[0]: is the number 1, and a text is meant: quote it"),
+            (r#"[{"id": "a", "type": "x", "requires": [1]}]"#, "[0].requires[0]: must be a text, not the number 1: quote it"),
             (r#"[{"id": "a", "type": "x", "refresh_on": []}]"#, "[0].refresh_on: is Fuel's own"),
             (
                 r#"[{"id": "a", "type": "x", "require": ["b"]}]"#,
-                "[0].require: is no field here (did you mean \"requires\"?): correct its spelling, or take it out",
+                "[0].require: is not a field here (did you mean \"requires\"?): correct its spelling, or remove it",
             ),
             (r#"[{"id": "a", "type": "x", "role": "b", "roles": "c"}]"#, "[0].roles: occurs in two spellings"),
             (r#"[{"id": "a", "id": "b", "type": "x"}]"#, "[0].id: is there twice"),

@@ -78,7 +78,7 @@ fn check_described(path: &str, part: &FieldDef, take: &dyn Fn(&Value) -> Result<
             assert_eq!(take(&json!(text)), Ok(()), "{path}: {text}");
         }
         let refused = take(&json!("?")).expect_err(path).reason;
-        assert!(refused.contains(&format!("one of {} is meant", texts.join(", "))), "{path}: {refused}");
+        assert!(refused.contains(&format!("must be one of {}, not ", texts.join(", "))), "{path}: {refused}");
     }
     for inner in form.members() {
         let with = |change: &dyn Fn(&mut Map<String, Value>)| {
@@ -122,7 +122,7 @@ fn every_described_field_is_read() {
     }
 }
 
-/// Identifying fields are no entries of the table. They are bounded when they are read as names.
+/// Identifying fields are not entries of the table. They are bounded when they are read as names.
 const IDENTITY_NAMES: [&str; 6] = ["name", "version", "include", "namespace", "cluster", "uuid"];
 
 /// Returns values at the bounds of a field of this type, each with one just beyond.

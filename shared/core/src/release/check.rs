@@ -79,7 +79,7 @@ mod tests {
             check_changed_tasks(&spec(now), before, &OneSecret).iter().map(ToString::to_string).collect()
         };
         let of_a = "task a parameters.path: path \"etc/a\" is relative; write it from `/` on";
-        let of_c = "task c type: \"flie\" is no type of task (did you mean \"file\"?): mend its spelling";
+        let of_c = "task c type: \"flie\" is not a type of task (did you mean \"file\"?): correct its spelling";
         assert_eq!(says(&[bad.clone(), good.clone(), odd.clone()], None), [of_a, of_c]);
         assert_eq!(says(&[bad, good, odd], Some(&old)), [of_c]);
         let edited = Task { sensitive: true, ..task("a", "file", "etc/a") };
@@ -92,8 +92,8 @@ mod tests {
         let a = Task { requires: vec!["st".to_owned()], ..Task::new("a", "skipped") };
         let spec = ReleaseSpec { tasks: vec![stage, a], ..ReleaseSpec::default() };
         let says = |before| check_changed_tasks(&spec, before, &OneSecret).iter().map(ToString::to_string).collect::<Vec<_>>();
-        let circle = ["tasks wait for each other: a -> st -> a; take one of these dependencies away"];
-        let other = ["tasks wait for each other: st -> a -> st; take one of these dependencies away"];
+        let circle = ["tasks wait for each other: a -> st -> a; remove one of these dependencies"];
+        let other = ["tasks wait for each other: st -> a -> st; remove one of these dependencies"];
         let said = says(None);
         assert!(said == circle || said == other, "{said:?}");
         assert_eq!(says(Some(&spec)), [""; 0], "it was taken once");

@@ -185,7 +185,7 @@ impl Compiler<'_> {
     /// Parses the templates, condition and selectors of a task, and resolves the names of other tasks in it.
     fn compile_task(&mut self, library: &Library, task: &Arc<Task>, roles: RoleMatching) -> CompiledTask {
         let field = |name: &str| format!("task {} {name}", task.id);
-        let CompiledReads { references, needs, has_unquoted: raw } = self.read_references(task);
+        let CompiledReads { references, needs, has_unquoted } = self.read_references(task);
         let condition = task.condition.as_ref().and_then(|text| {
             self.parser
                 .parse_condition(text)
@@ -214,7 +214,7 @@ impl Compiler<'_> {
             condition_text: task.condition.as_deref().unwrap_or_default().into(),
             path: TaskPath::from_task(task, self.parser),
             host_paths: HostPathTemplate::from_task(task, self.parser),
-            has_unquoted: raw,
+            has_unquoted,
             rank: 0,
             groups: Box::new([]),
             subscribes,
@@ -447,7 +447,7 @@ impl Compiler<'_> {
             }
             if task.requires.len() + task.required_for.len() < count {
                 let message = "dependencies on tasks that are not stages are ignored: with them, tasks of the release \
-                               would wait for each other; take one of these dependencies away";
+                               would wait for each other; remove one of these dependencies";
                 self.add_finding(rule::STAGE_CIRCLE, &format!("task {}", task.task.id), message);
             }
         }

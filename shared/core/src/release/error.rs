@@ -38,7 +38,7 @@ pub enum ReleaseError {
         import: String,
     },
     /// An imported release that does not exist.
-    #[error("imports {0}, which is not stored; store it first, or mend the name")]
+    #[error("imports {0}, which is not stored; store it first, or correct the name")]
     UnknownImport(ReleaseRef),
     /// Releases that import each other.
     #[error("imports form a cycle: {}", path.iter().map(ToString::to_string).collect::<Vec<_>>().join(" -> "))]
@@ -57,7 +57,7 @@ pub enum ReleaseError {
         near: Option<String>,
     },
     /// An undeclared role or tag in a field that requires a declared one.
-    #[error("{field}: no {what} {name:?} in this release; declare it under {what}s, or mend the name")]
+    #[error("{field}: no {what} {name:?} in this release; declare it under {what}s, or correct the name")]
     Undeclared {
         /// The path of the field.
         field: String,
@@ -83,7 +83,7 @@ pub enum ReleaseError {
         reason: InvalidPattern,
     },
     /// Tasks that wait for each other.
-    #[error("tasks wait for each other: {}; take one of these dependencies away", path.join(" -> "))]
+    #[error("tasks wait for each other: {}; remove one of these dependencies", path.join(" -> "))]
     Cycle {
         /// The ids, with the first one repeated at the end. In `a -> b`, a comes before b.
         path: Vec<String>,

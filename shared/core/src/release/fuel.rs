@@ -116,7 +116,7 @@ pub fn import(tasks: &[Value], roles: &Map<String, Value>, tags: &Map<String, Va
     let ids: BTreeSet<&str> = tasks.iter().filter_map(|task| task.get("id")?.as_str()).collect();
     let mut findings = Vec::new();
     for (at, task) in tasks.iter().enumerate() {
-        let fields = task.as_object().ok_or_else(|| field_error(&format!("tasks[{at}]"), "is no map of fields"))?;
+        let fields = task.as_object().ok_or_else(|| field_error(&format!("tasks[{at}]"), "is not a map of fields"))?;
         let mut translation = TaskTranslation::new(at, fields, &ids)?;
         let translated = translation.translate()?;
         translation.move_role_tolerance(&translated, &mut spec.roles);

@@ -60,7 +60,7 @@ fn impossible_selector(name: &str, kind: NameKind) -> Option<ImpossibleName> {
     }
     if is_match_all(name) {
         let why = format!("{:?} matches the empty text, and so may mean every name", truncated(name));
-        return Some((why, format!("mend the pattern, or write '/.+/' for every {}", kind.as_str())));
+        return Some((why, format!("correct the pattern, or write '/.+/' for every {}", kind.as_str())));
     }
     let error = is_regex(name).then(|| NamePattern::new(name).err()).flatten()?;
     Some((error.to_string(), "write a smaller pattern".to_owned()))

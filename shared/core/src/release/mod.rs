@@ -1,7 +1,7 @@
 //! Compiled releases. Names are checked and resolved to indexes once, when a release is stored.
 //!
 //! Resolve runs for every node of a fleet, so it never looks up a name, parses a pattern or parses a condition.
-//! [`compile`] does this once. It rejects what can never work: an unknown task, a cycle, an invalid pattern, a template
+//! [`mod@compile`] does this once. It rejects what can never work: an unknown task, a cycle, an invalid pattern, a template
 //! that reads a value which it must not read. A suspicious release is stored with a finding.
 
 mod check;

@@ -33,7 +33,7 @@ pub enum NamePattern {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidPattern {
     /// Unsupported or invalid syntax.
-    #[error("pattern {pattern} is no regular expression: {reason}")]
+    #[error("pattern {pattern} is not a regular expression: {reason}")]
     Syntax {
         /// The pattern as written.
         pattern: String,

@@ -240,30 +240,30 @@ impl CompiledRelease {
 
 impl Profile {
     /// Computes the profile for a key under a release.
-    pub fn new(release: &Arc<CompiledRelease>, place: ProfileKey) -> Self {
+    pub fn new(release: &Arc<CompiledRelease>, key: ProfileKey) -> Self {
         let placed: Vec<TaskIndex> = (0..)
             .map(TaskIndex)
             .zip(&release.tasks)
-            .filter(|(_, task)| place.selector_inputs().is_placed(release, task))
+            .filter(|(_, task)| key.selector_inputs().is_placed(release, task))
             .map(|(ix, _)| ix)
             .collect();
         let privileged = release.privileged.iter().copied().filter(|ix| placed.binary_search(ix).is_ok());
         let (privileged, not_asserted): (Vec<_>, Vec<_>) =
-            privileged.partition(|ix| place.asserted_inputs().is_placed(release, release.task(*ix)));
+            privileged.partition(|ix| key.asserted_inputs().is_placed(release, release.task(*ix)));
         let in_phase = |phase: Phase| placed.iter().copied().filter(|ix| release.task(*ix).phase() == phase).collect::<Vec<_>>();
-        let apply = order_tasks(release, &place, in_phase(Phase::Apply));
-        let drain = order_tasks(release, &place, in_phase(Phase::Drain));
-        let cleanup = order_tasks(release, &place, in_phase(Phase::Cleanup));
-        let waits = BarrierCollector::from_tasks(release, &place, &apply.tasks);
+        let apply = order_tasks(release, &key, in_phase(Phase::Apply));
+        let drain = order_tasks(release, &key, in_phase(Phase::Drain));
+        let cleanup = order_tasks(release, &key, in_phase(Phase::Cleanup));
+        let collector = BarrierCollector::from_tasks(release, &key, &apply.tasks);
         let (may_lack_paths, may_share_plain_paths) = path_check_tasks(release, &apply.tasks);
         let cycle = [apply.cycle, drain.cycle, cleanup.cycle].into_iter().flatten().next();
         Self {
-            hash: place.profile_hash(release),
+            hash: key.profile_hash(release),
             release: Arc::clone(release),
             privileged: privileged.into(),
             not_asserted: not_asserted.into(),
             reads: profile_reads(release, &placed),
-            key: place,
+            key,
             path_check_tasks: may_lack_paths,
             may_share_plain_paths,
             apply_tasks: apply.tasks.iter().map(|ix| ix.as_usize()).collect(),
@@ -271,8 +271,8 @@ impl Profile {
             edges: apply.edges.into(),
             drain: drain.tasks.into(),
             cleanup: cleanup.tasks.into(),
-            waits: waits.waits.into(),
-            barriers: waits.barriers.into(),
+            waits: collector.waits.into(),
+            barriers: collector.barriers.into(),
             cycle: cycle.map(Into::into),
         }
     }
@@ -484,29 +484,29 @@ struct BarrierCollector {
 
 impl BarrierCollector {
     fn from_tasks(release: &CompiledRelease, key: &ProfileKey, tasks: &[TaskIndex]) -> Self {
-        let mut waits = Self::default();
+        let mut collector = Self::default();
         for (at, ix) in (0..).zip(tasks) {
-            waits.add_declared(release, at, *ix);
+            collector.add_declared(release, at, *ix);
         }
         let positions: BTreeMap<TaskIndex, u32> = tasks.iter().copied().zip(0..).collect();
         for (ix, task) in (0..).map(TaskIndex).zip(&release.tasks).filter(|(_, task)| !task.task.is_group()) {
             let successors = task.required_for.iter().filter(|_| task.task.is_stage());
             for at in successors.filter_map(|after| positions.get(after)) {
-                waits.add(*at, ix, BarrierScope::Stage, Policy::All);
+                collector.add(*at, ix, BarrierScope::Stage, Policy::All);
             }
             for cross in task.cross_depended_by.iter().filter(|cross| cross.policy == Policy::All) {
                 if key.is_target(release.matching.roles, &cross.target) {
                     let source = if task.task.is_stage() { BarrierScope::Stage } else { BarrierScope::Anywhere };
                     let after = cross.tasks.iter().filter(|after| **after != ix || !task.task.is_stage());
                     for at in after.filter_map(|after| positions.get(after)) {
-                        waits.add(*at, ix, source.clone(), Policy::All);
+                        collector.add(*at, ix, source.clone(), Policy::All);
                     }
                 }
             }
         }
-        waits.waits.sort_unstable();
-        waits.waits.dedup();
-        waits
+        collector.waits.sort_unstable();
+        collector.waits.dedup();
+        collector
     }
 
     /// Adds the barriers that the task itself declares.

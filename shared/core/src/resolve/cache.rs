@@ -61,8 +61,8 @@ impl ResolveCache {
     }
 
     /// Returns the task set of a node. A new task set is kept for a while, even if no node uses it yet.
-    pub(super) fn task_set(&self, view: &NodeView<'_>, fold: &Arc<ResolvedGroup>, profile: &Arc<Profile>) -> Arc<TaskSet> {
-        let base = self.base(view, fold, profile);
+    pub(super) fn task_set(&self, view: &NodeView<'_>, resolved: &Arc<ResolvedGroup>, profile: &Arc<Profile>) -> Arc<TaskSet> {
+        let base = self.base(view, resolved, profile);
         let differences = base.differences(view);
         let set = base.shared_task_set(&differences);
         if Arc::strong_count(&set) == 1 {
@@ -75,25 +75,25 @@ impl ResolveCache {
         set
     }
 
-    /// Returns the base of a node's group and profile. Builds it again if the group was resolved again, or if a lookup
+    /// Returns the base of a node's group and profile. Builds it again if the group was resolved again, or if a look-up
     /// has another result.
-    fn base(&self, view: &NodeView<'_>, fold: &Arc<ResolvedGroup>, profile: &Arc<Profile>) -> Arc<GroupBase> {
-        let key = (GroupId(fold.group.meta.uuid), profile.hash);
+    fn base(&self, view: &NodeView<'_>, resolved: &Arc<ResolvedGroup>, profile: &Arc<Profile>) -> Arc<GroupBase> {
+        let key = (GroupId(resolved.group.meta.uuid), profile.hash);
         let bases = self.bases.lock().unwrap_or_else(PoisonError::into_inner);
-        let cached = bases.get(&key).map(|known| (Arc::ptr_eq(&known.group, fold), Arc::clone(&known.base)));
+        let cached = bases.get(&key).map(|known| (Arc::ptr_eq(&known.group, resolved), Arc::clone(&known.base)));
         drop(bases);
         if let Some((true, base)) = &cached
             && base.is_current(view)
         {
             return Arc::clone(base);
         }
-        let reads = self.profile_reads(ClusterId(fold.cluster.meta.uuid), profile);
+        let reads = self.profile_reads(ClusterId(resolved.cluster.meta.uuid), profile);
         let base = GroupBase::new(view, profile, reads, (&self.outcomes, &self.texts));
         // If the group was resolved again without a change of what the tasks read, the earlier base and its task sets
         // remain valid.
         let before = cached.map(|(_, before)| before).filter(|before| before.is_equivalent(&base));
         let base = before.unwrap_or_else(|| Arc::new(base));
-        let cached = CachedBase { group: Arc::clone(fold), base: Arc::clone(&base) };
+        let cached = CachedBase { group: Arc::clone(resolved), base: Arc::clone(&base) };
         let mut bases = self.bases.lock().unwrap_or_else(PoisonError::into_inner);
         if bases.len() >= MIN_SWEEP_ENTRIES && bases.len().is_power_of_two() {
             bases.retain(|(group, profile), known| view.fleet().is_profile_used(*group, profile, &known.group));
@@ -169,11 +169,11 @@ impl ProfileReads {
     /// Collects the reads of a profile by what decides their values.
     pub(super) fn from_profile(profile: &Profile) -> Self {
         let index_of = |reference: &Reference| profile.read_index(reference);
-        let task_reads = |ix: TaskIndex| {
-            let task = profile.release.task(ix);
+        let task_reads = |index: TaskIndex| {
+            let task = profile.release.task(index);
             let condition_reads = task.condition.as_ref().map_or(&[][..], |condition| condition.references());
             ReadIndexes {
-                index: ix,
+                index,
                 condition: condition_reads.iter().map(index_of).collect(),
                 scope: CacheScope::from_references(condition_reads),
                 templates: task.references.iter().map(index_of).collect(),
@@ -197,7 +197,7 @@ impl ProfileReads {
     /// Builds a group's inputs, stored as differences from those of another group of the cluster.
     fn group_inputs(&self, profile: &Arc<Profile>, inputs: Vec<Input>) -> GroupInputs {
         let mut last = self.last_inputs.lock().unwrap_or_else(PoisonError::into_inner);
-        // A lookup counts as unchanged if its stored value has the same address. So a value must not be replaced by an
+        // A look-up counts as unchanged if its stored value has the same address. So a value must not be replaced by an
         // equal one at another address.
         let may_share = |at| self.fleetwide.binary_search(&at).is_err();
         let group = GroupInputs::new(profile, inputs, last.as_ref().and_then(Weak::upgrade), may_share);

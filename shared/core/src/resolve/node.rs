@@ -21,19 +21,19 @@ pub fn resolve_node(fleet: &Fleet, cache: &ResolveCache, id: NodeId) -> Resoluti
         return Resolution::Incomplete(vec![MissingParent::Store]);
     }
     let Some(entry) = fleet.entry(id) else { return Resolution::Incomplete(vec![MissingParent::Node(id)]) };
-    let fold = match entry.node.spec.nodegroup.map(|group| fleet.resolved_group(group)) {
+    let resolved = match entry.node.spec.nodegroup.map(|group| fleet.resolved_group(group)) {
         None => None,
-        Some(Ok(fold)) => Some(fold),
+        Some(Ok(resolved)) => Some(resolved),
         Some(Err(missing)) => return Resolution::Incomplete(missing),
     };
-    let view = NodeView::new(fleet, entry, fold.map(|fold| &**fold));
-    let task_set = entry.profile.as_ref().zip(fold).map(|(profile, fold)| cache.task_set(&view, fold, profile));
+    let view = NodeView::new(fleet, entry, resolved.map(|resolved| &**resolved));
+    let task_set = entry.profile.as_ref().zip(resolved).map(|(profile, resolved)| cache.task_set(&view, resolved, profile));
     let unmet = view.unmet_requirements();
     Resolution::Complete(Arc::new(ResolvedNode {
         entry: Arc::clone(entry),
         rule_outcome: view.rule_outcome().clone(),
         reported_state: fleet.reported_state(id).cloned(),
-        group: fold.cloned(),
+        group: resolved.cloned(),
         task_set,
         unmet_requirements: (!unmet.is_empty()).then(|| Box::new(UnmetRequirements(unmet))),
     }))
@@ -42,11 +42,11 @@ pub fn resolve_node(fleet: &Fleet, cache: &ResolveCache, id: NodeId) -> Resoluti
 /// Builds the task set for the tasks that are placed on `master` in a cluster without a node of that name. It is
 /// resolved for a pseudo node that has no labels, facts or group of its own, so its values come from the cluster.
 pub(super) fn pseudo_task_set(fleet: &Fleet, cluster: ClusterId, profile: &Arc<Profile>) -> TaskSet {
-    let fold = MASTER.parse().ok().and_then(|name| fleet.resolve_without_group(cluster, name));
+    let resolved = MASTER.parse().ok().and_then(|name| fleet.resolve_without_group(cluster, name));
     let name = NodeName::new(MASTER).ok();
     let node = Object { meta: Meta::new(Uuid::nil(), name, Timestamp(0)), spec: NodeSpec::default() };
     let entry = NodeEntry::new(Arc::new(node)).with_profile(Some(Arc::clone(profile)));
-    let view = NodeView::new(fleet, &entry, fold.as_ref());
+    let view = NodeView::new(fleet, &entry, resolved.as_ref());
     let reads = Arc::new(ProfileReads::from_profile(profile));
     GroupBase::new(&view, profile, reads, (&Arc::default(), &SharedTexts::default())).build_task_set(&[])
 }

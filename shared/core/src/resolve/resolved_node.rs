@@ -241,7 +241,7 @@ pub(crate) struct UnmetRequirements(pub(crate) Vec<UnmetRequirement>);
 
 impl SkipReason {
     /// Returns the reason for which a task can be skipped by its definition alone: it is a marker, or its condition is
-    /// false. `None` if the task is no marker and has no condition.
+    /// false. `None` if the task is not a marker and has no condition.
     pub(super) fn from_definition(task: &CompiledTask) -> Option<Self> {
         if task.is_skipped_type() {
             return Some(Self::Marker);
@@ -634,7 +634,7 @@ impl ResolvedNode {
 
     /// Returns `CLUSTER/GROUP`, or `None` if the node is unplaced.
     pub fn group_path(&self) -> Option<String> {
-        self.group.as_ref().map(|fold| fold.path())
+        self.group.as_ref().map(|resolved| resolved.path())
     }
 
     /// Returns the effective labels, each with its full provenance, including those that rules and the host fill.
@@ -654,7 +654,7 @@ impl ResolvedNode {
 
     /// Returns the rule that selects the labels for the host label map.
     pub fn host_labels(&self) -> Arc<HostLabelRule> {
-        self.group.as_ref().map_or_else(Default::default, |fold| Arc::clone(&fold.host_labels.value))
+        self.group.as_ref().map_or_else(Default::default, |resolved| Arc::clone(&resolved.host_labels.value))
     }
 
     /// Returns the traits, each with its sources.
@@ -669,24 +669,24 @@ impl ResolvedNode {
 
     /// Returns the lifecycle fields, each with its origin.
     pub fn lifecycle_limits(&self) -> LifecycleLimits {
-        let mut levels = self.group.as_ref().map(|fold| fold.lifecycle()).unwrap_or_default();
+        let mut levels = self.group.as_ref().map(|resolved| resolved.lifecycle()).unwrap_or_default();
         levels.push((Level::Node, self.entry.node.spec.inherited.lifecycle));
         LifecycleLimits::resolve(&levels)
     }
 
     /// Returns the mode that limits what the host does with its tasks: the node's, else the group's, else `apply`.
     pub fn mode(&self) -> ValueWithOrigin<Mode> {
-        self.entry.mode(self.group.as_ref().map(|fold| &*fold.group))
+        self.entry.mode(self.group.as_ref().map(|resolved| &*resolved.group))
     }
 
     /// Returns the number of seconds over which the host spreads its work after a change.
     pub fn splay_seconds(&self) -> u32 {
-        self.group.as_ref().and_then(|fold| fold.group.spec.splay_seconds).unwrap_or(0)
+        self.group.as_ref().and_then(|resolved| resolved.group.spec.splay_seconds).unwrap_or(0)
     }
 
     /// Returns the number of seconds without contact after which the host counts as silent.
     pub fn silent_after_seconds(&self) -> u32 {
-        let seconds = self.group.as_ref().and_then(|fold| fold.group.spec.silent_after_seconds);
+        let seconds = self.group.as_ref().and_then(|resolved| resolved.group.spec.silent_after_seconds);
         seconds.unwrap_or(NodeGroupSpec::DEFAULT_SILENT_AFTER_SECONDS)
     }
 
@@ -703,7 +703,7 @@ impl ResolvedNode {
 
     /// Returns whether the group or the cluster is paused, so that no new task set is released.
     pub fn is_paused(&self) -> bool {
-        self.group.as_ref().is_some_and(|fold| fold.group.spec.paused || fold.cluster.spec.paused)
+        self.group.as_ref().is_some_and(|resolved| resolved.group.spec.paused || resolved.cluster.spec.paused)
     }
 
     /// Returns the roles: the group's and the node's own.
@@ -713,8 +713,8 @@ impl ResolvedNode {
 
     /// Returns the ready probes by tag, for the tags that have some.
     pub fn ready_probes(&self) -> Vec<(&TagName, &[Value])> {
-        let (Some(fold), Some(set)) = (&self.group, &self.task_set) else { return Vec::new() };
-        let Some(table) = &fold.role_table else { return Vec::new() };
+        let (Some(resolved), Some(set)) = (&self.group, &self.task_set) else { return Vec::new() };
+        let Some(table) = &resolved.role_table else { return Vec::new() };
         let probes = set.tags().iter().filter_map(|tag| Some((tag, table.tag(tag)?.ready.as_slice())));
         probes.filter(|(_, ready)| !ready.is_empty()).collect()
     }

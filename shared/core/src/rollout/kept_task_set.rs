@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plan_kept_drops_barriers_and_corrects_names_when_node_is_current() {
+    fn plan_kept_corrects_record_when_node_is_current() {
         use KeptProfile::{Current, None as Nothing, Previous};
         let (current, paused) = (ReleaseState::Current, ReleaseState::Withheld(None));
         for (standing, kept, today, named, expected) in [

@@ -4,6 +4,7 @@
 //! them for any time. Budgets, windows and leases belong here too, because they are further reasons to make a node wait
 //! that is due.
 
+mod barrier_order;
 mod barriers;
 mod kept_task_set;
 mod obsolete;

@@ -63,7 +63,7 @@ pub enum InvalidSelector {
     },
     /// A value is not valid in Kubernetes.
     #[error(
-        "selector: {value:?} is no label value (for {key}): at most 63 letters, digits, '-', '_' or '.', \
+        "selector: {value:?} is not a label value (for {key}): at most 63 letters, digits, '-', '_' or '.', \
          with a letter or digit at both ends"
     )]
     Value {
@@ -81,7 +81,7 @@ pub enum InvalidSelector {
         value: String,
     },
     /// The object form has an unknown operator.
-    #[error("selector: {operator:?} is no operator; matchExpressions take In, NotIn, Exists and DoesNotExist")]
+    #[error("selector: {operator:?} is not an operator; matchExpressions take In, NotIn, Exists and DoesNotExist")]
     Operator {
         /// The operator, cut at 64 characters.
         operator: String,

@@ -629,12 +629,12 @@ mod tests {
             |facts| facts.is_placed = false,
         ];
         let mut facts = placed_inputs(TaskSummary::Succeeded);
-        let mut stood: Vec<&str> = Vec::new();
+        let mut expected: Vec<&str> = Vec::new();
         for add in from_last {
             add(&mut facts);
-            stood.insert(0, facts.status().state.name());
+            expected.insert(0, facts.status().state.name());
         }
-        assert_eq!(words, stood);
+        assert_eq!(words, expected);
         let is_first = |at: &usize| !words[..*at].contains(&words[*at]);
         let named: Vec<&str> = (0..words.len()).filter(is_first).map(|at| words[at]).collect();
         assert_eq!(named, State::ALL.map(State::name));
@@ -643,7 +643,7 @@ mod tests {
     #[test]
     fn liveness_is_connected_while_check_in_waits_or_is_recent() {
         let (short, long) = (Duration::from_secs(89), Duration::from_secs(90));
-        for (was_silent, is_parked, since_start, quiet, liveness) in [
+        for (is_silent_at_start, has_waiting_check_in, is_heard_since_start, silent_for, liveness) in [
             (None, true, true, short, Liveness::Absent),
             (Some(true), true, false, long, Liveness::Connected),
             (Some(false), true, true, long, Liveness::Connected),
@@ -653,15 +653,10 @@ mod tests {
             (Some(true), false, true, short, Liveness::Connected),
             (Some(true), false, true, long, Liveness::Silent),
         ] {
-            let heard = LivenessInputs {
-                is_silent_at_start: was_silent,
-                has_waiting_check_in: is_parked,
-                is_heard_since_start: since_start,
-                silent_for: quiet,
-                silent_after: long,
-            };
+            let heard =
+                LivenessInputs { is_silent_at_start, has_waiting_check_in, is_heard_since_start, silent_for, silent_after: long };
             assert_eq!(heard.liveness(), liveness, "{heard:?}");
-            assert_eq!(heard.silence(), (quiet == long && !is_parked).then_some(long), "y06: {heard:?}");
+            assert_eq!(heard.silence(), (silent_for == long && !has_waiting_check_in).then_some(long), "y06: {heard:?}");
         }
     }
 

@@ -411,13 +411,8 @@ mod tests {
     /// A task that requires an observed task does not run, although no task failed.
     #[test]
     fn y06_tasks_not_run_names_first_with_required_task() {
-        let news = |task, was_tried, message| TaskStatus {
-            task,
-            outcome: TaskOutcome::Failed,
-            has_run: was_tried,
-            message,
-            since: Timestamp(1),
-        };
+        let news =
+            |task, has_run, message| TaskStatus { task, outcome: TaskOutcome::Failed, has_run, message, since: Timestamp(1) };
         let why = "Not run: f, which it requires, is neither run nor checked, since its mode is observe.";
         for (told, says) in [
             (vec![], None),
@@ -448,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn task_summary_has_nothing_to_run_when_task_set_is_empty() {
+    fn task_summary_has_nothing_to_run_when_empty() {
         let one = [Some(TaskOutcome::Succeeded)];
         for (released, has_reported, tasks) in [
             (None, true, TaskSummary::NotReleased),

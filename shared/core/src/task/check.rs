@@ -149,10 +149,10 @@ fn unknown_type(kind: &str) -> String {
     let names = || TASK_TYPES.iter().map(|known| known.name);
     match closest_match(kind, names()) {
         Some(near) => {
-            format!("{:?} is no type of task{}: mend its spelling", truncated(kind), did_you_mean(Some(near)))
+            format!("{:?} is not a type of task{}: correct its spelling", truncated(kind), did_you_mean(Some(near)))
         }
         None => {
-            format!("{:?} is no type of task: take one of {}", truncated(kind), names().collect::<Vec<_>>().join(", "))
+            format!("{:?} is not a type of task: take one of {}", truncated(kind), names().collect::<Vec<_>>().join(", "))
         }
     }
 }

@@ -16,7 +16,7 @@ pub const MAX_ACCOUNT_ID: u32 = u32::MAX - 1;
 const ZERO_TIMEOUT: &str = "is not a valid timeout: write at least 1 second, or remove it";
 
 /// The error of a timeout of more than a year.
-const EXCESSIVE_TIMEOUT: &str = "is longer than a year: write at most 31622400 seconds, or take it out";
+const EXCESSIVE_TIMEOUT: &str = "is longer than a year: write at most 31622400 seconds, or remove it";
 
 /// The error of an empty shell text. The caller appends what to do.
 const EMPTY_SHELL_TEXT: &str = "is an empty text, for which a shell reports success: write a command, or";
@@ -117,9 +117,9 @@ impl ParameterType {
     pub(super) fn value_error(self, value: &Value) -> Option<String> {
         let path = |text: &str, usage| check_authored(text, usage).err().map(|refused| refused.to_string());
         match (self, value) {
-            (Self::WordsOrText, Value::String(text)) if is_blank(text) => Some(format!("{EMPTY_SHELL_TEXT} take it out")),
+            (Self::WordsOrText, Value::String(text)) if is_blank(text) => Some(format!("{EMPTY_SHELL_TEXT} remove it")),
             (Self::Script | Self::ShellText, Value::String(text)) if is_blank(text) => {
-                Some(format!("{EMPTY_SHELL_TEXT} take the task out"))
+                Some(format!("{EMPTY_SHELL_TEXT} remove the task"))
             }
             (Self::Script | Self::WordsOrText, Value::String(text)) => check_argument(static_text(text)).err(),
             (Self::ShellText, Value::String(text)) => check_argument(text).err(),
@@ -216,7 +216,7 @@ pub fn check_argument(text: &str) -> Result<(), String> {
 /// The reason, if no process can get it.
 pub fn check_variable(name: &str, value: &str) -> Result<(), String> {
     if name.is_empty() || name.contains(['=', '\0']) {
-        return Err(format!("{:?} is no variable: it is empty, or has `=` or NUL in it", truncated(name)));
+        return Err(format!("{:?} is not a variable: it is empty, or has `=` or NUL in it", truncated(name)));
     }
     check_argument(&format!("{name}={value}")).map_err(|why| format!("{:?} {why}", truncated(name)))
 }
@@ -226,7 +226,7 @@ pub fn check_variable(name: &str, value: &str) -> Result<(), String> {
 fn dropped_variable_reason(name: &str) -> Option<String> {
     let is_dropped = is_blank(name) || has_control(name) || name.contains(char::is_whitespace);
     is_dropped
-        .then(|| format!("{:?} is no variable: it has a blank or a control character in it, and shells drop it", truncated(name)))
+        .then(|| format!("{:?} is not a variable: it has a blank or control character, and shells drop it", truncated(name)))
 }
 
 /// Returns the part of a text that is known before rendering. A template is replaced by a text that is valid, or by NUL
@@ -245,9 +245,9 @@ fn is_valid_account(text: &str) -> bool {
 fn account_error(text: &str) -> Option<String> {
     let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
     let why = if text.starts_with(['+', '-']) {
-        format!("is no account: no name and no number begins with a sign: write a number from 0 to {MAX_ACCOUNT_ID}, or a name")
+        format!("is not an account: no name or number begins with a sign: write a number from 0 to {MAX_ACCOUNT_ID}, or a name")
     } else if is_number && !text.parse().is_ok_and(|number: u32| number <= MAX_ACCOUNT_ID) {
-        format!("is no account's number: they go from 0 to {MAX_ACCOUNT_ID}: write one of these, or a name")
+        format!("is not an account's number: they go from 0 to {MAX_ACCOUNT_ID}: write one of these, or a name")
     } else if is_number && text.len() > 1 && text.starts_with('0') {
         "is not a valid account number: write it without leading zeros".to_owned()
     } else {
@@ -277,7 +277,7 @@ mod tests {
         let of = |form: ParameterType, value: Value| form.value_error(&value).unwrap_or_default();
         for name in [" ", "A B", "A\n", "\u{200b}", "a\u{2028}b"] {
             let said = of(ParameterType::Env, serde_json::json!({name: "x"}));
-            assert!(said.starts_with(&format!("{name:?} is no variable")), "{name:?}: {said}");
+            assert!(said.starts_with(&format!("{name:?} is not a variable")), "{name:?}: {said}");
         }
         for name in ["A", "a.b", "A-B", "\u{e4}"] {
             assert_eq!(of(ParameterType::Env, serde_json::json!({name: "x"})), "", "{name}");
@@ -298,7 +298,7 @@ mod tests {
         for number in ["4294967295", "04294967295", "4294967296", "18446744073709551616", "99999999999999999999999"] {
             let said = ParameterType::Account.value_error(&number.into());
             let expected =
-                format!("{number:?} is no account's number: they go from 0 to 4294967294: write one of these, or a name");
+                format!("{number:?} is not an account's number: they go from 0 to 4294967294: write one of these, or a name");
             assert_eq!(said, Some(expected));
         }
     }
@@ -311,10 +311,10 @@ mod tests {
             assert_eq!(ParameterType::Account.value_error(&account.into()), None, "{account}");
         }
         for (account, why) in [
-            ("-1", "is no account: no name and no number begins with a sign"),
-            ("+5", "is no account: no name and no number begins with a sign"),
-            ("+", "is no account: no name and no number begins with a sign"),
-            ("-ada", "is no account: no name and no number begins with a sign"),
+            ("-1", "is not an account: no name or number begins with a sign"),
+            ("+5", "is not an account: no name or number begins with a sign"),
+            ("+", "is not an account: no name or number begins with a sign"),
+            ("-ada", "is not an account: no name or number begins with a sign"),
             ("007", "is not a valid account number: write it without leading zeros"),
             ("00", "is not a valid account number: write it without leading zeros"),
             ("00054321", "is not a valid account number: write it without leading zeros"),

@@ -220,9 +220,9 @@ impl ParameterTable {
     fn unknown_error(&self, name: &str) -> String {
         let near = closest_match(name, self.names());
         if near.is_some() {
-            return format!("is no parameter of this type{}: mend its spelling, or take it out", did_you_mean(near));
+            return format!("is not a parameter of this type{}: correct its spelling, or remove it", did_you_mean(near));
         }
-        format!("is no parameter of this type: take it out, or take one of {}", self.names().collect::<Vec<_>>().join(", "))
+        format!("is not a parameter of this type: remove it, or take one of {}", self.names().collect::<Vec<_>>().join(", "))
     }
 
     /// Returns an error if a required parameter is missing, or if not exactly one of the alternatives is set.
@@ -294,7 +294,7 @@ mod tests {
         let error = FileParameters::parse(given.as_object().unwrap()).unwrap_err();
         assert_eq!(error, "unknown field `contnet` (did you mean \"content\"?)");
         let first = parameter_errors("file", &given).remove(0);
-        assert!(first.contains("parameters.contnet: is no parameter of this type (did you mean \"content\"?)"), "{first}");
+        assert!(first.contains("parameters.contnet: is not a parameter of this type (did you mean \"content\"?)"), "{first}");
     }
 
     #[test]
@@ -344,7 +344,7 @@ mod tests {
             (
                 "file",
                 json!({"path": "/a", "contents": "x"}),
-                "parameters.contents: is no parameter of this type (did you mean \"content\"?): mend its spelling, or take it out",
+                "parameters.contents: is not a parameter of this type (did you mean \"content\"?): correct its spelling, or remove it",
             ),
             (
                 "file",
@@ -390,7 +390,7 @@ mod tests {
             (
                 "shell",
                 json!({"script": "a", "env": {"A=B": "x"}}),
-                "parameters.env: \"A=B\" is no variable: it is empty, or has `=` or NUL in it",
+                "parameters.env: \"A=B\" is not a variable: it is empty, or has `=` or NUL in it",
             ),
             ("shell", json!({"command": ["", "a"]}), "parameters.command: the first item must be the program, but it is missing"),
             ("shell", json!({}), "parameters: one of command, script, cmd is missing"),
@@ -409,22 +409,22 @@ mod tests {
             (
                 "shell",
                 json!({"script": "a", "unless": " "}),
-                "parameters.unless: is an empty text, for which a shell reports success: write a command, or take it out",
+                "parameters.unless: is an empty text, for which a shell reports success: write a command, or remove it",
             ),
             (
                 "shell",
                 json!({"script": ""}),
-                "parameters.script: is an empty text, for which a shell reports success: write a command, or take the task out",
+                "parameters.script: is an empty text, for which a shell reports success: write a command, or remove the task",
             ),
             (
                 "shell",
                 json!({"script": " \n\t"}),
-                "parameters.script: is an empty text, for which a shell reports success: write a command, or take the task out",
+                "parameters.script: is an empty text, for which a shell reports success: write a command, or remove the task",
             ),
             (
                 "shell",
                 json!({"cmd": ""}),
-                "parameters.cmd: is an empty text, for which a shell reports success: write a command, or take the task out",
+                "parameters.cmd: is an empty text, for which a shell reports success: write a command, or remove the task",
             ),
             (
                 "file",
@@ -462,7 +462,7 @@ mod tests {
             (
                 "shell",
                 json!({"script": "a", "timeout": 1_000_000_000_000_u64}),
-                "parameters.timeout: is longer than a year: write at most 31622400 seconds, or take it out",
+                "parameters.timeout: is longer than a year: write at most 31622400 seconds, or remove it",
             ),
             ("shell", json!({"script": "a", "timeout": -1}), "parameters.timeout: takes a whole number from 1, not -1"),
         ] {

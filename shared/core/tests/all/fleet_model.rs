@@ -306,10 +306,10 @@ fn node_maps_contain_own_values_when_parent_is_missing() {
 #[test]
 fn cluster_has_releases_and_tags_used_by_default_groups() {
     let made = FleetFixture::from_manifests(&level_objects());
-    let fold = made.fleet.resolved_group(made.node("n").spec.nodegroup.expect("a group")).expect("nothing is missing");
-    assert_eq!(made.fleet.cluster_release(&fold.cluster), fold.release.as_ref().map(|release| &release.value.name));
-    assert_eq!(Some(made.fleet.role_table(&fold.cluster)), fold.role_table.as_deref().cloned());
-    assert!(made.fleet.role_table(&fold.cluster).tags().any(|(name, _)| name.as_str() == "own"));
+    let resolved = made.fleet.resolved_group(made.node("n").spec.nodegroup.expect("a group")).expect("nothing is missing");
+    assert_eq!(made.fleet.cluster_release(&resolved.cluster), resolved.release.as_ref().map(|release| &release.value.name));
+    assert_eq!(Some(made.fleet.role_table(&resolved.cluster)), resolved.role_table.as_deref().cloned());
+    assert!(made.fleet.role_table(&resolved.cluster).tags().any(|(name, _)| name.as_str() == "own"));
 }
 
 #[test]

@@ -57,7 +57,7 @@ fn compile_rejects_impossible_release_with_place() {
         ),
         (
             json!([task_manifest("a", &json!({"requires": ["a"]}))]),
-            "tasks wait for each other: a -> a; take one of these dependencies away",
+            "tasks wait for each other: a -> a; remove one of these dependencies",
         ),
         (
             json!([
@@ -65,11 +65,11 @@ fn compile_rejects_impossible_release_with_place() {
                 task_manifest("b", &json!({"required_for": ["c"]})),
                 task_manifest("c", &json!({"required_for": ["a"]})),
             ]),
-            "tasks wait for each other: a -> b -> c -> a; take one of these dependencies away",
+            "tasks wait for each other: a -> b -> c -> a; remove one of these dependencies",
         ),
         (
             json!([task_manifest("a", &json!({"tags": ["/(/"]}))]),
-            "task a tags: pattern /(/ is no regular expression: found open group without closing ')'",
+            "task a tags: pattern /(/ is not a regular expression: found open group without closing ')'",
         ),
         (
             json!([task_manifest("a", &json!({})), task_manifest("a", &json!({}))]),
@@ -167,7 +167,7 @@ fn y04_lookup_follows_name_rules_of_roles_and_tags() {
     let primary = "\"Primary-w\" is reserved; write primary-, in small letters, for the primary holder of a tag".to_owned();
     let everything = |pattern: &str, what: &str| {
         format!(
-            "{pattern:?} matches the empty text, and so may mean every name; mend the pattern, or write '/.+/' for every {what}"
+            "{pattern:?} matches the empty text, and so may mean every name; correct the pattern, or write '/.+/' for every {what}"
         )
     };
     let odd = [
@@ -182,7 +182,7 @@ fn y04_lookup_follows_name_rules_of_roles_and_tags() {
         ("size(nodes(tag='//')) > 0", "`nodes(tag='//'", everything("//", "tag")),
         ("size(nodes(tag='/.*/')) > 0", "`nodes(tag='/.*/'", everything("/.*/", "tag")),
         ("size(nodes(role='/()/')) > 0", "`nodes(role='/()/'", everything("/()/", "role")),
-        ("size(nodes(tag='/(?:a{1000}){60}/')) > 0", "`nodes(", "is no regular expression".to_owned()),
+        ("size(nodes(tag='/(?:a{1000}){60}/')) > 0", "`nodes(", "is not a regular expression".to_owned()),
         ("size(nodes(tag='/a\\u2028b/')) > 0", "`nodes(", "has a control character, which no name has".to_owned()),
         ("params['x'][' '] == 1", "`params", "the key is empty; write a valid name".to_owned()),
         ("params[' '] == 1", "`params", "key \" \" needs a name of 1 to 63 letters".to_owned()),
@@ -341,7 +341,7 @@ fn compile_rejects_cyclic_and_missing_imports() {
     let errors = compile_set(&BTreeMap::from(nowhere), &SyntaxReader).expect_err("nothing to import");
     assert_eq!(
         errors[&release_ref("a@1")][0].to_string(),
-        "imports ghost@1, which is not stored; store it first, or mend the name"
+        "imports ghost@1, which is not stored; store it first, or correct the name"
     );
 
     let twice = [

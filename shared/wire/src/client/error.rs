@@ -32,7 +32,7 @@ pub enum ClientError {
         /// The cause.
         source: std::io::Error,
     },
-    /// There was no connection within [`ClientLimits::connect_timeout`].
+    /// There was no connection within [`super::ClientLimits::connect_timeout`].
     #[error("{target} did not answer within {} s", within.as_secs())]
     ConnectTimeout {
         /// The controller that was called.
@@ -58,7 +58,7 @@ pub enum ClientError {
         /// The limit, in bytes.
         limit: u64,
     },
-    /// The sink of [`Client::stream`] failed.
+    /// The sink of [`super::Client::stream`] failed.
     #[error("the response could not be processed")]
     NotTaken {
         /// The cause.

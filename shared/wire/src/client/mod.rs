@@ -241,8 +241,8 @@ struct BoundedBody {
 }
 
 impl BoundedBody {
-    fn new(body: Incoming, limit: u64, within: Duration) -> Self {
-        Self { body, received_bytes: 0, max_bytes: limit, timeout: within }
+    fn new(body: Incoming, max_bytes: u64, timeout: Duration) -> Self {
+        Self { body, received_bytes: 0, max_bytes, timeout }
     }
 
     /// Returns the next piece, or `None` at the end.

@@ -283,8 +283,8 @@ pub struct MinVersion {
 impl MinVersion {
     /// Returns the error for an older client.
     pub fn refuse(&self) -> ApiError {
-        let Self { minor, refusal, subject, api_suffix: api } = self;
-        ApiError::new(*refusal, format!("{subject} from version 1.{}{api} on", minor.0))
+        let Self { minor, refusal, subject, api_suffix } = self;
+        ApiError::new(*refusal, format!("{subject} from version 1.{}{api_suffix} on", minor.0))
     }
 }
 

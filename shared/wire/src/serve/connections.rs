@@ -501,12 +501,8 @@ mod tests {
 
     #[test]
     fn w10_09_open_connections_count_ipv6_network_as_one_address() {
-        for (networks_are_addresses, refused) in [(true, true), (false, false)] {
-            let limits = ListenerLimits {
-                max_connections_per_address: 1,
-                is_per_network: networks_are_addresses,
-                ..ListenerLimits::default()
-            };
+        for (is_per_network, refused) in [(true, true), (false, false)] {
+            let limits = ListenerLimits { max_connections_per_address: 1, is_per_network, ..ListenerLimits::default() };
             let connections = OpenConnections::new(&limits);
             let enter = |address: &str| connections.register(address.parse().expect("an address"));
             let first = enter("2001:db8::1");

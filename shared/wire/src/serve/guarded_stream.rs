@@ -48,12 +48,12 @@ struct PendingRefusal {
 }
 
 impl<S: ByteStream> GuardedStream<S> {
-    pub(super) fn new(inner: S, monitor: Arc<ConnectionMonitor>, shared: Arc<ServerShared>, peer: Arc<Peer>) -> Self {
+    pub(super) fn new(inner: S, monitor: Arc<ConnectionMonitor>, server: Arc<ServerShared>, peer: Arc<Peer>) -> Self {
         Self {
             inner,
             heads: HeadReader::default(),
             monitor,
-            server: shared,
+            server,
             peer,
             body_rate_tracker: None,
             write_rate_tracker: None,

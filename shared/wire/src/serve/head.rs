@@ -219,9 +219,9 @@ impl HeadReader {
             (None, true) => ParsePhase::Chunked,
             (length, false) => body_phase(length.unwrap_or(0)),
         };
-        let length = self.content_length.unwrap_or(0);
-        let length_at = usize::from(self.length_range.start)..usize::from(self.length_range.end);
-        let last = LastHead { bytes: usize::from(self.head_bytes), content_length: length, length_range: length_at };
+        let content_length = self.content_length.unwrap_or(0);
+        let length_range = usize::from(self.length_range.start)..usize::from(self.length_range.end);
+        let last = LastHead { bytes: usize::from(self.head_bytes), content_length, length_range };
         *self = Self { phase, head_count: self.head_count.wrapping_add(1), last_head: Some(last), ..Self::default() };
         Ok(())
     }

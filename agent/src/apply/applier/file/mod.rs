@@ -232,13 +232,14 @@ fn read_state(site: &Site, task: &HostTask) -> Result<FileState, TaskError> {
     // Nothing is preserved of a file that is to be deleted.
     let replaced = present.as_ref().filter(|_| !parameters.absent);
     let attributes = desired_attributes(site, task, (&path, &parameters), replaced)?;
-    let changes = replaced.map_or_else(Vec::new, |present| unrequested_changes(&present.stat, &attributes, &parameters));
+    let unrequested_changes =
+        replaced.map_or_else(Vec::new, |present| unrequested_changes(&present.stat, &attributes, &parameters));
     let is_mode_explicit = parameters.mode.is_some();
     let desired = desired_content(site, &texts, &parameters)?.map(|content| DesiredFile {
         content,
         attributes,
         is_mode_explicit,
-        unrequested_changes: changes,
+        unrequested_changes,
     });
     let dir_mode = match &parameters.dir_mode {
         Some(text) => parse_mode("dir_mode", text)?,

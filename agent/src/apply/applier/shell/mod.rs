@@ -196,7 +196,7 @@ fn prepare(site: &Site, task: &HostTask) -> Result<PreparedCommand, TaskError> {
     };
     // 0 is refused today, but may be stored from before.
     if seconds == 0 {
-        let message = "is no time in which a command could end: write seconds from 1 on, or take it out; nothing was run";
+        let message = "is not a time in which a command could end: write seconds from 1 on, or remove it; nothing was run";
         return Err(TaskError::new(format!("{field}: {message}")));
     }
     let base = HostCommand {

@@ -180,7 +180,7 @@ fn check_names_parameter_when_invalid() {
         (json!({"command": []}), "parameters.command: the first item must be the program"),
         (json!({"command": "a b"}), "parameters: invalid type: string"),
         (json!({"command": ["a"], "creates": "x"}), "parameters.creates: path \"x\" is relative"),
-        (json!({"command": ["a"], "env": {"A=B": "x"}}), "parameters.env: \"A=B\" is no variable"),
+        (json!({"command": ["a"], "env": {"A=B": "x"}}), "parameters.env: \"A=B\" is not a variable"),
         (json!({"command": ["a"], "shell": true}), "parameters: unknown field `shell`"),
     ] {
         let error = check(&host, &task(&json!({"parameters": parameters}), "")).unwrap_err().message;

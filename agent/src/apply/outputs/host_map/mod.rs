@@ -42,7 +42,7 @@ pub struct MapPlan {
 
 /// The map is not a valid file of its format.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the host label map is not a valid {format} file ({why}): it is left as it is; mend or remove it")]
+#[error("the host label map is not a valid {format} file ({why}): it is left as it is; correct or remove it")]
 pub struct MapUnreadable {
     format: &'static str,
     why: String,
@@ -153,7 +153,7 @@ pub fn write(
         _ => Vec::new(),
     };
     let Ok(present) = read(host, &path)?.map(String::from_utf8).transpose() else {
-        let unwritten = vec![format!("host label map {path} is not UTF-8 text and is left unchanged; mend or remove it")];
+        let unwritten = vec![format!("host label map {path} is not UTF-8 text and is left unchanged; correct or remove it")];
         return Ok(OutputsResult { findings, unwritten, ..OutputsResult::default() });
     };
     let record = load_record(ledger, config, present.as_deref(), acknowledged)?;

@@ -54,7 +54,10 @@ fn plan_keeps_foreign_lines_in_each_format() {
         assert_eq!(plan.text.as_deref(), Some(expected), "{format:?}");
     }
     let error = plan(LabelMapFormat::Json, Some("[]"), &record(&[]), &map(&[])).unwrap_err().to_string();
-    assert!(error.starts_with("the host label map is not a valid JSON file") && error.ends_with("mend or remove it"), "{error}");
+    assert!(
+        error.starts_with("the host label map is not a valid JSON file") && error.ends_with("correct or remove it"),
+        "{error}"
+    );
 }
 
 #[test]

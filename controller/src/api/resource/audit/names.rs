@@ -93,8 +93,8 @@ pub(super) struct NameReader<'a> {
 }
 
 impl<'a> NameReader<'a> {
-    pub(super) fn new(model: &'a Model, fleet: Arc<Model>) -> Self {
-        Self { model, full_model: fleet, cached_spans: BTreeMap::new(), uncounted_bytes: 0 }
+    pub(super) fn new(model: &'a Model, full_model: Arc<Model>) -> Self {
+        Self { model, full_model, cached_spans: BTreeMap::new(), uncounted_bytes: 0 }
     }
 
     /// Returns the number of bytes of images that were read since the last call.

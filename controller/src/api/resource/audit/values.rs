@@ -118,9 +118,9 @@ impl<'a> ChangeReader<'a> {
     /// Fails if the store fails.
     pub(super) async fn new(api: &'a Api, model: &'a Model) -> Result<Self, ApiError> {
         let snapshot = api.registry.store().snapshot().await.map_err(|error| store_error(&error))?;
-        let fleet = api.cache().model();
-        let names = NameReader::new(model, Arc::clone(&fleet));
-        Ok(Self { api, model, full_model: fleet, snapshot, names, page_bytes: 0, entry_bytes: 0, entry_objects: 0 })
+        let full_model = api.cache().model();
+        let names = NameReader::new(model, Arc::clone(&full_model));
+        Ok(Self { api, model, full_model, snapshot, names, page_bytes: 0, entry_bytes: 0, entry_objects: 0 })
     }
 
     /// Returns whether the page ends because enough bytes were read.
@@ -460,7 +460,7 @@ mod tests {
             assert_eq!(Value::from(made), expected, "{driver_info}");
         }
         let label = compare_fields(&json!({}), &json!({"labels": {"password": "x"}}), false);
-        assert_eq!(Value::from(label), told("labels.password", json!("x")), "what is no driver's stands as it is");
+        assert_eq!(Value::from(label), told("labels.password", json!("x")), "what is not a driver's is unchanged");
     }
 
     #[test]

@@ -39,13 +39,13 @@ impl SortedPageQuery {
                 return Err(BadQuery::bad_value("sort_key", other, format!("it is {name}, created_at or updated_at")));
             }
         };
-        let descending = match parameters.get("sort_dir")? {
+        let is_descending = match parameters.get("sort_dir")? {
             None | Some("desc") => true,
             Some("asc") => false,
             Some(other) => return Err(BadQuery::bad_value("sort_dir", other, "it is asc or desc")),
         };
         let marker = parameters.get("marker")?.map(str::to_owned);
-        Ok(Self { limit: read_limit(parameters)?, marker, key, is_descending: descending })
+        Ok(Self { limit: read_limit(parameters)?, marker, key, is_descending })
     }
 
     /// Returns the page with this maximum number of rows if the request has no `limit`.

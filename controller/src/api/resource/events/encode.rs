@@ -100,8 +100,8 @@ fn node_status(api: &Api, model: &Model, node: &Node) -> Option<NodeStatus> {
     if !api.is_stale {
         return desired.status().get(node.meta.uuid);
     }
-    let facts = state::state_inputs(api, model, node, &model.resolve(node.meta.uuid));
-    Some(NodeStatus { status: facts.status(), liveness: facts.liveness })
+    let inputs = state::state_inputs(api, model, node, &model.resolve(node.meta.uuid));
+    Some(NodeStatus { status: inputs.status(), liveness: inputs.liveness })
 }
 
 fn audit_event(change: &Change) -> Result<Option<AuditEvent>, ApiError> {

@@ -139,8 +139,8 @@ impl EventSender {
     /// Creates a stream that begins after a revision, and the receiver of its texts.
     pub(super) fn new(request: StreamRequest, revision: Revision, slot: Share) -> (Self, Receiver<Bytes>) {
         let (events, receiver) = channel(MAX_QUEUED_TEXTS + 1);
-        let permit = events.clone().try_reserve_owned().expect("a new queue is empty");
-        (Self { request, revision, status_position: None, events, final_permit: permit, _slot: slot }, receiver)
+        let final_permit = events.clone().try_reserve_owned().expect("a new queue is empty");
+        (Self { request, revision, status_position: None, events, final_permit, _slot: slot }, receiver)
     }
 
     /// Runs the stream until the client disconnects, an error occurs, or all streams are ended. The last text tells the
@@ -206,8 +206,8 @@ impl EventSender {
 
     /// Fails if the caller's access has ended since the stream began.
     fn recheck(&self) -> Result<(), StreamEnd> {
-        let StreamRequest { api, requester: who, .. } = &self.request;
-        api.recheck(who).map_err(StreamEnd::Error)
+        let StreamRequest { api, requester, .. } = &self.request;
+        api.recheck(requester).map_err(StreamEnd::Error)
     }
 
     /// Sends the events of one change of the store, if it is a commit. First waits until the cache has the change,
@@ -282,7 +282,7 @@ impl EventSender {
     /// drops the change and reads it again later: a change that was read from the disk is as large as its commit, and
     /// many waiting streams would each hold one.
     async fn reserve_change(&self, change: Arc<Change>) -> Result<(Arc<Change>, Option<Share>), StreamEnd> {
-        let StreamRequest { api, requester: who, .. } = &self.request;
+        let StreamRequest { api, requester, .. } = &self.request;
         let revision = change.revision;
         let stored = change.events.iter().map(|event| match &event.kind {
             EventKind::Put { value, .. } => value.len(),
@@ -292,11 +292,11 @@ impl EventSender {
         if !self.should_reserve(bytes) {
             return Ok((change, None));
         }
-        if let Some(share) = api.streams.try_reserve(who, bytes) {
+        if let Some(share) = api.streams.try_reserve(requester, bytes) {
             return Ok((change, Some(share)));
         }
         drop(change);
-        let share = api.streams.reserve(who, bytes).await?;
+        let share = api.streams.reserve(requester, bytes).await?;
         let change = api.registry.store().watch(revision).next().await.map_err(watch_end)?;
         Ok((change, Some(share)))
     }

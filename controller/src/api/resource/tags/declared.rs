@@ -55,13 +55,13 @@ impl TagDefinitionWrite {
             (TagCall::Create, Some(body_name)) => body_name.as_str(),
             _ => request.param("tag"),
         };
-        let (name, renames) = (tag_name(name)?, body_name.as_deref().is_some_and(|text| text != name));
+        let (name, is_rename) = (tag_name(name)?, body_name.as_deref().is_some_and(|text| text != name));
         // Responses contain these fields, so they are ignored in a body that a client sends back.
         for shown in ["predefined", "declared"] {
             fields.remove(shown);
         }
         let tag = read_value(&Value::Object(fields)).map_err(|e| bad_field("tag", &e))?;
-        Ok(Self { call, name, tag: Some(tag), is_rename: renames })
+        Ok(Self { call, name, tag: Some(tag), is_rename })
     }
 
     pub(super) fn is_delete(&self) -> bool {
@@ -70,13 +70,13 @@ impl TagDefinitionWrite {
 
     /// Adds, replaces or removes the tag in the declared tags of a cluster or release.
     pub(super) fn apply(&self, tags: &mut BTreeMap<TagName, TagSpec>) -> Result<(), ApiError> {
-        let Self { call, name, tag, is_rename: renames } = self;
+        let Self { call, name, tag, is_rename } = self;
         match (call, tag) {
             (TagCall::Create, Some(_)) if tags.contains_key(name) => {
                 Err(ApiError::new(ErrorType::ObjectExists, format!("A tag with name {name} already exists.")))
             }
             (TagCall::Put | TagCall::Delete, _) if !tags.contains_key(name) => Err(tag_not_found(name)),
-            (_, Some(_)) if *renames => {
+            (_, Some(_)) if *is_rename => {
                 let message = "a tag can't be renamed; create another one";
                 Err(ApiError::new(ErrorType::FieldInvalid, message).field("name"))
             }

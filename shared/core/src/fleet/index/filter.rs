@@ -52,7 +52,7 @@ impl Fleet {
 
     /// Returns the nodes that have a role themselves or through their group.
     pub fn role_set(&self, role: &Name) -> NodeSet {
-        let groups = self.groups_where(|fold| fold.roles.contains(role));
+        let groups = self.groups_where(|resolved| resolved.roles.contains(role));
         NodeSet::any(groups.chain([IndexTerm::Role(role.clone())]))
     }
 
@@ -101,13 +101,13 @@ impl Fleet {
         if self.rules.possible_effects().may_set_label(&key) {
             return NodeSet::All;
         }
-        let group_matches = |fold: &ResolvedGroup| is_match(fold.maps.labels.get(&*key).map(LabelValue::as_str));
+        let group_matches = |resolved: &ResolvedGroup| is_match(resolved.maps.labels.get(&*key).map(LabelValue::as_str));
         let provides = NodeSet::Term(IndexTerm::ProvidesLabel(key.clone()));
         let replaces = || NodeSet::Term(IndexTerm::ReplacesLabels);
         let matches_absent = is_match(None);
         // A node with an incomplete group inherits no label.
         let above = if matches_absent {
-            let without = NodeSet::any(self.groups_where(|fold| !group_matches(fold))).complement();
+            let without = NodeSet::any(self.groups_where(|resolved| !group_matches(resolved))).complement();
             NodeSet::AnyOf(vec![without, replaces()])
         } else {
             let with = NodeSet::any(self.groups_where(group_matches));
@@ -126,7 +126,7 @@ impl Fleet {
         if matches_absent {
             sets.push(NodeSet::Term(IndexTerm::TombstonesLabel(key.clone())));
         }
-        let accepts = NodeSet::any(self.groups_where(|fold| fold.host_labels.value.is_accepted(&key)));
+        let accepts = NodeSet::any(self.groups_where(|resolved| resolved.host_labels.value.is_accepted(&key)));
         sets.push(NodeSet::AllOf(vec![
             accepts,
             self.reported_label_set(&key, filter, &|value| value.is_some() && is_match(value)),
@@ -198,7 +198,7 @@ impl Fleet {
     /// Returns the terms of the groups that satisfy a condition.
     fn groups_where<'f>(&'f self, holds: impl Fn(&ResolvedGroup) -> bool + 'f) -> impl Iterator<Item = IndexTerm> + 'f {
         let matching = move |(id, entry): (&'f GroupId, &'f crate::fleet::GroupEntry)| {
-            entry.resolved.as_ref().is_ok_and(|fold| holds(fold)).then_some(IndexTerm::Group(*id))
+            entry.resolved.as_ref().is_ok_and(|resolved| holds(resolved)).then_some(IndexTerm::Group(*id))
         };
         self.groups.iter().filter_map(matching)
     }

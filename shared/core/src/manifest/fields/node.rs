@@ -86,7 +86,7 @@ pub(super) fn read_group(to: &mut Option<GroupId>, raw: &RawValue, names: &dyn N
     *to = None;
     let Some(name) = read_json::<Option<String>>(raw)? else { return Ok(()) };
     let (cluster, group) = name.split_once('/').ok_or_else(|| {
-        BodyError::new("", format!("{:?} is no node group: write CLUSTER/GROUP", crate::name::truncated(&name)))
+        BodyError::new("", format!("{:?} is not a node group: write CLUSTER/GROUP", crate::name::truncated(&name)))
     })?;
     let missing = || missing_object("", (Kind::NodeGroup, "node group"), &name, names);
     *to = Some(names.group(cluster, group).ok_or_else(missing)?);

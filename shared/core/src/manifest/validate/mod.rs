@@ -345,7 +345,7 @@ fn check_patterns_not_empty(field: &str, patterns: &[String]) -> Result<(), Body
     }
 }
 
-/// Reads the rollout settings. An empty `freeze` is refused: it is no time, and its author might believe that it
+/// Reads the rollout settings. An empty `freeze` is refused: it is not a time, and its author might believe that it
 /// freezes rollouts.
 pub(super) fn read_rollout(to: &mut Option<Rollout>, raw: &RawValue, _: &dyn NameResolver) -> Result<(), BodyError> {
     fn freeze_time(rollout: Option<&Rollout>) -> Option<&str> {
@@ -486,7 +486,7 @@ fn check_limit(name: &str, value: &Value) -> Result<(), String> {
     if value.is_null() || value.is_u64() || is_expression {
         return Ok(());
     }
-    Err(format!("{} is no whole number", truncated(&value.to_string())))
+    Err(format!("{} is not a whole number", truncated(&value.to_string())))
 }
 
 /// Checks a cluster's changes to the roles of its release. An error names the role and the place in its list.

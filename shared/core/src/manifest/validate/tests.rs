@@ -50,7 +50,7 @@ fn y04_every_time_field_rejects_nonexistent_time() {
     for text in ["2026-12-31T23:59:60Z", "2026-12-31T23:59:59+25:00", "2026-12-31T23:59:59Z[Europe/Berlin]", "soon"] {
         let until = read_error(&serde_json::json!({"until": text}).to_string(), read_hold);
         let freeze = read_error(&serde_json::json!({"freeze": text}).to_string(), read_rollout);
-        assert!(until.starts_with(&format!("until: {text:?} is no time")), "{until}");
+        assert!(until.starts_with(&format!("until: {text:?} is not a time")), "{until}");
         assert_eq!(freeze, until.replacen("until", "freeze", 1));
     }
     let last = "9999-12-31T23:59:59Z";
@@ -69,10 +69,10 @@ fn y04_invalid_stored_time_is_accepted_when_unchanged() {
     assert!(held.as_ref().is_some_and(|hold| hold.end_time().is_some()));
     read_hold(&mut held, &body("2026-12-31T22:59:60Z"), &AnyNameResolver::default()).unwrap_err();
     let windows = vec![serde_json::json!({"foo": 1})];
-    let mut stood = Some(Strategy { windows, ..Strategy::default() });
+    let mut existing = Some(Strategy { windows, ..Strategy::default() });
     let body = raw(r#"{"windows": [{"foo": 1}], "max_failures": 7}"#);
-    read_strategy(&mut stood, &body, &AnyNameResolver::default()).unwrap();
-    assert_eq!(stood.and_then(|strategy| strategy.max_failures), Some(7));
+    read_strategy(&mut existing, &body, &AnyNameResolver::default()).unwrap();
+    assert_eq!(existing.and_then(|strategy| strategy.max_failures), Some(7));
 }
 
 #[test]
@@ -125,8 +125,8 @@ fn y04_namespace_member_names_reject_control_characters() {
     // A stored key keeps its name, but no other invalid one is accepted for it.
     let of = |name: &str| raw(&serde_json::json!({"a": property(name)}).to_string());
     for (before, after, is_taken) in [("b", "a\nb", false), ("a\nb", "a\nb", true), ("a\nb", "a\nc", false)] {
-        let mut stood: Properties = serde_json::from_str(of(before).get()).unwrap();
-        let written = read_properties(&mut stood, &of(after), &AnyNameResolver::default());
+        let mut existing: Properties = serde_json::from_str(of(before).get()).unwrap();
+        let written = read_properties(&mut existing, &of(after), &AnyNameResolver::default());
         assert_eq!(written.is_ok(), is_taken, "{before:?} {after:?}");
     }
 }
@@ -152,11 +152,11 @@ fn y04_namespace_member_names_reject_path_steps() {
         // A stored one of an older version is accepted again, but no further one.
         let other = if odd == "." { ".." } else { "." };
         let mut tags = vec![NamespaceTag { name: odd.into() }];
-        let mut stood: Properties = serde_json::from_str(&map(odd)).unwrap();
+        let mut existing: Properties = serde_json::from_str(&map(odd)).unwrap();
         for (name, is_taken) in [(odd, true), (other, false)] {
             let written = read_members(&mut tags.clone(), &raw(&list(name)), &AnyNameResolver::default());
             assert_eq!(written.is_ok(), is_taken, "{odd} {name}");
-            let written = read_properties(&mut stood, &raw(&map(name)), &AnyNameResolver::default());
+            let written = read_properties(&mut existing, &raw(&map(name)), &AnyNameResolver::default());
             assert_eq!(written.is_ok(), is_taken, "{odd} {name}");
         }
         read_members(&mut tags, &raw(&list("a")), &AnyNameResolver::default()).unwrap();
@@ -178,27 +178,27 @@ fn y09_resource_type_with_stemma_prefix_must_be_known() {
         ("Stemma::Parameters", "Parameter"),
         (" Stemma::Property", "Property"),
     ] {
-        let why = format!("{name:?} is no resource type of Stemma (did you mean \"Stemma::{meant}\"?): {known}");
+        let why = format!("{name:?} is not a resource type of Stemma (did you mean \"Stemma::{meant}\"?): {known}");
         assert_eq!(of(name), format!("[0].name: {why}"));
     }
-    assert_eq!(of("Stemma::Switch"), format!("[0].name: \"Stemma::Switch\" is no resource type of Stemma: {known}"));
+    assert_eq!(of("Stemma::Switch"), format!("[0].name: \"Stemma::Switch\" is not a resource type of Stemma: {known}"));
     for name in ["Stemma::Label", "Stemma::Parameter", "Stemma::Property", "Stemma::Fact", "OS::Glance::Image", "Stemma"] {
         assert_eq!(of(name), "taken", "{name}");
     }
-    let mut stood = vec![Association { name: "Stemma::Lable".into(), prefix: None, properties_target: None }];
+    let mut existing = vec![Association { name: "Stemma::Lable".into(), prefix: None, properties_target: None }];
     let body = raw(r#"[{"name": "Stemma::Lable", "prefix": "x/"}, {"name": "Stemma::Label"}]"#);
-    read_associations(&mut stood, &body, &AnyNameResolver::default()).unwrap();
-    read_associations(&mut stood, &raw(r#"[{"name": "Stemma::Fcat"}]"#), &AnyNameResolver::default()).unwrap_err();
+    read_associations(&mut existing, &body, &AnyNameResolver::default()).unwrap();
+    read_associations(&mut existing, &raw(r#"[{"name": "Stemma::Fcat"}]"#), &AnyNameResolver::default()).unwrap_err();
 }
 
 #[test]
 fn y04_invalid_stored_names_are_accepted_when_unchanged() {
     fn read_twice<T: Clone>(
-        mut stood: T,
+        mut existing: T,
         json: &str,
         read: impl Fn(&mut T, &RawValue, &dyn NameResolver) -> Result<(), BodyError>,
     ) {
-        read(&mut stood, &raw(json), &AnyNameResolver::default()).expect(json);
+        read(&mut existing, &raw(json), &AnyNameResolver::default()).expect(json);
     }
     let tags: BTreeMap<TagName, TagSpec> = serde_json::from_str(r#"{"Self": {}}"#).unwrap();
     read_twice(tags, r#"{"Self": {}, "a": {}}"#, read_tags);
@@ -237,14 +237,14 @@ fn y04_roles_and_tags_reject_reserved_words() {
     }
     assert_eq!(read_error(r#"["primary-controller", "web", "web"]"#, read_role_names), "taken");
     let name = |text: &str| Name::new(text).unwrap();
-    let mut stood = vec![name("Self")];
-    read_role_names(&mut stood, &raw(r#"["web", "Self"]"#), &AnyNameResolver::default()).unwrap();
-    assert_eq!(stood, [name("Self"), name("web")]);
-    let mut stood: BTreeMap<TagName, String> = serde_json::from_str(r#"{"Self": "a"}"#).unwrap();
-    read_primaries(&mut stood, &raw(r#"{"Self": "b"}"#), &AnyNameResolver::default()).unwrap();
-    let stood = r#"{"a": {"remove_tags": ["Self", "Primary-x"]}}"#;
-    let mut changes: BTreeMap<Name, RoleChange> = serde_json::from_str(stood).unwrap();
-    read_role_changes(&mut changes, &raw(stood), &AnyNameResolver::default()).unwrap();
+    let mut existing = vec![name("Self")];
+    read_role_names(&mut existing, &raw(r#"["web", "Self"]"#), &AnyNameResolver::default()).unwrap();
+    assert_eq!(existing, [name("Self"), name("web")]);
+    let mut existing: BTreeMap<TagName, String> = serde_json::from_str(r#"{"Self": "a"}"#).unwrap();
+    read_primaries(&mut existing, &raw(r#"{"Self": "b"}"#), &AnyNameResolver::default()).unwrap();
+    let existing = r#"{"a": {"remove_tags": ["Self", "Primary-x"]}}"#;
+    let mut changes: BTreeMap<Name, RoleChange> = serde_json::from_str(existing).unwrap();
+    read_role_changes(&mut changes, &raw(existing), &AnyNameResolver::default()).unwrap();
 }
 
 /// These are the words that selectors read. Another spelling named a role that cannot exist, and the task waited for
@@ -283,9 +283,9 @@ fn y04_selector_words_are_case_sensitive() {
         assert_eq!(read_error(&task("tags", &serde_json::json!([word])), read_tasks_field), "taken", "{word}");
     }
     assert_eq!(read_error(&task("cross_depends", &entries("role", &Value::Null)), read_tasks_field), "taken");
-    let stood = task("roles", &serde_json::json!(["SELF"]));
-    let mut read: Vec<Task> = serde_json::from_str(&stood).unwrap();
-    read_tasks_field(&mut read, &raw(&stood), &AnyNameResolver::default()).unwrap();
+    let existing = task("roles", &serde_json::json!(["SELF"]));
+    let mut read: Vec<Task> = serde_json::from_str(&existing).unwrap();
+    read_tasks_field(&mut read, &raw(&existing), &AnyNameResolver::default()).unwrap();
 }
 
 #[test]
@@ -307,12 +307,12 @@ fn y04_references_reject_control_characters() {
             let begins = format!("{place}: {odd:?} has a control character");
             assert!(said.starts_with(&begins), "{place}: {said}");
         }
-        let mut stood: Vec<Task> = serde_json::from_str(&task("tags", serde_json::json!([odd]))).unwrap();
-        let again = raw(&serde_json::to_string(&stood).unwrap());
-        read_tasks_field(&mut stood, &again, &AnyNameResolver::default()).unwrap();
-        let mut stood = Some(Rollout { order: vec![odd.to_owned()], ..Rollout::default() });
+        let mut existing: Vec<Task> = serde_json::from_str(&task("tags", serde_json::json!([odd]))).unwrap();
+        let again = raw(&serde_json::to_string(&existing).unwrap());
+        read_tasks_field(&mut existing, &again, &AnyNameResolver::default()).unwrap();
+        let mut existing = Some(Rollout { order: vec![odd.to_owned()], ..Rollout::default() });
         let again = raw(&of(serde_json::json!({"order": [odd], "max_groups": 1})));
-        read_rollout(&mut stood, &again, &AnyNameResolver::default()).unwrap();
+        read_rollout(&mut existing, &again, &AnyNameResolver::default()).unwrap();
     }
 }
 
@@ -322,27 +322,27 @@ fn y04_requirement_rejects_blank_name() {
         let body = serde_json::json!({key: "1"}).to_string();
         let said = read_error(&body, read_requirements);
         assert!(said.contains("needs a name of 1 to 255 bytes"), "{key:?}: {said}");
-        let mut stood: Requirements = serde_json::from_str(&body).unwrap();
+        let mut existing: Requirements = serde_json::from_str(&body).unwrap();
         let again = serde_json::json!({key: "2"}).to_string();
-        read_requirements(&mut stood, &raw(&again), &AnyNameResolver::default()).unwrap();
+        read_requirements(&mut existing, &raw(&again), &AnyNameResolver::default()).unwrap();
     }
     assert_eq!(read_error(r#"{"property:a": "1"}"#, read_requirements), "taken");
 }
 
 #[test]
 fn y04_invalid_stored_canary_is_accepted_when_unchanged() {
-    let mut stood = Some(Strategy { canary: Some(serde_json::json!({"a": 1})), ..Strategy::default() });
+    let mut existing = Some(Strategy { canary: Some(serde_json::json!({"a": 1})), ..Strategy::default() });
     let body = raw(r#"{"canary": {"a": 1}, "max_failures": 7}"#);
-    read_strategy(&mut stood, &body, &AnyNameResolver::default()).unwrap();
-    read_strategy(&mut stood, &raw(r#"{"canary": {"a": 2}}"#), &AnyNameResolver::default()).unwrap_err();
+    read_strategy(&mut existing, &body, &AnyNameResolver::default()).unwrap();
+    read_strategy(&mut existing, &raw(r#"{"canary": {"a": 2}}"#), &AnyNameResolver::default()).unwrap_err();
     assert!(read_error(r#"{"canary": -1}"#, read_strategy).starts_with("canary: -1 is neither a number of hosts nor a selector"));
 }
 
 #[test]
 fn rule_is_rejected_with_path_when_not_compilable() {
     for (json, begins) in [
-        (r#"{"patterns": ["a", "["]}"#, "patterns[1]: \"[\" is no regular expression of at most 256 bytes: "),
-        (r#"{"annotations": ["("]}"#, "annotations[0]: \"(\" is no regular expression"),
+        (r#"{"patterns": ["a", "["]}"#, "patterns[1]: \"[\" is not a regular expression of at most 256 bytes: "),
+        (r#"{"annotations": ["("]}"#, "annotations[0]: \"(\" is not a regular expression"),
         (r#"{"prefixes": [""]}"#, "prefixes[0]: \"\" must be a lower-case DNS name"),
         (r#"{"accept": ["kubernetes.io/x"]}"#, "accept: kubernetes.io/x is restricted, no host may set it"),
         (r#"{"patterns": ["a", "()"]}"#, "patterns[1]: \"()\" matches no key: "),
@@ -375,9 +375,9 @@ fn role_limit_accepts_whole_number_or_fuel_expression() {
     for (limits, said) in [
         (r#"{"min": 1, "max": null}"#, "taken"),
         (r#"{"max": "settings:storage.osds.value", "recommended": 3, "overrides": [{"max": 1}]}"#, "taken"),
-        (r#"{"min": "lots"}"#, r#"db.limits.min: "lots" is no whole number"#),
-        (r#"{"max": -1}"#, "db.limits.max: -1 is no whole number"),
-        (r#"{"max": 1.5}"#, "db.limits.max: 1.5 is no whole number"),
+        (r#"{"min": "lots"}"#, r#"db.limits.min: "lots" is not a whole number"#),
+        (r#"{"max": -1}"#, "db.limits.max: -1 is not a whole number"),
+        (r#"{"max": 1.5}"#, "db.limits.max: 1.5 is not a whole number"),
         (
             r#"{"mim": 1}"#,
             "db.limits.mim: there is no such limit (did you mean \"min\"?): the limits are min, max, recommended, condition, overrides",
@@ -429,12 +429,12 @@ fn y04_group_and_node_references_reject_impossible_names() {
         assert!(primary.starts_with("w: no node is called so: "), "{odd}: {primary}");
         let group = read_error(&serde_json::json!({"order": ["g", odd]}).to_string(), read_rollout);
         assert!(group.starts_with("order[1]: no group is called so: "), "{odd}: {group}");
-        let mut stood: BTreeMap<TagName, String> = [(TagName::new("w").unwrap(), odd.to_owned())].into();
-        read_primaries(&mut stood, &raw(&serde_json::json!({"w": odd, "x": "a"}).to_string()), &AnyNameResolver::default())
+        let mut existing: BTreeMap<TagName, String> = [(TagName::new("w").unwrap(), odd.to_owned())].into();
+        read_primaries(&mut existing, &raw(&serde_json::json!({"w": odd, "x": "a"}).to_string()), &AnyNameResolver::default())
             .unwrap();
-        let mut stood = Some(Rollout { order: vec![odd.to_owned()], ..Rollout::default() });
+        let mut existing = Some(Rollout { order: vec![odd.to_owned()], ..Rollout::default() });
         let again = raw(&serde_json::json!({"order": ["g", odd]}).to_string());
-        read_rollout(&mut stood, &again, &AnyNameResolver::default()).unwrap();
+        read_rollout(&mut existing, &again, &AnyNameResolver::default()).unwrap();
     }
     let path = read_error(r#"{"w": "detail"}"#, read_primaries);
     assert!(path.starts_with("w: no node is called so: ") && path.contains("is a path below /v1/nodes/"), "{path}");
@@ -457,8 +457,8 @@ fn y05_fault_tolerance_accepts_number_or_percentage() {
         let body = role(&serde_json::from_str(odd).unwrap());
         let said = read_error(&body, read_roles);
         assert!(said.starts_with("web.fault_tolerance: ") && said.contains("write one as 1 or \"10%\""), "{odd}: {said}");
-        let mut stood: BTreeMap<Name, RoleSpec> = serde_json::from_str(&body).unwrap();
-        read_roles(&mut stood, &raw(&body), &AnyNameResolver::default()).unwrap();
+        let mut existing: BTreeMap<Name, RoleSpec> = serde_json::from_str(&body).unwrap();
+        read_roles(&mut existing, &raw(&body), &AnyNameResolver::default()).unwrap();
     }
 }
 
@@ -478,8 +478,8 @@ fn y04_role_whole_numbers_are_normalized() {
         let body = format!(r#"{{"web": {{"fault_tolerance": {odd}}}}}"#);
         let said = read_error(&body, read_roles);
         assert!(said.starts_with("web.fault_tolerance: "), "{odd}: {said}");
-        let mut stood: BTreeMap<Name, RoleSpec> = serde_json::from_str(&body).unwrap();
-        read_roles(&mut stood, &raw(&body), &AnyNameResolver::default()).unwrap();
+        let mut existing: BTreeMap<Name, RoleSpec> = serde_json::from_str(&body).unwrap();
+        read_roles(&mut existing, &raw(&body), &AnyNameResolver::default()).unwrap();
     }
 }
 
@@ -519,15 +519,15 @@ fn y05_property_name_is_limited_like_api_path() {
     }
     // A stored one of an older version is accepted again, and its property may change.
     let changed = serde_json::json!({&long: {"title": "B", "type": "string"}});
-    let mut stood: Properties = serde_json::from_value(map(&long)).unwrap();
-    read_properties(&mut stood, &raw(&changed.to_string()), &AnyNameResolver::default()).unwrap();
-    assert_eq!(stood[&long].title, "B");
+    let mut existing: Properties = serde_json::from_value(map(&long)).unwrap();
+    read_properties(&mut existing, &raw(&changed.to_string()), &AnyNameResolver::default()).unwrap();
+    assert_eq!(existing[&long].title, "B");
     let longer = "ö".repeat(81);
-    read_properties(&mut stood, &raw(&map(&longer).to_string()), &AnyNameResolver::default()).unwrap_err();
-    let mut stood: Vec<Definition> = serde_json::from_str(&object(&long)).unwrap();
-    read_definitions(&mut stood, &raw(&object(&long)), &AnyNameResolver::default()).unwrap();
-    let mut stood = vec![NamespaceTag { name: long.clone() }];
-    read_members(&mut stood, &raw(&list(&long)), &AnyNameResolver::default()).unwrap();
+    read_properties(&mut existing, &raw(&map(&longer).to_string()), &AnyNameResolver::default()).unwrap_err();
+    let mut existing: Vec<Definition> = serde_json::from_str(&object(&long)).unwrap();
+    read_definitions(&mut existing, &raw(&object(&long)), &AnyNameResolver::default()).unwrap();
+    let mut existing = vec![NamespaceTag { name: long.clone() }];
+    read_members(&mut existing, &raw(&list(&long)), &AnyNameResolver::default()).unwrap();
 }
 
 #[test]
@@ -542,7 +542,7 @@ fn y05_property_is_stored_without_redundant_name() {
     let plain: Properties = serde_json::from_value(of("A", None)).unwrap();
     let named: Properties = serde_json::from_value(of("A", Some("p"))).unwrap();
     let other: Properties = serde_json::from_value(of("A", Some("q"))).unwrap();
-    for (stood, sent, stored) in [
+    for (existing, sent, stored) in [
         (&Properties::new(), of("A", Some("p")), &plain),
         (&plain, of("A", Some("p")), &plain),
         (&plain, of("A", None), &plain),
@@ -552,9 +552,9 @@ fn y05_property_is_stored_without_redundant_name() {
         (&plain, of("A", Some("q")), &other),
         (&named, of("A", Some("q")), &other),
     ] {
-        let mut written = stood.clone();
+        let mut written = existing.clone();
         read_properties(&mut written, &raw(&sent.to_string()), &AnyNameResolver::default()).unwrap();
-        assert_eq!(written, *stored, "{stood:?} {sent}");
+        assert_eq!(written, *stored, "{existing:?} {sent}");
     }
     let mut written = named;
     read_properties(&mut written, &raw(&of("B", Some("p")).to_string()), &AnyNameResolver::default()).unwrap();
@@ -583,9 +583,9 @@ fn y05_object_label_follows_rules_of_level_labels() {
         BodyErrorKind::Label
     );
     // A stored one of an older version is accepted again, but no further invalid value.
-    let stood = BTreeMap::from([("a b".to_owned(), "x\ny".to_owned())]);
+    let existing = BTreeMap::from([("a b".to_owned(), "x\ny".to_owned())]);
     for (value, is_taken) in [("x\ny", true), ("x", true), ("x\nz", false)] {
-        let written = read_labels(&mut stood.clone(), &raw(&of("a b", value)), &AnyNameResolver::default());
+        let written = read_labels(&mut existing.clone(), &raw(&of("a b", value)), &AnyNameResolver::default());
         assert_eq!(written.is_ok(), is_taken, "{value:?}");
     }
 }

@@ -26,19 +26,19 @@ use crate::unimplemented::{self, UnimplementedFields};
 /// nodes about which something may be found.
 pub fn cluster_findings(fleet: &Fleet, id: ClusterId) -> Vec<Finding> {
     let Some(cluster) = fleet.cluster(id) else { return Vec::new() };
-    let folds: Vec<&Arc<ResolvedGroup>> = fleet.resolved_groups(id).collect();
+    let groups: Vec<&Arc<ResolvedGroup>> = fleet.resolved_groups(id).collect();
     let mut check = ClusterCheck { fleet, cluster, object: format!("cluster/{}", cluster.meta.name), findings: Vec::new() };
-    let releases = releases(&folds);
+    let releases = releases(&groups);
     let has_master = fleet.profiles_in_cluster(id).any(|profile| profile.key.is_master);
     let pseudo: Vec<NodeClass> = releases.iter().filter(|_| !has_master).filter_map(pseudo_master).collect();
     if !pseudo.is_empty() {
         let message = "tasks are placed on master, the controller's own host, and the cluster has no node of that name";
         check.warn(rule::MASTER_ABSENT, check.object.clone(), message.to_owned());
     }
-    check.check_levels(&folds);
+    check.check_levels(&groups);
     check.check_primaries();
     check.check_changed_roles(&releases);
-    check.check_roles(&folds);
+    check.check_roles(&groups);
     // In a cluster without nodes no task is placed yet, and a finding for each task would help nobody.
     if fleet.profiles_in_cluster(id).any(|profile| !profile.key.is_master) {
         let pseudo = pseudo.iter().map(|class| &class.profile);
@@ -46,7 +46,7 @@ pub fn cluster_findings(fleet: &Fleet, id: ClusterId) -> Vec<Finding> {
         for release in &releases {
             check.check_unheld_tags(release, &profiles);
             check.check_unplaced_tasks(release, &profiles);
-            check.check_limits(release, &folds);
+            check.check_limits(release, &groups);
         }
     }
     check.findings.sort();
@@ -70,16 +70,16 @@ impl ClusterCheck<'_> {
 
     /// Finds what has no effect at the levels above the nodes: `null` where nothing is merged, fields that are not
     /// implemented, and labels that would get the same variable.
-    fn check_levels(&mut self, folds: &[&Arc<ResolvedGroup>]) {
+    fn check_levels(&mut self, groups: &[&Arc<ResolvedGroup>]) {
         let cluster = Arc::clone(self.cluster);
         let (fleet, id) = (self.fleet, ClusterId(cluster.meta.uuid));
         self.check_level(&self.object.clone(), &cluster.spec.inherited.labels, &cluster.spec);
         self.findings.extend(level_findings(fleet, LevelId::Cluster(id)));
         self.findings.extend(fleet.groups_in_cluster(id).flat_map(|id| level_findings(fleet, LevelId::Group(id))));
-        for fold in folds {
-            let group = &fold.group.spec;
-            self.check_level(&format!("nodegroup/{}", fold.path()), &group.inherited.labels, group);
-            self.check_requirements(fold);
+        for resolved in groups {
+            let group = &resolved.group.spec;
+            self.check_level(&format!("nodegroup/{}", resolved.path()), &group.inherited.labels, group);
+            self.check_requirements(resolved);
         }
         if let Some(template) = cluster.spec.cluster_template.and_then(|id| self.fleet.template(id)) {
             let object = format!("clustertemplate/{}", template.meta.name);
@@ -134,15 +134,15 @@ impl ClusterCheck<'_> {
     }
 
     /// Finds requirements whose text begins like an operator, and is compared as a text.
-    fn check_requirements(&mut self, fold: &ResolvedGroup) {
-        for requirement in &fold.group.spec.requirements.0 {
+    fn check_requirements(&mut self, resolved: &ResolvedGroup) {
+        for requirement in &resolved.group.spec.requirements.0 {
             if let Requirement::Field { expression, .. } = requirement
                 && expression.resembles_operator()
             {
                 let message = format!(
                     "requirement {requirement} compares with this exact text: an operator must be the first word, as in `>= 3`"
                 );
-                self.warn(rule::REQUIREMENT_TEXT, format!("nodegroup/{}", fold.path()), message);
+                self.warn(rule::REQUIREMENT_TEXT, format!("nodegroup/{}", resolved.path()), message);
             }
         }
     }
@@ -170,41 +170,41 @@ impl ClusterCheck<'_> {
 
     /// Finds undeclared roles, conflicting roles, and assigned tags that have no effect. Nodes of one profile have the
     /// same roles and tags, so only the nodes of a profile that has such a problem are checked.
-    fn check_roles(&mut self, folds: &[&Arc<ResolvedGroup>]) {
-        for fold in folds {
-            self.check_decided_tags(fold);
-            let group = format!("nodegroup/{}", fold.path());
-            self.findings.extend(undeclared_roles(&group, fold, &fold.group.spec.roles));
-            for (profile, nodes) in self.fleet.profile_nodes_in_group(GroupId(fold.group.meta.uuid)) {
-                if !may_have_findings(fold, profile) {
+    fn check_roles(&mut self, groups: &[&Arc<ResolvedGroup>]) {
+        for resolved in groups {
+            self.check_decided_tags(resolved);
+            let group = format!("nodegroup/{}", resolved.path());
+            self.findings.extend(undeclared_roles(&group, resolved, &resolved.group.spec.roles));
+            for (profile, nodes) in self.fleet.profile_nodes_in_group(GroupId(resolved.group.meta.uuid)) {
+                if !may_have_findings(resolved, profile) {
                     continue;
                 }
                 for node in nodes.iter().filter_map(|id| self.fleet.node(*id)) {
                     let object = format!("node/{}", node.display_name());
-                    self.findings.extend(undeclared_roles(&object, fold, &node.spec.roles));
-                    self.check_manual_tags(&object, fold, node);
-                    self.check_conflicts(&object, fold, &profile.key.roles);
+                    self.findings.extend(undeclared_roles(&object, resolved, &node.spec.roles));
+                    self.check_manual_tags(&object, resolved, node);
+                    self.check_conflicts(&object, resolved, &profile.key.roles);
                 }
             }
         }
     }
 
     /// Finds tags that an operator assigned to a node and that nothing declares.
-    fn check_manual_tags(&mut self, object: &str, fold: &ResolvedGroup, node: &Node) {
-        for tag in node.spec.tags.assigned.members().filter(|tag| !is_tag_declared(fold, tag)) {
+    fn check_manual_tags(&mut self, object: &str, resolved: &ResolvedGroup, node: &Node) {
+        for tag in node.spec.tags.assigned.members().filter(|tag| !is_tag_declared(resolved, tag)) {
             let message = format!("is assigned tag {tag}, which is declared neither in the release nor in the cluster");
             self.warn(rule::TAG_UNKNOWN, object, message);
         }
     }
 
     /// Finds tags that an extension decided and that are ignored, because nothing declares them any more.
-    fn check_decided_tags(&mut self, fold: &ResolvedGroup) {
-        if fold.role_table.as_ref().is_none_or(|table| table.deciders().next().is_none()) {
+    fn check_decided_tags(&mut self, resolved: &ResolvedGroup) {
+        if resolved.role_table.as_ref().is_none_or(|table| table.deciders().next().is_none()) {
             return;
         }
-        for node in self.fleet.nodes_in_group(GroupId(fold.group.meta.uuid)).filter_map(|id| self.fleet.node(id)) {
+        for node in self.fleet.nodes_in_group(GroupId(resolved.group.meta.uuid)).filter_map(|id| self.fleet.node(id)) {
             for (role, decided) in &node.spec.tags.decided {
-                for tag in decided.tags.iter().filter(|tag| !is_tag_declared(fold, tag)) {
+                for tag in decided.tags.iter().filter(|tag| !is_tag_declared(resolved, tag)) {
                     let message = format!(
                         "extension {} gives it tag {tag} for role {role}, which is declared neither in the release nor in the cluster: \
                          it is ignored, and the next write of the node removes it",
@@ -217,8 +217,8 @@ impl ClusterCheck<'_> {
     }
 
     /// Finds violations of Fuel's `conflicts` of roles, which are stored and never enforced.
-    fn check_conflicts(&mut self, object: &str, fold: &ResolvedGroup, roles: &[Name]) {
-        for (role, other) in role_conflicts(fold, roles) {
+    fn check_conflicts(&mut self, object: &str, resolved: &ResolvedGroup, roles: &[Name]) {
+        for (role, other) in role_conflicts(resolved, roles) {
             let message = format!("has role {role} and role {other}, which conflict");
             self.warn(rule::ROLE_CONFLICT, object, message);
         }
@@ -260,13 +260,13 @@ impl ClusterCheck<'_> {
 
     /// Finds violations of Fuel's `limits` of roles. Only plain numbers are checked. Limits that depend on Fuel's
     /// settings are not evaluated.
-    fn check_limits(&mut self, release: &CompiledRelease, folds: &[&Arc<ResolvedGroup>]) {
+    fn check_limits(&mut self, release: &CompiledRelease, groups: &[&Arc<ResolvedGroup>]) {
         for (role, spec) in &release.roles {
             let (min, max) = (role_limit(spec, "min"), role_limit(spec, "max"));
             if min.is_none() && max.is_none() {
                 continue;
             }
-            let have: usize = folds.iter().map(|fold| self.count_holders(fold, role)).sum();
+            let have: usize = groups.iter().map(|resolved| self.count_holders(resolved, role)).sum();
             if min.is_some_and(|least| (have as u64) < least) || max.is_some_and(|most| (have as u64) > most) {
                 let wants = [min.map(|n| format!("at least {n}")), max.map(|n| format!("at most {n}"))];
                 let wants = wants.into_iter().flatten().collect::<Vec<_>>().join(" and ");
@@ -278,14 +278,14 @@ impl ClusterCheck<'_> {
 
     /// Returns the number of nodes of a group that have a role. Without a release the nodes have no profile, so each
     /// node is checked.
-    fn count_holders(&self, fold: &ResolvedGroup, role: &Name) -> usize {
-        let group = GroupId(fold.group.meta.uuid);
-        if fold.release.is_some() {
+    fn count_holders(&self, resolved: &ResolvedGroup, role: &Name) -> usize {
+        let group = GroupId(resolved.group.meta.uuid);
+        if resolved.release.is_some() {
             let placed = self.fleet.profile_nodes_in_group(group).filter(|(profile, _)| profile.key.roles.contains(role));
             return placed.map(|(_, nodes)| nodes.len()).sum();
         }
         let nodes = self.fleet.nodes_in_group(group).filter_map(|id| self.fleet.node(id));
-        nodes.filter(|node| fold.roles.contains(role) || node.spec.roles.contains(role)).count()
+        nodes.filter(|node| resolved.roles.contains(role) || node.spec.roles.contains(role)).count()
     }
 }
 
@@ -294,8 +294,8 @@ impl ClusterCheck<'_> {
 pub fn newly_undeclared(before: &Fleet, after: &Fleet, id: LevelId) -> Vec<Finding> {
     let undeclared = |fleet: &Fleet| match id {
         LevelId::Group(id) => {
-            let fold = fleet.resolved_group(id).ok()?;
-            Some(undeclared_roles(&format!("nodegroup/{}", fold.path()), fold, &fold.group.spec.roles))
+            let resolved = fleet.resolved_group(id).ok()?;
+            Some(undeclared_roles(&format!("nodegroup/{}", resolved.path()), resolved, &resolved.group.spec.roles))
         }
         LevelId::Node(id) => {
             let node = fleet.node(id)?;
@@ -310,9 +310,9 @@ pub fn newly_undeclared(before: &Fleet, after: &Fleet, id: LevelId) -> Vec<Findi
 }
 
 /// Returns the findings about roles of a group or node that its release does not declare.
-fn undeclared_roles(object: &str, fold: &ResolvedGroup, roles: &[Name]) -> Vec<Finding> {
-    let Some(release) = &fold.release else { return Vec::new() };
-    let undeclared = roles.iter().filter(|role| !is_role_declared(fold, role));
+fn undeclared_roles(object: &str, resolved: &ResolvedGroup, roles: &[Name]) -> Vec<Finding> {
+    let Some(release) = &resolved.release else { return Vec::new() };
+    let undeclared = roles.iter().filter(|role| !is_role_declared(resolved, role));
     let finding = |role: &Name| {
         let message = format!("has role {role}, which release {} does not declare: it produces no tag", release.value.name);
         Finding::new(rule::ROLE_UNKNOWN, object, message)
@@ -321,27 +321,27 @@ fn undeclared_roles(object: &str, fold: &ResolvedGroup, roles: &[Name]) -> Vec<F
 }
 
 /// Returns whether a node of this profile may have a finding about its roles or tags.
-fn may_have_findings(fold: &ResolvedGroup, profile: &Profile) -> bool {
-    let place = &profile.key;
-    place.roles.iter().any(|role| !is_role_declared(fold, role))
-        || place.tags.iter().any(|tag| !is_tag_declared(fold, tag))
-        || role_conflicts(fold, &place.roles).next().is_some()
+fn may_have_findings(resolved: &ResolvedGroup, profile: &Profile) -> bool {
+    let key = &profile.key;
+    key.roles.iter().any(|role| !is_role_declared(resolved, role))
+        || key.tags.iter().any(|tag| !is_tag_declared(resolved, tag))
+        || role_conflicts(resolved, &key.roles).next().is_some()
 }
 
 /// Returns whether the release of a group declares a role. Without a release, any role counts as declared.
-fn is_role_declared(fold: &ResolvedGroup, role: &Name) -> bool {
-    fold.role_table.as_ref().is_none_or(|table| table.has_role(role.as_str()))
+fn is_role_declared(resolved: &ResolvedGroup, role: &Name) -> bool {
+    resolved.role_table.as_ref().is_none_or(|table| table.has_role(role.as_str()))
 }
 
 /// Returns whether the release or the cluster declares a tag, or some role produces it. Without a release, any tag
 /// counts as declared.
-fn is_tag_declared(fold: &ResolvedGroup, tag: &TagName) -> bool {
-    fold.role_table.as_ref().is_none_or(|table| table.is_visible(tag.as_str()))
+fn is_tag_declared(resolved: &ResolvedGroup, tag: &TagName) -> bool {
+    resolved.role_table.as_ref().is_none_or(|table| table.is_visible(tag.as_str()))
 }
 
 /// Returns the pairs of these roles that conflict by the release.
-fn role_conflicts<'a>(fold: &'a ResolvedGroup, roles: &'a [Name]) -> impl Iterator<Item = (&'a Name, &'a Name)> {
-    let release = fold.release.as_ref().map(|release| &release.value);
+fn role_conflicts<'a>(resolved: &'a ResolvedGroup, roles: &'a [Name]) -> impl Iterator<Item = (&'a Name, &'a Name)> {
+    let release = resolved.release.as_ref().map(|release| &release.value);
     let declared = roles.iter().filter_map(move |role| Some((role, release?.roles.get(role)?)));
     let meets = |other: &&Name| roles.contains(other);
     declared.flat_map(move |(role, spec)| spec.conflicts.iter().filter(meets).map(move |other| (role, other)))
@@ -354,8 +354,8 @@ fn role_limit(spec: &RoleSpec, name: &str) -> Option<u64> {
 
 /// Returns the releases that groups name, each once. Two releases with the same content and another name are listed
 /// separately.
-fn releases(folds: &[&Arc<ResolvedGroup>]) -> Vec<Arc<CompiledRelease>> {
-    let named = folds.iter().filter_map(|fold| fold.release.as_ref());
+fn releases(groups: &[&Arc<ResolvedGroup>]) -> Vec<Arc<CompiledRelease>> {
+    let named = groups.iter().filter_map(|resolved| resolved.release.as_ref());
     let releases: BTreeMap<_, _> = named.map(|release| (&release.value.name, Arc::clone(&release.value))).collect();
     releases.into_values().collect()
 }

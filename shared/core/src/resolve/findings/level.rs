@@ -83,8 +83,8 @@ fn cluster_collisions(fleet: &Fleet, id: ClusterId) -> Vec<String> {
 
 fn group_collisions(fleet: &Fleet, id: GroupId) -> Vec<String> {
     let has_nodes = fleet.nodes_in_group(id).next().is_some();
-    let fold = fleet.resolved_group(id).ok().filter(|_| !has_nodes);
-    fold.map(|fold| label_collisions(&fold.maps.labels)).unwrap_or_default()
+    let resolved = fleet.resolved_group(id).ok().filter(|_| !has_nodes);
+    resolved.map(|resolved| label_collisions(&resolved.maps.labels)).unwrap_or_default()
 }
 
 /// Returns the name of a level in findings, or `None` if the level does not exist or is a node.

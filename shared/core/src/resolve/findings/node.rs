@@ -343,7 +343,7 @@ impl ResolvedNode {
         findings.extend(unimplemented::findings(object, &self.entry.node.spec));
         let node = &self.entry.node;
         if let Some(set) = self.task_set().filter(|_| parked_by(&node.spec, self.reported_state()).next().is_some()) {
-            findings.extend(primary_parked(node, self.resolved_group().map(|fold| &*fold.cluster), set.primary_tags()));
+            findings.extend(primary_parked(node, self.resolved_group().map(|resolved| &*resolved.cluster), set.primary_tags()));
         }
         findings.extend(
             self.observation()

@@ -26,7 +26,7 @@ pub fn rename_hint(cluster: &Cluster, tags: &str) -> String {
 pub fn newly_parked_primaries(before: &Fleet, after: &Fleet, nodes: impl Iterator<Item = NodeId>) -> Vec<Finding> {
     let find = |fleet: &Fleet, id: NodeId| {
         let node = fleet.node(id).filter(|node| fleet.parked_by(node).is_some())?;
-        let cluster = fleet.resolved_parent(&node.spec).map(|fold| &*fold.cluster);
+        let cluster = fleet.resolved_parent(&node.spec).map(|resolved| &*resolved.cluster);
         primary_parked(node, cluster, &fleet.profile(id)?.key.primaries)
     };
     nodes.filter_map(|id| find(after, id).filter(|found| find(before, id).as_ref() != Some(found))).collect()

@@ -41,7 +41,7 @@ struct MissingReference {
     host_names: Vec<String>,
 }
 
-/// Caches whether the result of a lookup lacks what a template needs. A result is as large as its cluster, and many
+/// Caches whether the result of a look-up lacks what a template needs. A result is as large as its cluster, and many
 /// hosts read it.
 #[derive(Default)]
 struct NeedCache(BTreeMap<(*const SharedValue, RequiredReference), (Arc<SharedValue>, bool)>);
@@ -55,11 +55,11 @@ impl UnsetReferences {
     /// Adds a host, without the references in `known`, which it lacked before the write too.
     fn add_except(&mut self, node: &ResolvedNode, known: BTreeSet<Reference>) {
         let Some((set, release)) = node.task_set().zip(node.release()) else { return };
-        let first = node.node().id();
+        let first_node = node.node().id();
         let entry = self.by_task_set.entry((release.name.clone(), Arc::as_ptr(set), known));
         let hosts = entry.or_insert_with(|| TaskSetHosts {
             task_set: Arc::clone(set),
-            first_node: first,
+            first_node,
             host_count: 0,
             host_names: Vec::new(),
         });
@@ -228,7 +228,7 @@ pub fn unset_in_empty_groups(fleet: &Fleet, groups: impl Iterator<Item = GroupId
         {
             if inputs.find(&need.reference).is_some_and(|input| need.is_missing(&input)) {
                 let entry = missing.entry((release.name.clone(), need)).or_default();
-                entry.host_names.extend(fleet.resolved_group(group).map(|fold| fold.path()));
+                entry.host_names.extend(fleet.resolved_group(group).map(|resolved| resolved.path()));
                 entry.tasks.extend(tasks);
             }
         }

@@ -109,12 +109,12 @@ impl PropagationSite {
 
 /// Returns the known part of a host, with the origins of its labels.
 pub(super) fn known_part(answer: &ResolvedNode) -> String {
-    let fold = answer.resolved_group().expect("all are placed");
-    let names = [fold.template.as_ref().map(|one| &one.meta.name), Some(&fold.cluster.meta.name)];
+    let resolved = answer.resolved_group().expect("all are placed");
+    let names = [resolved.template.as_ref().map(|one| &one.meta.name), Some(&resolved.cluster.meta.name)];
     let labels: Vec<_> = answer.labels().iter().map(|(key, one)| format!("{key}={:?}", one.value)).collect();
     let annotations: Vec<_> = answer.annotations().iter().map(|(key, one)| format!("{key}={:?}", one.value)).collect();
     let traits: Vec<_> = answer.traits().names().map(ToString::to_string).collect();
-    let flags = (answer.is_parked(), answer.is_paused(), fold.group.spec.mend_offline, &answer.node().spec.properties);
+    let flags = (answer.is_parked(), answer.is_paused(), resolved.group.spec.mend_offline, &answer.node().spec.properties);
     let lacks = answer.check_instance_traits().is_err();
     let times = (answer.lifecycle_limits(), answer.mode(), answer.splay_seconds(), answer.silent_after_seconds(), answer.hold());
     let (rule, on_host) = (answer.host_labels(), answer.reported_state());
